@@ -31,14 +31,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.harness import Report, millis, percentile, work_folder
+from examples.made_up_project import fill_project, project_turn
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig, RecallConfig
 from perdure.testing import (
     ReceivedRequest,
     ScriptedAnswer,
     ScriptedModel,
-    fill_project,
-    project_turn,
 )
 
 #: Seconds.

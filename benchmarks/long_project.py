@@ -21,9 +21,9 @@ from time import perf_counter
 import perdure
 from benchmarks import ours
 from benchmarks.harness import WORK, Report
+from examples.made_up_project import fill_project
 from perdure.bank import Bank
 from perdure.history.manifest import RoundId
-from perdure.testing import fill_project
 
 SESSION = "team/project"
 BUDGET = 100_000

@@ -31,12 +31,12 @@ from benchmarks.harness import (
 from benchmarks.importing import import_all
 from benchmarks.transcripts import Transcripts
 from benchmarks.turns_said import Told, told
+from examples.made_up_project import project_turn
 from perdure.bank import Bank
 from perdure.core.tokens import o200k
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.storage.collection import Collection
-from perdure.testing import project_turn
 
 _MB = 1_000_000
 #: Seconds between two appends, at least and at most.

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import perdure
 from examples import storage_tour
+from examples.made_up_project import fill_project, planted, project_turn
 from examples.new_process import NAME, compose, digest
 from examples.storage_tour import console, goodbye, show, size
 from perdure.bank import Bank, SessionInfo
@@ -35,7 +36,6 @@ from perdure.cli.charts import BandChart
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS
 from perdure.core.messages import Message
-from perdure.testing import fill_project, planted, project_turn
 
 BUDGET = 100_000
 #: Turns that were there, and what one takes on average.

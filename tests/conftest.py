@@ -16,7 +16,7 @@ from perdure.storage.compression import Compression
 from perdure.storage.metrics import Metrics
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.patience import VARIABLES
 from tests.s3_server import CREDENTIALS, BadLine, S3Server
 from tests.servers import PostgresServer

@@ -13,7 +13,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, StorageConfig
 from perdure.storage.subscriptions import EventReceived
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 
 @perdure.record("bank_notes")

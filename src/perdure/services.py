@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 
 class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """What a bank consists of. Making it reads and writes nothing; `bank.wiring` does.
-
-    The gateway, recall and the rules for secrets take long to make: they are made when they are
-    first asked for.
+    """The parts of a bank. Making them reads and writes nothing; see `bank.wiring`. The gateway,
+    recall and the rules for secrets are made on first use: they take long.
     """
 
     url: str
@@ -70,7 +68,6 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return self.make_masker()
 
     def made(self, name: str) -> bool:
-        """Whether one of the above has been made."""
         return name in self.__dict__
 
     @property
@@ -78,11 +75,9 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return self.token_counts.counter
 
     def intake(self, session: str) -> Intake:
-        """What prepares the messages of a session to be written."""
         return Intake(session, self.artifacts, lambda: self.masker, self.config.history)
 
     def mask_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Plain data without the secrets in its texts."""
         return self.intake("").plain(data)
 
     def mask_messages(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -12,7 +12,7 @@ from perdure.storage.adapter import Adapter
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -24,12 +24,12 @@ from perdure.artifacts.artifact_collector import LastPut
 from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.core.errors import ArtifactMissing, Conflict
 from perdure.storage import records
-from perdure.storage.artifact_references import Condemned, Referring
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.record_migrations import migrate
+from perdure.storage.record_references import Condemned, Referring
 from perdure.storage.records import Key, record
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.artifacts.papers import Paper
 from tests.artifacts.places import final_files
 

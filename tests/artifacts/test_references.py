@@ -9,10 +9,10 @@ import pytest
 from perdure.artifacts import Artifact, ArtifactStore
 from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.core.errors import Conflict
-from perdure.storage.artifact_references import Condemned, Referring, gatherer
 from perdure.storage.options import Options
+from perdure.storage.record_references import Condemned, Referring, gatherer
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.artifacts.papers import Book, Cover, Page, Pair, Paper, Passing, Plain
 from tests.conftest import MakeStore
 

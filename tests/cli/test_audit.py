@@ -17,7 +17,7 @@ from perdure.storage.records import type_of
 from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Batch
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.cli.conftest import THEN, Ask, Note, Run
 
 

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 import perdure
+from examples.made_up_project import project_turn
 from perdure.cli.app import app
 from perdure.context.context import Context
 from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.context.injection_records import Frame, Injection
 from perdure.core.messages import Message
 from perdure.history.epochs import Epoch, Prefix, PrefixText
-from perdure.testing import project_turn
 from tests.cli.conftest import Ask, Run, Tty
 
 BUDGET, TURNS, FIRST_SENT = 3_000, 24, 6

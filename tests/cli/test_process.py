@@ -98,17 +98,17 @@ def test_errors_are_red_on_a_terminal_unless_colours_are_unwanted() -> None:
 def test_a_bar_appears_when_work_takes_long() -> None:
     code = """
 import asyncio, sys
-from perdure.cli import progress
+from perdure.cli import terminal
 
 async def work():
-    with progress.Bar("counting") as bar:
+    with terminal.ProgressBar("counting") as bar:
         for done in range(3):
             await asyncio.sleep(float(sys.argv[1]))
             bar("counting", done, 3)
             bar.pause()
             print("line", done)
 
-progress.PATIENCE = float(sys.argv[2])
+terminal.PATIENCE = float(sys.argv[2])
 asyncio.run(work())
 """
     assert b"counting" not in on_terminal([sys.executable, "-c", code, "0", "100"])

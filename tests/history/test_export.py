@@ -44,7 +44,7 @@ from perdure.history.session_export import (
     read_export,
 )
 from perdure.importers import import_files
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 CALL = ToolCall("c1", "Bash", '{"command": "ls"}')
 RESULT = ToolResult("c1", (Text("a.py\nb.py"),))

@@ -32,7 +32,7 @@ from perdure.core.messages import (
 from perdure.core.turns import Round, Turn
 from perdure.history.session_export import jsonl
 from perdure.history.session_markdown import fenced, flowing, markdown, section
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.jobs import Runner
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 MakeRunner: TypeAlias = Callable[..., Runner]
 Neighbour: TypeAlias = Callable[[], Awaitable[Store]]

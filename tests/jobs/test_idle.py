@@ -15,7 +15,7 @@ from perdure.jobs import GoOn, Runner, marks_of
 from perdure.jobs.marks import PendingMark
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]

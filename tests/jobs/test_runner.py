@@ -28,7 +28,7 @@ from perdure.storage.query import Query
 from perdure.storage.rows import Put
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]

@@ -364,6 +364,7 @@ async def test_a_killed_rebuild_is_completed_by_the_next_to_open(tmp_path: Path)
         session = await bank.session("planner/auth")
         for number in range(100):
             await session.append([user(f"zebra {number}"), assistant("Yes")])
+        await index.settle()
         await index.erase()
         rebuilding = asyncio.create_task(index.rebuild())
         begun = False

@@ -10,7 +10,7 @@ from perdure.core.clock import SECOND
 from perdure.history.forget_sessions import ForgetScope
 from perdure.recall.ticklers import HEAVIEST, LIGHTEST, Habit, Ticklers
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 DAY = 86_400
 KEY, OTHER = "ada/chat#T-12.3", "ada/M-7"

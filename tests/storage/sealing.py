@@ -20,7 +20,7 @@ from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, r
 from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Index, Row
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 #: Master keys; any 32 bytes that look random will do.
 OLD = bytes(range(100, 132))

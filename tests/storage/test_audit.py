@@ -58,7 +58,7 @@ from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Batch, Delete, Put, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE
 from tests.storage.notes import Author, Note, Spark
 

@@ -25,7 +25,7 @@ from perdure.storage.cache.cache_entries import LARGEST, CacheStats, Entries
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options, bounded
 from perdure.storage.rows import Batch, Check, Put, Recode, Row
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.storage.caching import Cached, Fleeting, Thing, opened
 
 

@@ -21,7 +21,7 @@ from perdure.storage.cache import cache_server, shared_cache
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, STRONG, Options, bounded
 from perdure.storage.rows import Batch, Check, Put
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.storage.caching import Cached, Fleeting, Thing, opened, until
 from tests.storage.test_cache import Gate
 from tests.valkey_server import ValkeyServer

@@ -19,7 +19,7 @@ from perdure.storage import codecs
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 MSGPACK, JSON = codecs.BY_NAME["msgpack"], codecs.BY_NAME["json"]
 

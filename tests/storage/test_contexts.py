@@ -8,7 +8,7 @@ import perdure
 from perdure.core import clock as time
 from perdure.storage.state_records import StateRecord, StateRecords
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 
 @perdure.record("chats")

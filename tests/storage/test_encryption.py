@@ -39,7 +39,7 @@ from perdure.storage.rows import Index, Recode, Row, checksum
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import verify_store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.storage.sealing import (
     NEW,
     OLD,

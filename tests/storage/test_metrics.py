@@ -41,7 +41,7 @@ from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rows import Recode, Size
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import Subscriptions
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import MakeStore
 from tests.storage.notes import Author, Note
 

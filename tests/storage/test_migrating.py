@@ -12,20 +12,20 @@ import pytest
 
 import perdure
 from perdure.core.errors import InvalidRecordType, MigrationFailed
-from perdure.storage import artifact_references, record_migrations, row_rewrites
-from perdure.storage.artifact_references import Reference
+from perdure.storage import record_migrations, record_references, row_rewrites
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
 from perdure.storage.record_migrations import Migrated, migrate
+from perdure.storage.record_references import Reference
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
 from perdure.storage.registry import adapter_for
 from perdure.storage.row_rewrites import Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE, MakeStore
 
 # A type through three versions of a program.
@@ -444,7 +444,7 @@ def refer(data: dict[str, Any]) -> dict[str, Any]:
 
 
 async def referring(store: Store) -> dict[str, tuple[list[str], tuple[int, ...]]]:
-    rows = await store.collection(artifact_references.Referring).query().values()
+    rows = await store.collection(record_references.Referring).query().values()
     return {row.key: (list(row.hashes), row.sizes) for row in rows}
 
 
@@ -516,8 +516,8 @@ async def test_a_record_that_is_changed_meanwhile_keeps_its_own_references(store
 
 async def test_records_of_deleted_content_are_told(store: Store) -> None:
     new = await pictures(store, "A", "B")
-    await store.collection(artifact_references.Condemned).put(
-        artifact_references.Condemned("A", "me", gone=True)
+    await store.collection(record_references.Condemned).put(
+        record_references.Condemned("A", "me", gone=True)
     )
     (done,) = await migrate(await _again(store), new)
     assert (done.migrated, done.failed, done.left) == (1, 1, 0)

@@ -18,7 +18,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.rows import Index
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE, MakeStore
 from tests.servers import PostgresServer
 
@@ -148,6 +148,23 @@ async def test_what_old_code_left_out_is_mended_at_the_next_start(make_store: Ma
     await new.declare(Song2)
     await old.collection(Song1).put(Song1("b", "x"))
     assert await titles(await make_store()) == {"x": ["a", "b"]}
+
+
+@durable
+async def test_nobody_looks_for_what_is_left_out_when_nothing_is(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prepare` tells, in the look that it needs anyway."""
+    old, new = await make_store(), await make_store()
+    await old.collection(Song1).put(Song1("a", "x"))
+    await new.declare(Song2)
+    again = await make_store()
+
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("rows that lack a column were looked for")
+
+    monkeypatch.setattr(again.adapter, "unfilled", refuse)
+    assert await titles(again) == {"x": ["a"]}
 
 
 @durable

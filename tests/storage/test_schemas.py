@@ -28,7 +28,7 @@ from perdure.storage.schemas.schema_validation import find_problems
 from perdure.storage.schemas.type_shapes import describe
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 SERIALIZERS = ("msgpack", "json", "protobuf")
 memory_only = pytest.mark.parametrize("store_url", ["memory"], indirect=True)

@@ -19,7 +19,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query, Tagged
 from perdure.storage.rows import Batch, Column, Layout, Put
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 
 @perdure.record("log_items")

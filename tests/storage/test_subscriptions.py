@@ -28,7 +28,7 @@ from perdure.storage.records import Key, record
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import EventReceived, Handler, Subscriptions
 from perdure.storage.transaction import Transaction
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 MakeStore: TypeAlias = Callable[..., Awaitable[Store]]
 Neighbour: TypeAlias = Callable[[], Awaitable[Store]]

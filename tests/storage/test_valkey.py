@@ -45,7 +45,7 @@ from perdure.storage.records import Compressed, Indexed, Key, record
 from perdure.storage.rows import Batch, Delete, Layout, Put, Recode, Row, Size, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.valkey_server import ValkeyServer
 
 LAYOUT = Layout("notes", expires=True)

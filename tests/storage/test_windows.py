@@ -14,7 +14,7 @@ from perdure.storage.memory_windows import (
     fold_oldest,
 )
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 EVER = TimeWindow(time.to_datetime(0))
 

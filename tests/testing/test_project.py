@@ -11,18 +11,18 @@ from itertools import islice
 import pytest
 
 import perdure
+from examples.made_up_project import fill_project, planted, project_history, project_turn
+from examples.project_words import words
 from perdure import wire
 from perdure.core.messages import Message, encode, words_of
 from perdure.core.tokens import count_messages, o200k
-from perdure.testing.project import fill_project, planted, project_history, project_turn
-from perdure.testing.project_words import words
 
 TURNS = 600
 
 _DIGEST = """
 import hashlib
 from perdure.core.messages import encode
-from perdure.testing.project import project_history
+from examples.made_up_project import project_history
 print(hashlib.sha256(b"".join(map(encode, project_history(60, seed=5)))).hexdigest())
 """
 

@@ -1,4 +1,4 @@
-"""Encrypted artifacts: the data keys of the store, for objects that lie outside of it."""
+"""Data keys for encrypted artifacts, which lie outside of the store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def object_sealer(encryption: Encryption | None, config: EncryptionConfig) -> ArtifactSealer | None:
-    """What reads encrypted artifacts and, if everything or the file is encrypted, encrypts them."""
+    """Reads encrypted artifacts and, if everything or the file is encrypted, encrypts them."""
     if encryption is None:
         return None
     return ArtifactSealer(ObjectKeys(encryption), writing=config.everything or config.whole_file)
 
 
 class ObjectKeys:
-    """Data keys by name: the scope and the generation, as an object bears them."""
+    """Data keys by name: the scope and the generation."""
 
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
@@ -55,7 +55,7 @@ class ObjectKeys:
 
 
 class SealedObjects:
-    """Joins rotations: large artifacts get the new key, too, before the old one is destroyed."""
+    """Rotates the keys of large artifacts before an old key is destroyed."""
 
     def __init__(self, artifacts: ArtifactStore) -> None:
         self._artifacts = artifacts

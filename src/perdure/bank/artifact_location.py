@@ -1,4 +1,4 @@
-"""Where a bank keeps what does not lie in its database."""
+"""Where a bank keeps its large artifacts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from perdure.storage import registry
 
 
 def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Path | S3Address:
-    """Where large artifacts lie: the chosen place, else a folder that belongs to this bank alone.
-
-    Raises `InvalidURL` if the chosen one cannot be read.
+    """The configured place, else a folder of this bank alone. Raises `InvalidURL` if it cannot be
+    read.
     """
     if config.url:
         return artifact_places.parse(config.url)
@@ -35,7 +34,7 @@ def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Pat
 
 
 def former_place(config: ArtifactsConfig) -> Path | S3Address | None:
-    """Where artifacts are looked for that are not in their place: while they are being moved."""
+    """The second place to look in, while artifacts are being moved."""
     return artifact_places.place_of(config.former) if config.former else None
 
 

@@ -1,12 +1,10 @@
 """Backups of a whole bank: its records at one moment, and the artifacts they refer to.
 
 The records are copied into a new SQLite file; see `backup_folder`. Artifacts never change, so they
-are copied beside it, in two passes. The first comes before the snapshot of the records and does
-most of the work. The second comes after it and finds what was put meanwhile: an artifact is there
-before a record refers to it. What is deleted between the passes was copied by the first; it stays
-in the backup, since records of the snapshot may still refer to it. Only an artifact that came and
-went within that time can be missed. What is damaged or gone in the bank, and sound in the folder
-since an earlier backup, is part of the new one, too.
+are copied beside it, in two passes: most before the snapshot of the records, then those put
+meanwhile (an artifact is there before a record refers to it). Only an artifact that came and went
+within that time can be missed. What is damaged or gone in the bank, and sound in the folder since
+an earlier backup, is part of the new one, too.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
 #: Whose tags are the hashes that records refer to, and whose keys end with what turns refer to.
 _REFERENCES, _USES = "perdure_references", "perdure_uses"
 _DIGITS = 64
-#: Damaged records that are named; of more, the rest is only counted.
-_NAMED = 100
+_NAMED = 100  # Damaged records that are named; of more, the rest is only counted.
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -50,13 +47,11 @@ class Backup(msgspec.Struct, frozen=True):
 
     folder: str
     snapshot: BackupManifest
-    #: Whether it can be read only with the master key.
-    encrypted: bool
+    encrypted: bool  # Whether it can be read only with the master key.
     #: Artifacts that were not in the folder before, or damaged there, and their size.
     copied: int
     copied_bytes: int
-    #: Older backups that were removed.
-    removed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()  # Older backups that were removed.
     #: Why none was removed though more than wanted are there; empty if nothing was in the way.
     not_removed: str = ""
 
@@ -71,23 +66,22 @@ async def backup(
     master_key: Source | None = None,
     progress: Progress | None = None,
 ) -> Backup:
-    """Keep the bank as it is now in a folder of backups, while others read and write.
+    """Back up the bank as it is now to a folder, while others read and write.
 
-    The folder is made if it is not there. Artifacts that it holds already are not copied again.
-    With `verify`, all records and artifacts of the new backup are read, also those artifacts that
-    were there before; a damaged one is copied from the bank again. With `keep_last`, only so many
-    backups stay, and the artifacts that they need; but none is removed if the new one was not
-    verified, or if something was damaged or missing in the bank. `master_key` is what the bank
-    was opened with, if it was.
+    The folder is made if needed. Artifacts that it holds already are not copied again. `verify`
+    reads all records and artifacts of the new backup; a damaged artifact is copied again.
+    `keep_last` removes older backups and the artifacts that only they need; but none if the new one
+    was not verified, or if something was damaged or missing in the bank. `master_key` is what the
+    bank was opened with, if it was.
 
-    If the bank has a master key, the backup is encrypted; `plain` leaves it in clear. Records that
-    are encrypted one by one stay so, and need that key in either case.
+    If the bank has a master key, the backup is encrypted, unless `plain`. Records that are
+    encrypted one by one stay so, and need that key in either case.
 
     Interrupted, even by kill -9, it leaves the earlier backups as they were.
 
-    Raises `BadBackup` if the folder is not one of backups, `InvalidInput` if it lies in the folder
-    of the bank's artifacts or the other way round, `Unavailable` if another backup is being written
-    to it, `StorageFull` and `AccessDenied`.
+    Raises `BadBackup` if the folder is not one of backups, `InvalidInput` if it is inside the
+    folder of the bank's artifacts or the other way round, `Unavailable` if another backup is being
+    written to it, `StorageFull` and `AccessDenied`.
     """
     if keep_last is not None and keep_last < 1:
         raise InvalidInput("At least one snapshot is kept.", hint="Use 1 or more.")
@@ -127,9 +121,8 @@ async def check_backups(
     master_key: Source | None = None,
     progress: Progress | None = None,
 ) -> list[BackupCheck]:
-    """The backups of a folder, oldest first; with `verify`, every file of them is read.
-
-    Raises `BadBackup` if it is not a folder of backups, `KeyRefused` without the key it needs.
+    """The backups of a folder, oldest first; `verify` reads every file of them. Raises `BadBackup`
+    if it is not a folder of backups, `KeyRefused` without the key it needs.
     """
     place = BackupFolder(Path(folder))
     listed = await in_thread(place.list_backups)
@@ -155,8 +148,6 @@ def _older(place: BackupFolder, count: int, newest: BackupManifest) -> list[str]
 
 
 class _BackupRun:
-    """One backup that is being made."""
-
     def __init__(
         self, bank: Services, place: BackupFolder, progress: Progress, *, verify: bool
     ) -> None:
@@ -233,13 +224,11 @@ class _BackupRun:
             )
 
     async def _missing(self) -> list[str]:
-        """The artifacts that the backup refers to, and that the bank has not."""
         gone = self._referred - self._rows - self._artifacts.keys() - set(self._damaged)
         # What deletes records by a query leaves behind what they referred to.
         return sorted([tagged for tagged in gone if await self._bank.artifacts.count(tagged)])
 
     async def _rescue(self, tagged: str) -> bool:
-        """Take what an earlier backup has kept of an artifact, if it is sound."""
         contents = self._place.contents
         if not await contents.is_sound(tagged):
             return False
@@ -247,7 +236,6 @@ class _BackupRun:
         return True
 
     async def _copy_artifacts(self) -> None:
-        """Copy the large ones that are not there yet; the small ones are rows."""
         store = self._bank.artifacts
         new = [tagged for tagged in await large_artifacts(store) if tagged not in self._artifacts]
         for done, tagged in enumerate(new, 1):
@@ -271,7 +259,6 @@ class _BackupRun:
         self._artifacts[tagged] = size
 
     async def _has(self, tagged: str, size: int) -> bool:
-        """Whether the folder has it; if all is to be verified, whether it is sound there."""
         contents = self._place.contents
         try:
             if await contents.size(tagged) != size:

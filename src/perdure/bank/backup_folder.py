@@ -101,14 +101,12 @@ class BackupFolder:
         self._snapshots = self.path / "snapshots"
         self._key: bytes | None = None
 
-    # The key ----------------------------------------------------------------------------------
-
     async def unlock(self, masters: MasterKeys | None) -> None:
         """Get ready to read. Raises `BadBackup` for another folder, `KeyRefused` without its key"""
         await self._use((await in_thread(self.check)).key, masters)
 
     async def prepare(self, masters: MasterKeys | None, *, plain: bool) -> BackupMark:
-        """Get ready to write. Returns the folder's mark, or that of one to be made."""
+        """Returns the folder's mark, or that of one to be made."""
         mark = await in_thread(self.mark)
         if mark is None:
             if masters is None or plain:
@@ -142,7 +140,6 @@ class BackupFolder:
             raise damaged_file(self.path / MARK, "has a key that cannot be read") from exc
 
     def _key_of(self, name: str) -> bytes | None:
-        """The key of one backup's file."""
         if self._key is None:
             return None
         from perdure.storage.encryption.master_keys import derived
@@ -151,18 +148,14 @@ class BackupFolder:
 
     @cached_property
     def contents(self) -> ArtifactContents:
-        """The large artifacts of all backups."""
         from perdure.artifacts.artifact_contents import ArtifactContents
 
         sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return ArtifactContents(self.artifacts, sealer)
 
-    # Reading ----------------------------------------------------------------------------------
-
     def mark(self) -> BackupMark | None:
-        """What the folder says of itself; None if it is empty or not there.
-
-        Raises `BadBackup` if it holds something else, or backups of another format.
+        """The folder's mark; None if it is empty or not there. Raises `BadBackup` if it holds
+        something else, or backups of another format.
         """
         file = self.path / MARK
         with translated(self.path):
@@ -173,14 +166,13 @@ class BackupFolder:
         return None
 
     def check(self) -> BackupMark:
-        """Its mark. Raises `BadBackup` if this is no folder of backups that this version reads."""
+        """Raises `BadBackup` if this is no folder of backups that this version reads."""
         mark = self.mark()
         if mark is None:
             raise self._foreign("holds no backups")
         return mark
 
     def names(self) -> list[str]:
-        """The backups, oldest first."""
         self.check()
         with translated(self.path):
             if not self._snapshots.is_dir():
@@ -188,7 +180,6 @@ class BackupFolder:
             return sorted(each.name for each in self._snapshots.iterdir() if each.is_dir())
 
     def list_backups(self) -> list[BackupCheck]:
-        """The backups, oldest first, with what their manifests say."""
         found = []
         for name in self.names():
             try:
@@ -198,9 +189,8 @@ class BackupFolder:
         return found
 
     def choose(self, name: str = LATEST) -> BackupManifest:
-        """The manifest of a backup, or of the newest one.
-
-        Raises `BadBackup` if there is none, or if it cannot be used: no other takes its place.
+        """The manifest of a backup, or of the newest one. Raises `BadBackup` if there is none, or
+        if it cannot be used: no other takes its place.
         """
         names = self.names()
         if name not in names and (name != LATEST or not names):
@@ -215,7 +205,7 @@ class BackupFolder:
 
     @asynccontextmanager
     async def records(self, name: str, taken: int) -> AsyncIterator[Snapshot]:
-        """The records of a backup that was taken at this moment; it may be unfinished."""
+        """The backup may be unfinished."""
         from perdure.storage.backends.sqlite import snapshots
 
         folder = self._snapshots / name
@@ -233,10 +223,9 @@ class BackupFolder:
         *,
         faults: dict[str, str] | None = None,
     ) -> None:
-        """Read all of a backup; the artifacts in `sound` need not be read again.
-
-        Raises `BadBackup` at the first file that is not what was written. If `faults` is given,
-        artifacts that are not are put there, each with what is wrong.
+        """Read all of a backup, except artifacts in `sound`. Raises `BadBackup` at the first file
+        that is not what was written; with `faults`, bad artifacts are put there instead, each with
+        the reason.
         """
         sound = set() if sound is None else sound
         file = self._snapshots / manifest.id / BANK
@@ -262,7 +251,7 @@ class BackupFolder:
             progress("checking the backup's artifacts", done, len(manifest.artifacts))
 
     def _digest(self, file: Path) -> tuple[str, int]:
-        """Of a file, and its size. Links are not followed."""
+        """Links are not followed."""
         found = hmac.new(self._key, digestmod="sha256") if self._key else hashlib.sha256()
         size = 0
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as source:
@@ -271,12 +260,9 @@ class BackupFolder:
                 size += len(piece)
         return found.hexdigest(), size
 
-    # Writing ----------------------------------------------------------------------------------
-
     def check_apart(self, artifacts: Path) -> None:
-        """Raises `InvalidInput` if the folder of a bank's artifacts lies in this one, or around it.
-
-        Both have the same names in them: what is old here would be deleted there.
+        """Raises `InvalidInput` if this folder and that of a bank's artifacts contain one another:
+        both use the same names, so pruning here would delete there.
         """
         ours, theirs = self.path.resolve(), artifacts.resolve()
         if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
@@ -288,21 +274,17 @@ class BackupFolder:
 
     @asynccontextmanager
     async def writing(self, mark: BackupMark) -> AsyncIterator[None]:
-        """Make the folder if need be, and keep others from writing to it.
-
-        What an earlier run left unfinished is removed. `mark` is what `prepare` returned.
-
-        Raises `BadBackup` if it holds something else, or backups of another format, and
-        `Unavailable` if somebody is writing to it; nothing is changed then.
+        """Make the folder if needed, lock it, and remove what an earlier run left unfinished.
+        `mark` is what `prepare` returned. Raises `BadBackup` if it holds something else, or backups
+        of another format, and `Unavailable` if somebody is writing to it; nothing is changed then.
         """
         with ExitStack() as held:
             await in_thread(self._seize, mark, held)
             yield
 
     def begin(self, taken: int) -> Path:
-        """A folder for a new backup, in which it is not yet one; its name will be its own.
-
-        The name is behind those of all others, also if the clock was set back.
+        """A folder for an unfinished backup. Its name sorts behind all others, even if the clock
+        was set back.
         """
         moment = max([taken, *(_moment(name) + _MILLISECOND for name in self.names())])
         stamp = f"{to_datetime(moment):%Y%m%dT%H%M%S}.{moment // _MILLISECOND % 1_000:03d}Z"
@@ -311,7 +293,6 @@ class BackupFolder:
         return folder
 
     async def write_records(self, folder: Path, source: Snapshot) -> tuple[int, int, str]:
-        """Copy a bank into a new file there; returns its rows, size and digest."""
         from perdure.storage.backends.sqlite import snapshots
 
         file = folder / BANK
@@ -320,7 +301,7 @@ class BackupFolder:
         return rows, size, digest
 
     def finish(self, folder: Path, manifest: BackupManifest) -> None:
-        """Write the manifest, and let the backup be one."""
+        """Write the manifest; from then on it is a backup."""
         _write(folder / MANIFEST, encode_manifest(manifest))
         with suppress(OSError):  # a disk without links, such as many a USB stick
             (folder / f"{BANK}.artifacts").symlink_to(Path("..", "..", "artifacts"))
@@ -329,9 +310,8 @@ class BackupFolder:
         _move(folder, self._snapshots / folder.name)
 
     async def prune(self, names: list[str]) -> None:
-        """Remove these backups, then the artifacts that none of the others needs.
-
-        If one that stays cannot be read, no artifact is removed: it may need any of them.
+        """Remove these backups, then the artifacts that none of the others needs. If one that stays
+        cannot be read, no artifact is removed: it may need any of them.
         """
         await in_thread(self._remove, names)
         left = await in_thread(self.list_backups)
@@ -350,7 +330,6 @@ class BackupFolder:
             shutil.rmtree(self.incoming / f"gone-{name}", ignore_errors=True)
 
     def _seize(self, mark: BackupMark, held: ExitStack) -> None:
-        """Make the folder ready; what has to be let go in the end is in `held`."""
         with translated(self.path):
             if self.mark() is None:
                 folder_objects.make_folders(self.path, "")
@@ -387,8 +366,6 @@ class BackupFolder:
 
 
 class _FolderKey:
-    """The key of the folder, as the one data key of its artifacts."""
-
     def __init__(self, key: bytes) -> None:
         self._key = key
 

@@ -1,4 +1,4 @@
-"""What is written beside a backup's records: whose folder it is, and what a backup consists of."""
+"""The files beside a backup's records: the folder's mark, and each backup's manifest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import msgspec
 
 from perdure.core.errors import BadBackup
 
-#: Raised when the files change; another one than ours is refused.
-FORMAT = 2
+FORMAT = 2  # Raised when the files change; another one than ours is refused.
 #: The file that says whose folder this is, and the one beside each bank.db.
 MARK, MANIFEST = "perdure-backup.json", "manifest.json"
 
@@ -25,7 +24,7 @@ class WrappedKey(msgspec.Struct, frozen=True):
 
 
 class BackupMark(msgspec.Struct, frozen=True):
-    """What says that a folder holds backups of ours. It has a key if they are encrypted."""
+    """Identifies a folder of backups. It has a key if they are encrypted."""
 
     format: int
     made_by: str = ""
@@ -38,8 +37,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     #: Its name: the time in UTC (or, if the clock was set back, one just behind the last one's),
     #: and a few characters that make it unique.
     id: str
-    #: When its records were as they are in it, in microseconds since 1970.
-    taken: int
+    taken: int  # When its records were as they are in it, in microseconds since 1970.
     #: The program, the kind of bank, and where that was, without a password.
     made_by: str
     backend: str
@@ -48,8 +46,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     #: The size of bank.db, and its SHA-256; in an encrypted folder, an HMAC.
     bytes: int
     digest: str
-    #: The large artifacts that it needs, and their sizes.
-    artifacts: dict[str, int]
+    artifacts: dict[str, int]  # The large artifacts that it needs, and their sizes.
     #: Records and artifacts that were damaged in the bank already; records are kept as they were.
     damaged: tuple[str, ...] = ()
     #: Artifacts that the bank lacked already, though something refers to them.
@@ -75,8 +72,6 @@ class BackupCheck(msgspec.Struct, frozen=True):
 
 
 class _SignedManifest(msgspec.Struct, frozen=True):
-    """A manifest as it is written: with its format, and a hash over its own bytes."""
-
     format: int
     sha256: str = ""
     manifest: msgspec.Raw = msgspec.Raw()
@@ -125,7 +120,6 @@ def _check_format(found: int, file: Path) -> None:
 
 
 def damaged_file(file: Path, what: str) -> BadBackup:
-    """The error for a file of a backup that is not what was written."""
     return BadBackup(
         f"The backup is damaged: {file} {what}.",
         hint="Restore another snapshot (`perdure bank backups` lists them), or bring this file back"
@@ -134,7 +128,6 @@ def damaged_file(file: Path, what: str) -> BadBackup:
 
 
 def made_by() -> str:
-    """This program and its version."""
     with suppress(metadata.PackageNotFoundError):  # run from a folder of sources
         return f"perdure {metadata.version('perdure')}"
     return "perdure"

@@ -1,4 +1,4 @@
-"""The bank: opened by `perdure.open`. What it consists of is in `perdure.services`."""
+"""The bank: opened by `perdure.open`. Its parts are in `perdure.services`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
-#: Seconds to give leases back in, when the bank is closed.
-_RELEASE_PATIENCE = 2.0
+_RELEASE_PATIENCE = 2.0  # Seconds to give leases back in, when the bank is closed.
 #: Seconds after which recall begins its work, if nothing is appended before.
 _START_RECALL_AFTER = 0.5
 
@@ -69,9 +68,9 @@ def open(
 ) -> Bank:
     """The bank at a URL, to be used in ``async with``.
 
-    Without a URL, the one in the configuration, or a file in the user's data folder. `middleware`
-    is put around every storage operation; `master_key` names or gives the key to encrypt with, as
-    `encryption.key` does in the configuration; `progress` is told about work that takes long.
+    Without a URL, the configured one, or a file in the user's data folder. `middleware` is put
+    around every storage operation; `master_key` names or gives the encryption key, as
+    `encryption.key` does in the configuration; `progress` is called during long work.
     """
     return Bank(url, config=config, middleware=middleware, master_key=master_key, progress=progress)
 
@@ -159,9 +158,8 @@ class Bank:
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[Self]:
-        """Connected, without any background work: for commands that look, or do one thing.
-
-        What recall began meanwhile ends with it, before the store is closed.
+        """Open without background work: for commands that read, or do one thing. What recall began
+        meanwhile ends before the store is closed.
         """
         await self.store.open()
         self._is_looked_at = True
@@ -198,7 +196,6 @@ class Bank:
         await self.services.recall.start()
 
     async def _stop_lazy(self) -> None:
-        """End what was made when it was first needed."""
         services = self.services
         if self._starting_recall is not None:
             self._starting_recall.cancel()
@@ -212,25 +209,23 @@ class Bank:
 
     @property
     def gateway(self) -> Gateway:
-        """The one way to call models; made when it is first asked for.
-
-        Raises `InvalidConfig` if its configuration cannot be used.
+        """The gateway to models, made on first use. Raises `InvalidConfig` if its configuration is
+        unusable.
         """
         return self.services.gateway
 
     @property
     def index(self) -> RecallIndex:
-        """What recall searches in: see `perdure index`."""
+        """The search index: see `perdure index`."""
         return self.services.recall.index
 
     @property
     def memories(self) -> Memories:
-        """What was distilled: lessons, preferences, patterns, decisions, facts, topics."""
+        """Distilled lessons, preferences, patterns, decisions, facts, topics."""
         return self.services.recall.memories
 
     @property
     def references(self) -> References:
-        """The reference layers."""
         return self.services.recall.references
 
     @property
@@ -247,12 +242,12 @@ class Bank:
 
     @property
     def cache(self) -> RowCache | None:
-        """The cache of records, if `cache.entries` asks for one."""
+        """The cache of records; None unless `cache.entries` is set."""
         return self.services.chain.cache
 
     @property
     def forgetting(self) -> Forgetting:
-        """Forgets, everywhere that content is kept."""
+        """Forgets in every collection that holds content."""
         if self._forgetting is None:
             self._forgetting = make_forgetting(self.services)
         return self._forgetting
@@ -273,8 +268,8 @@ class Bank:
         """The session of this name (``agent/name``), made if it is not there.
 
         `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model; given for a session that is there, they change that. `type`, `state`,
-        `tags` and `link` (the tool call that started it) matter only if it is made.
+        shown to a model; for an existing session they change that. `type`, `state`, `tags` and
+        `link` (the tool call that started it) matter only if it is made.
         """
         if strategy is not None:
             parse_strategy(strategy)
@@ -296,13 +291,13 @@ class Bank:
         return session
 
     async def existing_session(self, name: str) -> Session:
-        """The session of this name. Raises `InvalidInput` if there is none."""
+        """Raises `InvalidInput` if there is no session of this name."""
         return self._session(await bank_info.existing_session(self.store, name))
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
-        """The sessions there are, the most recently used first; archived ones only if asked."""
+        """All sessions, the most recently used first; archived ones only if asked."""
         return await bank_info.list_sessions(self.store, agent=agent, archived=archived)
 
     async def forget(
@@ -314,9 +309,9 @@ class Bank:
     ) -> Forgotten:
         """Forget a session for good, with the sub-agents it started; or the content of some turns.
 
-        Raises `InvalidInput`, having forgotten nothing, if `turns` is empty, or names a round or
-        what is not there; `Conflict` if a fork shares the session's turns, unless `reroot` gives
-        them to it first.
+        Raises `InvalidInput`, having forgotten nothing, if `turns` is empty, or names a round or a
+        turn that does not exist; `Conflict` if a fork shares the session's turns, unless `reroot`
+        copies them to it first.
         """
         found = await self.existing_session(session)
         if turns is not None:
@@ -326,11 +321,11 @@ class Bank:
         return await self.forgetting.sessions([session], reroot=reroot)
 
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
-        """Forget an agent for good: its sessions and whatever is kept under its name."""
+        """Forget an agent for good: its sessions and all that is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
 
     def join(self, hook: AppendHook) -> None:
-        """Have a hook run inside the transaction of every append: see `history.log`."""
+        """Run a hook inside the transaction of every append: see `history.turn_log`."""
         self.services.log.join(hook)
 
     def _session(self, record: SessionRecord) -> Session:
@@ -367,12 +362,12 @@ class Bank:
 
     @property
     def schemas(self) -> SchemaRegistry:
-        """What the record types look like, and looked like."""
+        """The record types' current and past schemas."""
         return self.store.schemas
 
     @property
     def audit(self) -> AuditTrail:
-        """Who did what to records, where `audit.collections` asks for it."""
+        """The audit trail of the collections in `audit.collections`."""
         from perdure.storage.audit import AuditTrail
 
         return AuditTrail(self.store, actor=self.config.audit.actor)
@@ -390,7 +385,7 @@ class Bank:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> list[Migrated]:
-        """Bring all records of a type, or of all, to their newest schema; see `migrating`."""
+        """Bring all records of one type, or of all, to their newest schema."""
         from perdure.storage.record_migrations import migrate
 
         return await migrate(self.store, cls, dry_run=dry_run, progress=progress)
@@ -404,7 +399,7 @@ class Bank:
         plain: bool = False,
         progress: Progress | None = None,
     ) -> Backup:
-        """Keep this bank as it is now in a folder of backups; see `perdure.bank.backup`."""
+        """Back up this bank as it is now to a folder; see `perdure.bank.backup`."""
         from perdure.bank.backup import backup
 
         return await backup(

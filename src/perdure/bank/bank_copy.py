@@ -1,13 +1,13 @@
-"""Whole banks copied: from one address to another, or out of a backup.
+"""Copies whole banks: from one address to another, or out of a backup.
 
-Both go the same way. The large artifacts come first, because a record never refers to one that is
-not there. Then all records come in one transaction: the target has everything or what it had
-before. In the end the target is verified, as `perdure verify` does it.
+Large artifacts come first, because a record never refers to one that is not there. Then all records
+come in one transaction: the target has everything or what it had before. At the end the target is
+verified, as by `perdure verify`.
 
 Artifacts may be encrypted with data keys, which are records. So they are stored through a bank in
-memory that has the keys of the source and the artifacts' place of the target. What is in that place
-already, encrypted with other keys, may be needed until the records are replaced: it is put again
-after that.
+memory with the keys of the source and the artifacts' place of the target. Artifacts already there,
+encrypted with other keys, may be needed until the records are replaced: they are put again after
+that.
 """
 
 from __future__ import annotations
@@ -40,14 +40,12 @@ from perdure.storage.verify import Problem
 if TYPE_CHECKING:
     from perdure.storage.encryption.master_keys import Source
 
-#: The collection of data keys.
-_KEYS = "perdure_keys"
-#: Gives the content of an artifact.
-Content = Callable[[str], AsyncIterator[bytes]]
+_KEYS = "perdure_keys"  # The collection of data keys.
+Content = Callable[[str], AsyncIterator[bytes]]  # Gives the content of an artifact.
 
 
 class BankCopy(msgspec.Struct, frozen=True):
-    """What a restore or a copy did."""
+    """The result of a restore or a copy."""
 
     #: The address of the target, without its password.
     url: str
@@ -59,12 +57,10 @@ class BankCopy(msgspec.Struct, frozen=True):
     shared_artifacts: bool = False
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
-    #: The backup that was restored.
-    snapshot: BackupManifest | None = None
+    snapshot: BackupManifest | None = None  # The backup that was restored.
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Progress that nobody wants to see."""
+def silent(what: str, done: int, total: int) -> None: ...
 
 
 async def restore(
@@ -79,17 +75,17 @@ async def restore(
     master_key: Source | None = None,
     progress: Progress | None = None,
 ) -> BankCopy:
-    """Bring a bank back from a backup, into a bank of any kind.
+    """Restore a bank from a backup, into a bank of any kind.
 
     First every file of the backup is checked; nothing is changed if one is damaged. With
     `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
-    `BankCopy.problems`. A bank that holds records is only written to if `overwrite` says so: they
-    are all gone then. Nobody may have it open. With `verify`, the restored bank is checked, too.
+    `BankCopy.problems`. A bank that holds records is only replaced if `overwrite` says so. Nobody
+    may have it open. `verify` checks the restored bank.
 
     Interrupted, even by kill -9, the target has all records or is as it was before, apart from
-    artifacts that nothing refers to. One case is left: an artifact that the target had already,
-    encrypted with the keys of the records that are replaced, is stored anew right after these.
-    Interrupted in between, it cannot be read until the same restore is run again.
+    artifacts that nothing refers to. One exception: an artifact that the target had already,
+    encrypted with keys that are replaced, is stored anew right after the records. Interrupted in
+    between, it cannot be read until the same restore is run again.
 
     Raises `BadBackup`, `KeyRefused`, `Conflict` if the target is not empty, and `Unavailable` if
     others have it open.
@@ -120,11 +116,10 @@ async def copy_bank(
 ) -> BankCopy:
     """Copy an open bank to another address, as it is at one moment, while others use it.
 
-    The target is treated as by `restore`. `config` is that of the target, without one the source's.
-    If both keep their large artifacts in the same place, these are left alone.
-
-    Raises `InvalidInput` if both are the same bank, `Conflict` if the target is not empty, and
-    `Unavailable` if others have it open.
+    The target is treated as by `restore`. `config` is the target's, by default the source's. Large
+    artifacts are not copied if both banks keep them in the same place. Raises `InvalidInput` if
+    both are the same bank, `Conflict` if the target is not empty, and `Unavailable` if others have
+    it open.
     """
     source.store.require(Capability.SNAPSHOTS)
     if config is None:  # a replica follows the source, not its copy
@@ -147,19 +142,16 @@ async def copy_bank(
 
 
 async def large_artifacts(store: ArtifactStore) -> list[str]:
-    """The artifacts that are not rows, as they are now.
-
-    Listed before any of them is copied: else somebody who puts one after another could keep us
-    at it for ever.
+    """The artifacts that are not rows. Listed before any is copied: else a steady writer could keep
+    the copy running for ever.
     """
     found = [each async for each in store.located() if each.place is not ArtifactPlace.ROW]
     return list(dict.fromkeys(each.artifact for each in found))
 
 
 class _CopyTarget:
-    """The bank that is to be filled. It is opened for each step anew: loading wants it closed.
-
-    Raises `InvalidInput` if its backend cannot take over a snapshot, or does not last.
+    """The bank to be filled. Opened anew for each step: loading wants it closed. Raises
+    `InvalidInput` if its backend cannot take over a snapshot, or does not last.
     """
 
     def __init__(
@@ -182,9 +174,8 @@ class _CopyTarget:
         return make_services(self.url, self.config, master_key=self._master_key)
 
     async def refuse(self, *, overwrite: bool) -> None:
-        """Raises `Conflict` if it holds records that may not be overwritten.
-
-        Only a look, so that nothing is done in vain: loading looks again, in its transaction.
+        """Raises `Conflict` if it holds records that may not be overwritten. A first check, so that
+        nothing is done in vain: loading checks again, in its transaction.
         """
         if self._is_default:
             make_folder(configuration.data_folder())
@@ -205,10 +196,8 @@ class _CopyTarget:
         *,
         overwrite: bool,
     ) -> BankCopy:
-        """Put the artifacts of these sizes, then the records: all of them or nothing.
-
-        Damaged artifacts are left out, and named, and so are those with `faults`, unless the target
-        has them.
+        """Put the artifacts of these sizes, then the records: all of them or nothing. Damaged
+        artifacts, and those with `faults`, are left out and named, unless the target has them.
         """
         later: list[str] = []
         copied = found = 0
@@ -244,7 +233,6 @@ class _CopyTarget:
         shared_artifacts: bool = False,
         snapshot: BackupManifest | None = None,
     ) -> BankCopy:
-        """With what could not be delivered and, if asked for, what is wrong with the target."""
         found = list(self._problems)
         if verify:
             try:
@@ -261,8 +249,6 @@ class _CopyTarget:
             snapshot=snapshot,
         )
 
-    # ------------------------------------------------------------------------------------------
-
     def _store(self) -> Store:
         """Its records as they are stored. Opening it writes nothing."""
         storage = msgspec.structs.replace(self.config.storage, replica="")
@@ -272,7 +258,6 @@ class _CopyTarget:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Services]:
-        """The bank, open for looking: without background work."""
         bank = self.bank()
         async with bank.store:
             yield bank
@@ -280,7 +265,6 @@ class _CopyTarget:
     @asynccontextmanager
     async def _with_keys(self, source: Snapshot) -> AsyncIterator[Services]:
         """A bank in memory with the data keys of a snapshot, and the artifacts of the target.
-
         Objects put there are in the target's place; nothing else of the target is touched.
         """
         config = self._in_memory(self.bank().artifacts.place)
@@ -306,7 +290,6 @@ class _CopyTarget:
         return True
 
     def _in_memory(self, place: PlaceAddress) -> Config:
-        """The configuration of a bank that keeps artifacts as this one does, and nothing else."""
         artifacts, encryption = self.config.artifacts, self.config.encryption
         if not isinstance(place, S3Address):
             artifacts = msgspec.structs.replace(artifacts, folder=str(place))
@@ -316,7 +299,6 @@ class _CopyTarget:
 
 
 async def _keys_of(source: Snapshot) -> HeldSnapshot:
-    """The data keys of a snapshot, by themselves."""
     for layout in await source.layouts():
         if layout.name == _KEYS:
             async with closing(source.entries(_KEYS)) as pages:
@@ -339,7 +321,6 @@ async def _is_sound(store: ArtifactStore, tagged: str) -> bool | None:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two addresses name the same bank, as far as they tell."""
     first, second = registry.parse(one), registry.parse(other)
     if first.scheme == second.scheme == "sqlite":
         return Path(first.path).resolve() == Path(second.path).resolve()

@@ -1,4 +1,4 @@
-"""What is told of a bank and of its sessions."""
+"""Facts about a bank and its sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BankInfo(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is and holds. Rounds, messages and tokens of a fork are those of its own."""
+    """What a session is and holds. Rounds, messages and tokens are those of its own turns."""
 
     name: str
     agent: str
@@ -49,7 +49,6 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def describe_session(store: Store, record: SessionRecord, head: Head | None) -> SessionInfo:
-    """What a session is, where it stands, and what was counted of it."""
     counts = store.collection(TurnCount).query().prefix(f"{record.id}/")
     (sums,) = await counts.aggregate(tokens="sum tokens", rounds="sum rounds")
     head = head or Head(record.id)
@@ -83,9 +82,8 @@ async def open_or_create(
     tags: Mapping[str, str],
     link: Link | None,
 ) -> SessionRecord:
-    """The record of the session with this name; if there is none, it is made as said.
-
-    `plain` takes secrets out of what is stored with it.
+    """The record of this session, created as given if there is none. `plain` masks what
+    is stored.
     """
     agent = agent_of(name)
     records = store.collection(SessionRecord)
@@ -118,7 +116,7 @@ async def open_or_create(
 
 
 async def existing_session(store: Store, name: str) -> SessionRecord:
-    """The record of the session with this name. Raises `InvalidInput` if there is none."""
+    """Raises `InvalidInput` if there is none."""
     agent_of(name)
     record = await store.collection(SessionRecord).get(name)
     if record is None:
@@ -131,10 +129,7 @@ async def existing_session(store: Store, name: str) -> SessionRecord:
 def turn_numbers(
     turns: str | int | Position | Iterable[str | int | Position], record: SessionRecord
 ) -> list[int]:
-    """The numbers of the turns that are named, one or several; sorted, each once.
-
-    Raises `InvalidInput` if none is named, or a round of one.
-    """
+    """Sorted, each once. Raises `InvalidInput` if none is named, or a round."""
     # A position is a tuple, and of a text or bytes nobody means each letter.
     one = isinstance(turns, str | bytes | Position) or not isinstance(turns, Iterable)
     named: Any = [turns] if one else turns
@@ -154,7 +149,7 @@ def turn_numbers(
 
 
 async def list_sessions(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:
-    """What is told of each session, the most recently used first; archived ones only if asked."""
+    """The most recently used first; archived ones only if asked."""
     finder = store.collection(SessionRecord).query().order_by("-active")
     if agent is not None:
         finder = finder.where("agent", "=", agent)

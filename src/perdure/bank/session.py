@@ -43,8 +43,8 @@ from perdure.storage.options import DEFAULT, Options
 class Session:
     """One conversation. Made by `Bank.session`.
 
-    Any number of session objects, tasks and processes may write to the same conversation: turns
-    get their numbers one after the other, and each writer's messages go to the turn that it opened.
+    Any number of session objects, tasks and processes may write to the same conversation: turns are
+    numbered one after the other, and each writer's messages go to the turn that it opened.
     """
 
     def __init__(self, services: Services, record: SessionRecord) -> None:
@@ -59,7 +59,6 @@ class Session:
 
     @property
     def name(self) -> str:
-        """``agent/name``."""
         return self.record.id
 
     @property
@@ -68,16 +67,14 @@ class Session:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `describe` keeps with the session."""
+        """The state that `describe` stores."""
         return self.record.state
 
     @property
     def record(self) -> SessionRecord:
-        """The session as it is stored."""
         return self._writer.record
 
     async def head(self) -> Head:
-        """Where the session stands: its newest turn and so on."""
         return await self._writer.head()
 
     # Writing ----------------------------------------------------------------------------------
@@ -97,23 +94,21 @@ class Session:
         times: tuple[int, int] | None = None,
         masked: Mapping[str, int] | None = None,
     ) -> Turn | list[Turn]:
-        """Write what happened: a whole turn, several, or the next messages of an open one.
+        """Write messages: a whole turn, several, or the next messages of an open one.
 
         Takes canonical messages, dicts of any of the wire formats, SDK objects, or a text (a
-        prompt). Secrets are masked and large content is moved out first; then everything is
-        written in one transaction, whose cost does not depend on the length of the history.
+        prompt). Masks secrets and moves large content out, then writes in one transaction, whose
+        cost does not depend on the length of the history. Returns the turn with the rounds written
+        now; a list, if there are several turns.
 
-        Returns the turn with the rounds that were written now; a list, if there are several turns.
+        `context` is what was sent to get these messages: its prompt is written first, unless it is
+        written already; what it injected or repeated is not.
 
-        `context` is what was sent to get these messages: its prompt is written in front of them,
-        unless it is there already, and nothing of what was injected or repeated is.
-
-        `key` makes the append idempotent: with the same key it is written once, and later calls
-        return what the first one wrote. `expected` names the newest turn (0 for none); if it is
-        another, `Conflict` is raised and nothing is written. `within` runs inside the transaction.
-        `tags` go to each turn that begins. `count` counts tokens at once, not a moment later.
-        `fresh` opens a turn with the first message, whatever it is and whatever is open; `times`
-        (microseconds) says when it began and ended. Both are for bringing back what was exported.
+        `key` makes the append idempotent: it is written once, and later calls return what the first
+        one wrote. `expected` names the newest turn (0 for none); if it is another, `Conflict` is
+        raised and nothing is written. `within` runs inside the transaction. `tags` go to each turn
+        that begins. `count` counts tokens at once. For bringing back exports: `fresh` opens a turn
+        with the first message whatever is open, `times` (microseconds) are its beginning and end.
 
         Raises `InvalidInput` for what is no message, `Conflict`, and what the store raises.
         """
@@ -132,7 +127,7 @@ class Session:
         )
 
     async def close_turn(self) -> None:
-        """Close the newest turn, whatever it waits for: the next message opens another."""
+        """Close the newest turn: the next message opens another."""
         await self._writer.close_turn()
 
     async def undo(
@@ -142,18 +137,16 @@ class Session:
         numbers: Sequence[int] | None = None,
         within: AppendHook | None = None,
     ) -> list[int]:
-        """Take back the newest turns, or those of these numbers; returns what was undone now.
+        """Undo the newest turns, or those of these numbers; returns the turns undone now.
 
-        They are kept, and readers that ask for them get them, but they are no longer part of the
-        conversation; an answer that was arriving for one of them is dropped. Numbers go on: the
-        next turn does not take theirs.
+        They are kept for readers that ask for them, but are no longer part of the conversation; an
+        answer that was arriving for one of them is dropped. Their numbers are not used again.
         """
         return await self._writer.undo(turns, numbers, within)
 
     async def resume(self, turn: str | int | Position) -> None:
-        """Let what is appended next go on with this turn, as if this object had opened it.
-
-        Without it, a prompt that a new process appends opens a turn of its own.
+        """What is appended next goes on with this turn. Without it, a prompt that a new process
+        appends opens a turn of its own.
         """
         await self._writer.resume(turn)
 
@@ -166,19 +159,16 @@ class Session:
         await self._writer.archive()
 
     async def fork(self, name: str, at: str | int | Position | None = None) -> Session:
-        """Another session that shares this one's turns up to `at` (the newest), and goes on alone.
-
-        Nothing is copied. Raises `Conflict` if the name is taken, `InvalidInput` if there is no
-        such turn.
+        """Another session that shares this one's turns up to `at` (default: the newest). Nothing is
+        copied. Raises `Conflict` if the name is taken, `InvalidInput` if there is no such turn.
         """
         return Session(self._services, await self._writer.fork(name, at))
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
     def answer(self, *, model: str = "", resume: Partial | None = None) -> StreamedAnswer:
-        """An answer to the open turn that arrives piece by piece; see `streamed_answers`.
-
-        With `resume`, it goes on where a partial one stopped.
+        """Stream an answer to the open turn; see `streamed_answers`. With `resume`, it continues a
+        partial one.
         """
         return self._writer.answer(model, resume)
 
@@ -187,14 +177,13 @@ class Session:
         return await self._writer.partials()
 
     async def close_partial(self, partial: Partial) -> Turn:
-        """Make what arrived of an answer part of its turn, marked as partial.
-
-        Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
+        """Write a partial answer as part of its turn, marked as partial. Raises `InvalidInput` if
+        it is no longer there, `Conflict` if another process takes it right now.
         """
         return await self._writer.close_partial(partial)
 
     async def drop_partial(self, partial: Partial) -> None:
-        """Throw away what arrived of an answer."""
+        """Delete a partial answer."""
         await self._writer.drop_partial(partial)
 
     # Reading ----------------------------------------------------------------------------------
@@ -211,14 +200,13 @@ class Session:
         resolve: bool = False,
         prune: bool = False,
     ) -> list[Turn]:
-        """The newest turns, oldest of them first; for the page in front give `before`.
+        """The newest turns, oldest of them first; for the page before them give `before`.
 
-        `since`, `until` and `tags` choose turns by their beginning: from the one time on, before
-        the other, which are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
-        `perdure.core.clock.moment`); a date as `until` is all of that day. Turns that were undone
-        are left out unless asked for.
-        `resolve` fetches content from the artifact store; `prune` does too, and shortens tool
-        results by the rules of `history.pruning`.
+        `since` (inclusive), `until` (exclusive) and `tags` select turns by their beginning. Times
+        are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
+        `perdure.core.clock.moment`); a date as `until` includes that day. Undone turns are left out
+        unless `undone`. `resolve` fetches content from the artifact store; `prune` does too, and
+        shortens tool results by the rules of `history.pruning`.
         """
         return await self._reader.turns(
             limit,
@@ -250,11 +238,10 @@ class Session:
         resolve: bool = False,
         prune: bool = False,
     ) -> Turn | Rendering:
-        """One turn, whatever became of it; of ``T-12.3``, that round alone.
+        """One turn, also an undone or forgotten one; of ``T-12.3``, that round alone.
 
-        With a `level`, its words at R, S, C or T; made now, if they are not there yet.
-
-        Raises `InvalidInput` if there is no such turn, round or level.
+        With a `level`, its text at R, S, C or T, made now if needed. Raises `InvalidInput` if there
+        is no such turn, round or level.
         """
         if level is not None:
             return await self._tools.rendering(position(id, self.record), parse_level(level))
@@ -263,18 +250,17 @@ class Session:
     def read(
         self, first: int = 1, last: int | None = None, *, undone: bool = False
     ) -> AsyncIterator[Turn]:
-        """All turns in their order, a few at a time in memory."""
+        """All turns in order, a few at a time in memory."""
         return self._reader.read(first, last, undone=undone)
 
     def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[TailMessage]:
-        """Messages as they are appended, by whatever process; ends when its consumer stops.
-
-        Begins with what comes next, or with what stands behind the turn `after` (0: with all).
+        """Messages as they are appended, by any process, until the consumer stops. Begins with the
+        next one, or behind the turn `after` (0: with all).
         """
         return self._reader.tail(after=after)
 
     async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        """The messages with what lies in the artifact store put back in."""
+        """The messages with content from the artifact store put back in."""
         return await self._reader.resolve(messages)
 
     # Contexts ---------------------------------------------------------------------------------
@@ -293,20 +279,19 @@ class Session:
         """What to send to a model: the history within the budget, and the prompt.
 
         The prompt is a text, a message, several, or the parts of one (a text and an image, say).
-        Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
-        are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
-        `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
-        of system text and tools. `recall` puts beside the prompt what it brings to mind, whatever
-        the strategy: in at most a quarter of the budget, and nothing that stands there anyway. It
-        is asked once for a prompt and kept, and stays as it is once the prompt was appended. Before
-        that, the same prompt may be composed again with or without it: send the last one.
+        Without a prompt, the open turn goes on, after tool results were appended. `tools` are
+        yours; add `perdure.HISTORY_TOOLS` to let the model search its past (see `run_tool`).
+        `model` tells which reasoning is still valid. `budget` counts tokens of messages, not system
+        text and tools. `recall` adds related turns and memories, with any strategy: in at most a
+        quarter of the budget, and nothing that is in the window anyway. It runs once for a prompt,
+        and its result stays once the prompt was appended. Before that, the prompt may be composed
+        again with or without it: send the last one.
 
-        Send what `Context.to_chat`, `to_responses` or `to_messages` gives, and append the answer
-        with ``context=``. With `keep` off nothing is written down: to look at what would be sent.
+        Send what `Context.to_chat`, `to_responses` or `to_messages` returns, and append the answer
+        with ``context=``. With `keep` off nothing is written: a preview.
 
         Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
-        `InvalidInput` if nothing is said in the prompt, or if there is neither a prompt nor an open
-        turn.
+        `InvalidInput` if the prompt is empty, or if there is neither a prompt nor an open turn.
         """
         said, budget = prompt_in(prompt), budget_in(budget)
         masked, _ = await self._writer.intake.masked(said)
@@ -325,10 +310,8 @@ class Session:
         )
 
     async def past_context(self, at: str | int | Position) -> Context:
-        """What was sent for a turn, or for a round of it, put together again byte for byte.
-
-        Turns that were forgotten since are tombstones. Raises `InvalidInput` if nothing was sent
-        through `context` for it.
+        """What was sent for a turn, or for a round of it, byte for byte. Turns that were forgotten
+        since are tombstones. Raises `InvalidInput` if nothing was sent through `context` for it.
         """
         place = position(at, self.record)
         record, head = await self._writer.current_state()
@@ -337,21 +320,19 @@ class Session:
     async def set_fidelity(
         self, id: str | int | Position, level: Level | str, *, now: bool = False
     ) -> str:
-        """Show a turn at this level: from the next epoch on, or from the next request on.
-
-        Says what that costs. Raises `InvalidInput` if it cannot be done.
+        """Show a turn at this level from the next epoch on, or with `now` from the next request on.
+        Returns what that costs. Raises `InvalidInput` if it cannot be done.
         """
         place = position(id, self.record)
         return await self._tools.set_fidelity(place.turn, parse_level(level), now=now)
 
     async def board(self) -> Sequence[BoardEntry]:
-        """What stands on the board, oldest first."""
+        """The entries on the board, oldest first."""
         return await self._tools.board()
 
     async def run_tool(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """Do what a model asked for by one of `perdure.HISTORY_TOOLS`; the answer is for it.
-
-        Never raises for what the model wrote: it is told what to do instead.
+        """Run one of `perdure.HISTORY_TOOLS` for a model; returns the answer for it. Never raises
+        for what the model wrote: the answer says what to do instead.
         """
         return await history_tools.run(self._tools, name, arguments)
 
@@ -362,9 +343,8 @@ class Session:
     async def change_strategy(
         self, strategy: str | None = None, *, budget: int | None = None
     ) -> None:
-        """Show the history by another strategy, or in another budget, from now on.
-
-        Raises `InvalidInput` if there is no such strategy, `BudgetTooSmall` below 500 tokens.
+        """Show the history by another strategy, or in another budget, from now on. Raises
+        `InvalidInput` if there is no such strategy, `BudgetTooSmall` below 500 tokens.
         """
         if strategy is not None:
             parse_strategy(strategy)
@@ -457,26 +437,23 @@ class Session:
 
     async def share(self, *agents: str) -> None:
         """Let these agents recall the turns of this session; ``*`` is everybody, now and later.
-
-        Those are its own turns. What a fork has from its parent is the parent's to share.
-
-        Raises `InvalidInput` if none is named, or if one of them cannot be an agent, or is this
-        session's own.
+        Only its own turns: those of a fork's parent are the parent's to share. Raises
+        `InvalidInput` if none is named, or if one of them cannot be an agent, or is this session's
+        own.
         """
         await Sharing(self._services.store).share(self.record, agents)
 
     async def unshare(self, *agents: str) -> None:
-        """Let these agents not recall its turns any more; ``*`` takes back what everybody may.
+        """Stop these agents recalling its turns; ``*`` takes back what everybody may.
 
-        It holds at once, in every process. What they were shown before stays with them.
-
-        Raises `InvalidInput`, having changed nothing, if none is named (see `unshare_all`), or if
-        an agent would see it nevertheless because it is shared with everybody.
+        It holds at once, in every process. What they were shown before stays with them. Raises
+        `InvalidInput`, having changed nothing, if none is named (see `unshare_all`), or if an agent
+        would see it nevertheless because it is shared with everybody.
         """
         await Sharing(self._services.store).unshare(self.name, agents)
 
     async def unshare_all(self) -> None:
-        """Let nobody but its own agent recall its turns any more. It holds as `unshare` does."""
+        """Only its own agent may recall its turns any more. Holds at once, as `unshare`."""
         await Sharing(self._services.store).unshare_all(self.name)
 
     async def shared_with(self) -> list[str]:

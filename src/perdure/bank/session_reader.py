@@ -1,4 +1,4 @@
-"""Reads a session: its turns, and what is said from now on."""
+"""Reads a session: its turns, and new messages as they are appended."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from perdure.history.intake import resolved
 from perdure.history.turn_reader import position
 from perdure.services import Services
 
-#: Seconds between two looks for what other processes wrote.
-_POLL = 0.2
+_POLL = 0.2  # Seconds between two looks for what other processes wrote.
 
 
 class TailMessage(msgspec.Struct, frozen=True):
-    """A message and where it stands: what `Session.tail` yields."""
+    """A message and its place: what `Session.tail` yields."""
 
     turn: int
     round: int
@@ -30,7 +29,6 @@ class TailMessage(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """``T-183.4``."""
         return str(Position(self.turn, self.round))
 
 
@@ -138,8 +136,6 @@ class SessionReader:
 
     async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         return await resolved(messages, self._services.artifacts)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _shown(self, turn: Turn, *, resolve: bool, prune: bool) -> Turn:
         if not resolve and not prune:

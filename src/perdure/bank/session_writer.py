@@ -1,4 +1,4 @@
-"""Writes to a session: what happened, answers that arrive, what is taken back."""
+"""Writes to a session: messages, streamed answers, undoing."""
 
 from __future__ import annotations
 
@@ -40,15 +40,11 @@ from perdure.services import Services
 from perdure.storage.options import Options
 from perdure.storage.transaction import Transaction
 
-#: Pieces in which the call is looked for that a result belongs to.
-_RECENT = 8
-#: Prompts of contexts whose turns are remembered.
-_BEGUN = 64
+_RECENT = 8  # Pieces in which the call is looked for that a result belongs to.
+_BEGUN = 64  # Prompts of contexts whose turns are remembered.
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """Messages that answer a context, and where the turn stands that they go on with."""
-
     messages: tuple[Message, ...]
     #: None: they open one.
     own: ConversationState | None
@@ -75,14 +71,13 @@ class SessionWriter:
         return self.cursor.record
 
     async def current(self) -> SessionRecord:
-        """The record. A fork's is read again: its line changes when its parent is forgotten."""
+        """A fork's is read again: its line changes when its parent is forgotten."""
         if self.record.line:
             found = await self._services.store.collection(SessionRecord).get(self.record.id)
             self.cursor.record = found or self.record
         return self.record
 
     async def head(self) -> Head:
-        """Where the session stands: its newest turn and so on."""
         found = await self._services.store.collection(Head).get(self.record.id)
         return Head(self.record.id) if found is None else found
 
@@ -249,7 +244,7 @@ class SessionWriter:
     # The session itself -----------------------------------------------------------------------
 
     async def change_record(self, change: Callable[[SessionRecord], SessionRecord]) -> None:
-        """Change the session as it is stored. Raises `InvalidInput` if it was forgotten."""
+        """Raises `InvalidInput` if the session was forgotten."""
         name = self.record.id
 
         def changed(found: SessionRecord | None) -> SessionRecord:
@@ -265,7 +260,7 @@ class SessionWriter:
         change: Callable[[Head], Head],
         within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
     ) -> Head:
-        """Change where the session stands, again if others write first."""
+        """Repeated if others write first."""
         async with self._writing:
             return await self._services.log.change_head(self.cursor, change, within)
 
@@ -319,12 +314,9 @@ class SessionWriter:
                 )
         return record
 
-    # ------------------------------------------------------------------------------------------
-
     async def _answered(self, messages: Any, context: Context) -> _Answer:
-        """What is new of an answer to a context, and the turn that it belongs to.
-
-        That is the turn of its prompt, whatever was written meanwhile and by whom.
+        """What is new of an answer to a context, and the turn of its prompt, whatever was written
+        meanwhile and by whom.
         """
         if not isinstance(context, Context):
             raise InvalidInput(
@@ -391,13 +383,11 @@ class SessionWriter:
         return written
 
     async def _recent(self) -> list[Message]:
-        """What was said last."""
         pieces = await self._services.reader.latest(self.record, _RECENT)
         return [message for piece in pieces for message in piece.messages()]
 
 
 def turns_of(written: Written) -> list[Turn]:
-    """The turns as far as they were written now."""
     session, turns = written.session.id, list[Turn]()
     pieces_of = {
         number: list(pieces) for number, pieces in groupby(written.pieces, lambda p: p.turn)

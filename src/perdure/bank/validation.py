@@ -1,7 +1,7 @@
-"""What callers give to a session, checked: prompts, budgets, turns, times, tags.
+"""Checks what callers give to a session: prompts, budgets, turns, times, tags.
 
-And numbers, run by run. Callers may not run a type checker: what cannot be used gets one clear
-`InvalidInput`, before anything is written or remembered.
+Callers may not run a type checker: unusable input gets one clear `InvalidInput`, before anything is
+written.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from perdure.recall.values import Filters, Kind, Question
 
 T = TypeVar("T", bound=str)
 
-#: Hits of a recall, at most.
-MOST_HITS = 1_000
+MOST_HITS = 1_000  # Hits of a recall, at most.
 
 _FOREVER = float("inf")
 _KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -39,12 +38,9 @@ _SAID = frozenset(
 
 
 def prompt_in(given: Any) -> tuple[Message, ...]:
-    """The messages of a prompt; none if none is given.
-
-    Takes what `wire.decode` takes, and the parts of one user message without the message. Half
-    surrogate pairs are replaced, as the log does it.
-
-    Raises `InvalidInput` if nothing is said in it, or if somebody else than a user speaks.
+    """The messages of a prompt; none if none is given. Takes what `wire.decode` takes, and the bare
+    parts of one user message. Half surrogate pairs are replaced, as the log does it. Raises
+    `InvalidInput` if nothing is said in it, or if it is not only a user's.
     """
     if given is None:
         return ()
@@ -68,7 +64,6 @@ def prompt_in(given: Any) -> tuple[Message, ...]:
 
 
 def _as_message(given: Any) -> Any:
-    """Parts of a message as a message; anything else as it is."""
     if isinstance(given, _PARTS) or _is_block(given):
         given = [given]
     if not isinstance(given, list | tuple) or all(isinstance(each, str) for each in given):
@@ -86,7 +81,6 @@ def _is_block(given: Any) -> bool:
 
 
 def text_in(given: Any, name: str) -> str:
-    """A text that may be left out."""
     if given is None:
         return ""
     if not isinstance(given, str):
@@ -98,9 +92,8 @@ def text_in(given: Any, name: str) -> str:
 
 
 def budget_in(given: Any) -> int | None:
-    """A number of tokens, if one is given.
-
-    Raises `BudgetTooSmall` if no context fits into it, `InvalidInput` if it is no whole number.
+    """Tokens, if given. Raises `BudgetTooSmall` if no context fits into it, `InvalidInput` if it is
+    no whole number.
     """
     if given is None:
         return None
@@ -114,21 +107,19 @@ def budget_in(given: Any) -> int | None:
 
 
 def count_in(given: Any, what: str) -> int:
-    """How many turns; `what` says what cannot be done with them otherwise."""
+    """`what` says, in the error, what needs the number."""
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise InvalidInput(f"{given!r} turns cannot be {what}.", hint="Give 1 or more.")
     return given
 
 
 def number_in(given: Any, name: str, most: int) -> int:
-    """A whole number from 1 to `most`."""
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= most:
         raise InvalidInput(f"{name} is {given!r}.", hint=f"Give a whole number from 1 to {most:,}.")
     return given
 
 
 def seconds_in(given: Any, name: str) -> float | None:
-    """Seconds, if they are given."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < _FOREVER:
@@ -139,9 +130,8 @@ def seconds_in(given: Any, name: str) -> float | None:
 
 
 def texts_in(given: Any, name: str, known: Sequence[T] = ()) -> tuple[T, ...]:
-    """Texts, of those that are `known` if there are such; one alone may stand for itself.
-
-    None is nothing given. A list of none is refused: who made it means nothing, not everything.
+    """Texts, only `known` ones if given; a single one may stand for itself. None is nothing given.
+    An empty list is refused: its author means nothing, not everything.
     """
     if given is None:
         return ()
@@ -166,14 +156,13 @@ def moment(given: When | None, now: int, *, last: bool = False) -> int | None:
 
 
 def flag_in(given: Any, name: str) -> bool:
-    """True or False. A text, say, would pass for True, whatever it says."""
+    """Refuses anything else: a text would pass for True, whatever it says."""
     if not isinstance(given, bool):
         raise InvalidInput(f"{name} is {given!r}.", hint=f"Give {name}=True or {name}=False.")
     return given
 
 
 def tags_of(given: Any) -> dict[str, str]:
-    """Tags, checked. They come from callers who may not run a type checker."""
     if given is None:
         return {}
     if isinstance(given, Mapping) and all(isinstance(value, str) for value in given.values()):
@@ -184,7 +173,7 @@ def tags_of(given: Any) -> dict[str, str]:
 
 
 def turn_number(text: str | int | Position) -> int:
-    """The turn that is meant; 0 stands for the place in front of the first."""
+    """0 stands for the place in front of the first turn."""
     if text == 0 and not isinstance(text, bool):
         return 0
     return Position.parse(text).turn
@@ -213,7 +202,7 @@ def question_in(
     wide: Any,
     **filters: Any,
 ) -> Question:
-    """What `Session.recall` is asked. Raises `InvalidInput` for what cannot be meant."""
+    """The query of `Session.recall`. Raises `InvalidInput` for what cannot be meant."""
     text = text_in(query, "query")
     if not text.strip():
         raise InvalidInput("The query is empty.", hint="Say what to look for.")

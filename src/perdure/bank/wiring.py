@@ -1,4 +1,4 @@
-"""How the services of a bank are put together. Nothing is read or written by it."""
+"""Puts the services of a bank together. Reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ _NEEDED = frozenset(
 
 
 def is_temporary(url: str, config: Config) -> bool:
-    """Whether artifacts lie in a folder that goes when the bank is closed."""
     return url.startswith("memory:") and not (config.artifacts.folder or config.artifacts.url)
 
 
@@ -68,9 +67,8 @@ def make_services(
     clock: Clock = now,
     is_open: Callable[[], bool] = lambda: False,
 ) -> Services:
-    """The services of the bank at a URL. `is_open` says whether models may be called.
-
-    Raises `Unsupported` if the backend cannot hold a bank.
+    """`is_open` says whether models may be called. Raises `Unsupported` if the backend cannot hold
+    a bank.
     """
     masters = assembly.master_keys(config, master_key)
     chain = assembly.Chain(config, middleware, masters=masters, clock=clock)
@@ -169,7 +167,6 @@ def make_services(
 
 
 def make_forgetting(services: Services) -> Forgetting:
-    """What forgets, everywhere that content is kept."""
     from perdure.gateway.response_cache import GatewayRecords
 
     async def flush_outcomes() -> None:

@@ -95,7 +95,7 @@ def ask(
         bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
     ] = False,
 ) -> None:
-    """CallOptions a model, and print its answer as it arrives.
+    """Ask a model, and print its answer as it arrives.
 
     Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
     was interrupted.
@@ -122,7 +122,7 @@ def ask(
         if settings.debug:
             raise
         where = "in `partial`" if settings.json else "above"
-        told = StreamBroken(exc.message, hint=f"What arrived is {where}. CallOptions again.")
+        told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
         if settings.json:
             terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from perdure.cli import terminal
@@ -58,6 +57,8 @@ async def backup(
                 folder, keep_last=keep, plain=plain, verify=verify, progress=bar
             )
     if settings.json:
+        import msgspec
+
         terminal.emit({**msgspec.structs.asdict(made), **_facts(made.snapshot)})
     else:
         _show_backup(made)

@@ -7,9 +7,8 @@ The file is TOML, at the path in ``PERDURE_CONFIG`` or in the user's configurati
     [jobs]
     concurrency = 8
 
-Each key can be set by a variable: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``; models have one
-for each purpose: ``PERDURE_MODEL_CHAT="openai/gpt-5, ollama/qwen3"``. Arguments in code and on the
-command line come before both.
+Variables: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``, and for each purpose of models
+``PERDURE_MODEL_CHAT="openai/gpt-5, ollama/qwen3"``. Arguments come before both.
 """
 
 from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load

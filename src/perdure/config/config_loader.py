@@ -32,7 +32,6 @@ from perdure.core.errors import InvalidConfig
 class JobsConfig(Section, frozen=True):
     """Background work."""
 
-    #: Jobs that run at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
@@ -57,19 +56,16 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
 
     def bank_url(self) -> str:
-        """The address of the bank, or of the default one."""
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"
 
 
 def data_folder() -> Path:
-    """Where the default bank lies."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("perdure", appauthor=False))
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the configuration is looked for."""
     if named := environ.get("PERDURE_CONFIG"):
         return Path(named)
     import platformdirs
@@ -80,8 +76,7 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
 def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force.
 
-    Raises `InvalidConfig`, naming the key, if something in it cannot be used, and if a file that
-    was asked for (by argument or variable) is not there.
+    Raises `InvalidConfig`, naming the key; also if a file that was asked for is not there.
     """
     file = path or config_file(environ)
     asked = path is not None or "PERDURE_CONFIG" in environ

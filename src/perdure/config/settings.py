@@ -1,4 +1,4 @@
-"""The sections of the configuration, and how they say what is wrong with them."""
+"""The sections of the configuration, and their validation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from perdure.core.errors import InvalidConfig
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-#: What people call the key that a provider wants.
+#: Names that people give to a provider's key.
 _KEYS = frozenset({"key", "apikey", "token", "apitoken", "secret"})
 
 
 class RefusedSetting(InvalidConfig, ValueError):
-    """What a section says of itself. As a ValueError, msgspec adds the place where it stands."""
+    """A section's own check failed. As a ValueError, msgspec adds where."""
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings. Those made in code are held to the same rules as those of a file.
+    """Settings, checked when they are made. Lists become tuples. Raises `InvalidConfig`."""
 
-    Raises `InvalidConfig`, naming the key, for a value that cannot be used. Lists become tuples.
-    """
-
-    #: Keys are not written here, but in a variable whose name is.
+    #: Keys are not written here, but the name of their variable.
     holds_no_keys: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -56,7 +53,7 @@ def choices(wanted: Any) -> tuple[str, ...]:
 
 
 def checked(value: Any, wanted: Any, key: str = "") -> Any:
-    """The value as this type. Raises `InvalidConfig`, naming the key."""
+    """Raises `InvalidConfig`, naming the key, if the value is not of this type."""
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as exc:
@@ -83,7 +80,6 @@ def trouble(exc: msgspec.ValidationError, wanted: Any, key: str) -> InvalidConfi
 
 
 def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What a value is made of: each with its place, and the type that it has to have."""
     for kind in _kinds(wanted):
         if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
             for field in msgspec.structs.fields(kind):
@@ -120,10 +116,7 @@ class StorageConfig(Section, frozen=True):
 
 
 class CacheConfig(Section, frozen=True):
-    """Records kept in memory, so that reading them again costs nothing.
-
-    Only records of your own types: Perdure's own always come from the store.
-    """
+    """Records kept in memory; only those of your own types."""
 
     #: How many records this process keeps. 0: none, there is no cache.
     entries: Count = 0
@@ -142,13 +135,12 @@ class EncryptionConfig(Section, frozen=True):
     key: str = ""
     #: Where earlier master keys are, until everything has been wrapped with the present one.
     former_keys: tuple[str, ...] = ()
-    #: What has a data key of its own: each collection, or whatever stands before the first slash
-    #: of a record's key, which is the agent in Perdure's own collections.
+    #: What has a data key of its own: each collection, or what stands before the first slash of a
+    #: record's key (the agent, in Perdure's own collections).
     scope: Literal["collection", "agent"] = "collection"
     #: Encrypt every record and artifact, not only types with a field marked `Encrypted()`.
     everything: bool = False
-    #: Encrypt the whole file of a SQLite bank instead, and the large artifacts beside it; needs
-    #: apsw-sqlite3mc in the place of apsw.
+    #: Encrypt the whole SQLite file instead, and large artifacts; needs apsw-sqlite3mc.
     whole_file: bool = False
 
     def __post_init__(self) -> None:
@@ -171,26 +163,24 @@ class AuditConfig(Section, frozen=True):
 
     #: Collections whose writes are recorded; ``*`` for all of your own.
     collections: tuple[str, ...] = ()
-    #: Collections whose reads are recorded, too.
     reads: tuple[str, ...] = ()
     #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
     actor: str = ""
 
 
 class AlertConfig(Section, frozen=True, kw_only=True):
-    """A limit that operations should keep; an event tells when they do not."""
+    """A limit for operations; an event is raised above it."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    #: What is looked at: seconds that a share of calls took, errors per call, calls, or bytes.
+    #: Seconds that a share of calls took, errors per call, calls, or bytes.
     measure: Literal["p50", "p95", "p99", "error_rate", "errors", "calls", "bytes_written"]
-    #: The event is raised above this.
     over: Annotated[float, msgspec.Meta(ge=0)]
     #: Which calls; empty: all.
     operation: Literal["", "get", "find", "summarize", "commit", "remove", "rewrite"] = ""
     collection: str = ""
-    #: Seconds that are looked at together.
+    #: Seconds that are measured together.
     window: Seconds = 60.0
-    #: Fewer calls than this in a window say nothing.
+    #: Least calls in a window.
     least: Count = 1
 
 
@@ -199,8 +189,7 @@ class MetricsConfig(Section, frozen=True):
 
     #: OpenTelemetry spans and metrics, where opentelemetry is installed and set up.
     telemetry: bool = True
-    #: Seconds between two snapshots that a process leaves in the bank for `perdure metrics`; 0:
-    #: it leaves none.
+    #: Seconds between two snapshots that a process stores for `perdure metrics`; 0: none.
     publish_every: Annotated[float, msgspec.Meta(ge=0)] = 15.0
     alerts: tuple[AlertConfig, ...] = ()
 
@@ -210,11 +199,10 @@ class ArtifactsConfig(Section, frozen=True):
 
     #: A folder; empty: beside the bank's file, or in the user's data folder.
     folder: str = ""
-    #: An S3 store instead: ``s3://bucket/prefix?region=…&endpoint=…``. Who may use it is said by
-    #: the usual AWS variables or files.
+    #: An S3 store instead: ``s3://bucket/prefix?region=…&endpoint=…``, with the usual AWS
+    #: credentials.
     url: str = ""
-    #: Where they were before, folder or URL: looked at for what is not in its place yet, until
-    #: `perdure artifacts move` has moved everything.
+    #: The former folder or URL, still read until `perdure artifacts move` has moved everything.
     former: str = ""
 
     def __post_init__(self) -> None:
@@ -231,28 +219,27 @@ _Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ProviderConfig(Section, frozen=True):
-    """A server of models. What is left out is as for the built-in provider of the same name."""
+    """A model server. Defaults are those of the built-in provider of the same name."""
 
     holds_no_keys: ClassVar[bool] = True
 
     wire: Literal["chat", "responses", "messages"] | None = None
     #: ``{NAME}`` in it stands for the variable of that name.
     base_url: str | None = None
-    #: The variable that holds the key, and its name in the system's keyring. Never the key itself.
+    #: The variable, or the entry in the system's keyring, that holds the key. Never the key itself.
     key_variable: str | None = None
     needs_key: bool | None = None
     #: The path of embeddings; empty if it has none.
     embeddings: str | None = None
-    #: Further headers, sent with each request. No place for keys: they are shown.
+    #: Further headers, sent with each request. Not for keys: they are shown.
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
     habits: dict[str, bool | int | str] = {}
-    #: Calls at the same time, for each model.
     concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class ModelsByComplexity(Section, frozen=True):
-    """Models for work of each complexity. What has none takes those of its neighbour."""
+    """Models by complexity of the work; an empty one takes those of its neighbour."""
 
     simple: str | tuple[str, ...] = ()
     moderate: str | tuple[str, ...] = ()
@@ -264,7 +251,7 @@ _Models = str | tuple[str, ...] | ModelsByComplexity
 
 
 class ModelsConfig(Section, frozen=True):
-    """Which models serve a purpose. One that has none here has none: see `gateway.catalog`."""
+    """Models by purpose. A purpose without any has none: see `gateway.catalog`."""
 
     chat: _Models = ()
     compress: _Models = ()
@@ -308,8 +295,7 @@ class PriceConfig(Section, frozen=True):
 class GatewayConfig(Section, frozen=True):
     """How models are called."""
 
-    #: The provider whose models come first while nothing is known about the others; empty: as
-    #: listed.
+    #: The provider whose models come first; empty: as listed.
     default: str = ""
     #: Seconds that one attempt may take to answer, and a stream to say something more.
     timeout: Seconds = 120.0
@@ -317,7 +303,7 @@ class GatewayConfig(Section, frozen=True):
     connect_timeout: Seconds = 10.0
     #: Seconds for everything: queueing, retries, fallbacks.
     deadline: Seconds = 600.0
-    #: Further attempts at the same model, where that makes sense.
+    #: Further attempts at the same model.
     retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
     #: Answer the same request from the cache. Off: who asks twice may want another answer.
     cache: bool = False
@@ -333,13 +319,10 @@ class GatewayConfig(Section, frozen=True):
 
 
 class PruneRule(Section, frozen=True):
-    """What becomes of the results of some tools.
+    """How the results of some tools are shortened. Errors keep their ends and error lines."""
 
-    An error is never reduced to a count or to nothing: its ends and its error lines stay.
-    """
-
-    #: Names of tools, or of programs that a shell runs; ``*`` and ``?`` stand for anything. Case
-    #: does not matter, nor does what a server puts in front (``mcp__files__read_file``).
+    #: Names of tools or shell programs, with ``*`` and ``?``. Case, and a server's prefix
+    #: (``mcp__files__read_file``), do not matter.
     tool: str | tuple[str, ...]
     #: Characters up to which a result stays as it is.
     over: Count = 2_000
@@ -350,19 +333,16 @@ class PruneRule(Section, frozen=True):
     tail: Count = 20
     #: … and so many characters, together with what is said about what was left out.
     cap: Count = 2_000
-    #: Whether the text may tell of errors and exit codes. Not so for a file: it may speak of errors
-    #: without being one.
+    #: Whether the text may report errors and exit codes. Not so for a file.
     errors: bool = True
 
 
 class SecretsConfig(Section, frozen=True):
     """What is masked before it is written."""
 
-    #: Mask secrets at all.
     mask: bool = True
     #: What is no secret: the value itself, or an expression between slashes: ``/^test-/``.
     allow: tuple[str, ...] = ()
-    #: Rules that are not applied.
     off: tuple[str, ...] = ()
     #: Further rules: a name, and a regular expression whose first group, or all of it, is masked.
     rules: dict[str, str] = {}
@@ -389,7 +369,6 @@ class RenditionsConfig(Section, frozen=True):
 
     #: Let a model shorten them too, where one is configured for `compress`.
     model: bool = True
-    #: Calls at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     #: How often a model is tried before what the algorithm made stays for good.
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
@@ -398,7 +377,7 @@ class RenditionsConfig(Section, frozen=True):
 class RecallConfig(Section, frozen=True):
     """How the past is brought back."""
 
-    #: Index turns as they are written, and put beside each prompt what it brings to mind.
+    #: Index turns as they are written, and add what is relevant to each prompt.
     on: bool = True
     #: Seconds for all steps together …
     deadline: Seconds = 1.0
@@ -409,15 +388,15 @@ class RecallConfig(Section, frozen=True):
     filters: Seconds = 0.5
     judge: Seconds = 0.2
     #: The model that embeds texts: ``provider/model`` of the gateway,
-    #: ``sentence-transformers/NAME``, or empty for the one that is configured for `embed`, which
-    #: is the one on this machine by default.
+    #: ``sentence-transformers/NAME``, or empty for the one configured for `embed`, by default the
+    #: local one.
     embedder: str = ""
     #: Candidates that models of `filter` look at, and calls at the same time.
     swarm: Count = 24
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     #: Pointers beside a prompt, at most.
     pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
-    #: Tokens beside a prompt, at most: for turns in full, for reminders, memories, references.
+    #: Most tokens beside a prompt: for turns in full, for reminders, memories, references.
     full_tokens: Count = 1_200
     tickler_tokens: Count = 600
     memory_tokens: Count = 600

@@ -1,11 +1,9 @@
-"""The board: transient notes that stand near the prompt for some turns, then roll off.
+"""The board: notes near the prompt that expire after some turns.
 
-An entry is a note that was posted, or a turn that was pulled into view. It has turns to live,
-counted down with each turn. It is sent in full once; while that still stands in the window, the
-board only names it; when an epoch has removed it, it is sent again. All of it is bounded: where
-there is no room, the newest wins, and what was left out is named.
-
-Everything here is a pure function of the stored value; `Board` is what is stored.
+An entry is a posted note, or a turn that was pulled into view. It is sent in full once; while that
+is still in the window, the board only names it; when an epoch has removed it, it is sent again. The
+size is bounded: the newest wins, and what was left out is named. Pure functions; `Board` is what is
+stored.
 """
 
 from __future__ import annotations
@@ -26,12 +24,9 @@ TURNS_TO_LIVE = 5
 _LONGEST_LIFE = 1_000
 #: Tokens of the board, at most: so many, or a share of the budget.
 MOST_TOKENS, MOST_SHARE = 4_000, 0.1
-#: Entries, at most. More would crowd out each other.
-_MOST_ENTRIES = 50
-#: So many of those that there is no room for are named.
-_NAMED = 3
-#: A name takes so many tokens, about; what stands beside the entries, too.
-_LINE = 24
+_MOST_ENTRIES = 50  # Entries, at most. More would crowd out each other.
+_NAMED = 3  # So many of those that there is no room for are named.
+_LINE = 24  # A name takes so many tokens, about; what stands beside the entries, too.
 
 
 class BoardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,34 +54,29 @@ class Board(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Annotated[str, Key()]  # session
     entries: tuple[BoardEntry, ...] = ()
-    #: How many entries there ever were: numbers are not used again.
-    posted: int = 0
+    posted: int = 0  # How many entries there ever were: numbers are not used again.
 
 
 class RenderedBoard(msgspec.Struct, frozen=True):
     """The board as it is sent."""
 
     text: str = ""
-    #: The entries that stand in it in full.
-    full: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()  # The entries that stand in it in full.
 
 
 def cap_for(budget: int) -> int:
-    """What the board may take of a budget, in tokens."""
     return min(MOST_TOKENS, int(budget * MOST_SHARE))
 
 
 def alive(entries: Iterable[BoardEntry], turn: int) -> tuple[BoardEntry, ...]:
-    """The entries that still stand in this turn, oldest first."""
     return tuple(entry for entry in entries if turn <= entry.until)
 
 
 def post(
     board: Board, text: str, *, turn: int, counter: Counter, turns_to_live: int = TURNS_TO_LIVE
 ) -> tuple[Board, BoardEntry]:
-    """The board with a note that stands in the `turns_to_live` turns after this one.
-
-    Raises `InvalidInput` for a note without words and for a life that is no whole number from 1 on.
+    """The board with a note for the `turns_to_live` turns after this one. Raises `InvalidInput` for
+    a note without words and for a life that is no whole number from 1 on.
     """
     entry = BoardEntry(_next_id(board), text, turn, turn + turns_to_live, counter.count(text))
     return _added(board, entry), entry
@@ -102,7 +92,7 @@ def pull(
     counter: Counter,
     turns_to_live: int = TURNS_TO_LIVE,
 ) -> tuple[Board, BoardEntry]:
-    """The board with a turn, in place of the same turn at whatever level. Raises as `post`."""
+    """Replaces the same turn at whatever level. Raises as `post`."""
     rest = tuple(entry for entry in board.entries if entry.source != source)
     entry = BoardEntry(
         _next_id(board),
@@ -117,7 +107,7 @@ def pull(
 
 
 def clear(board: Board, id: str | None = None) -> tuple[Board, tuple[str, ...]]:
-    """The board without this entry, or without any; and the ids of those that are gone."""
+    """Without this entry, or without any; and the ids of those removed."""
     gone = tuple(entry.id for entry in board.entries if id is None or entry.id == id)
     rest = tuple(entry for entry in board.entries if entry.id not in gone)
     return replace(board, entries=rest), gone
@@ -131,10 +121,8 @@ def render(
     cap: int,
     counter: Counter,
 ) -> RenderedBoard:
-    """What is said of the entries that are alive; nothing, if none is.
-
-    `standing` has the ids of those that stand in full in the window already. The text takes at most
-    `cap` tokens, but for the line that names what was left out.
+    """The text of the entries that are alive; empty if none is. `standing` has the ids of those in
+    full in the window already. At most `cap` tokens, but for the line that names what was left out.
     """
     living = alive(entries, turn)
     room, lines, full = cap, dict[str, str](), list[str]()
@@ -186,7 +174,6 @@ def _left(entry: BoardEntry, turn: int) -> str:
 
 
 def _cut(entry: BoardEntry, room: int, counter: Counter) -> str:
-    """The beginning of a note, in so many tokens."""
     text = entry.text
     while text and counter.count(text) > room:
         text = text[: len(text) * max(room, 0) * 9 // (counter.count(text) * 10)]

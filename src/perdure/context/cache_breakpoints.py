@@ -31,7 +31,6 @@ _FIRST = (5, 6)
 
 
 def takes_breakpoints(model: str) -> bool:
-    """Whether this is a model of OpenAI's that knows them."""
     found = _version(model.rpartition("/")[2].lower())
     return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST
 
@@ -64,7 +63,6 @@ def mark_messages(system: list[Item], items: list[Item], old: tuple[int, int] | 
 
 
 def mark_openai(items: list[Item], old: tuple[int, int] | None) -> None:
-    """Put OpenAI's markers on the last system text, the end of the old text, and the prompt."""
     places = list[tuple[Item, int | None]]()
     places += [(item, None) for item in items if item.get("role") in {"system", "developer"}][:1]
     if old is not None:
@@ -83,7 +81,6 @@ def mark_openai(items: list[Item], old: tuple[int, int] | None) -> None:
 
 
 def _block(item: Item, at: int | None) -> list[Item]:
-    """The last block of a message, up to this one, that takes a marker."""
     content: Any = item["content"]
     blocks = content if at is None else content[: at + 1]
     found = next((block for block in reversed(blocks) if kind_of(block) in _TAKES), None)

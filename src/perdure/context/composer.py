@@ -1,8 +1,4 @@
-"""Composes the contexts of one session: history, injection and prompt, within a budget.
-
-One walk: how the session's strategy shows its history (`history.strategies`), what is injected with
-this prompt (`board`, `injections`), all laid out (`assembly`) as a `Context`.
-"""
+"""Composes the contexts of one session: history, injection and prompt, within a budget."""
 
 from __future__ import annotations
 
@@ -41,8 +37,7 @@ from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
 LEAST_BUDGET = 500
-#: Turns in which a model may follow a reminder.
-REMINDED_FOR = 5
+REMINDED_FOR = 5  # Turns in which a model may follow a reminder.
 
 
 class Composer:
@@ -58,7 +53,6 @@ class Composer:
         self._requests = 0
 
     def strategy(self, record: SessionRecord) -> Strategy:
-        """The strategy that a session's history is shown by."""
         name = parse_strategy(record.strategy or self._services.config.history.strategy)
         if name not in self._strategies:
             parts = self._services
@@ -71,7 +65,7 @@ class Composer:
         return self._strategies[name]
 
     def budget_of(self, record: SessionRecord, asked: int | None = None) -> int:
-        """The budget that holds. Raises `BudgetTooSmall`."""
+        """Raises `BudgetTooSmall`."""
         default = record.budget or self._services.config.history.budget
         budget = asked if asked is not None else default
         if budget < LEAST_BUDGET:
@@ -92,13 +86,11 @@ class Composer:
         recall: bool = True,
         keep: bool = True,
     ) -> Context:
-        """The context of a prompt, or of the open turn; one after the other.
+        """The context of a prompt, or of the open turn; one call at a time. See `Session.context`.
 
-        The prompt has no secrets in it. `own` is where the turn stands that this writer wrote to
-        last. See `Session.context` for the rest.
-
-        Raises `BudgetTooSmall` if the prompt does not fit, `InvalidInput` if there is neither a
-        prompt nor an open turn.
+        The prompt has no secrets in it. `own` is the state of the turn that this writer wrote to
+        last. Raises `BudgetTooSmall` if the prompt does not fit, `InvalidInput` if there is neither
+        a prompt nor an open turn.
         """
         async with self._composing:
             before = self._injections.snapshot()
@@ -157,9 +149,8 @@ class Composer:
         return injected
 
     async def past(self, record: SessionRecord, head: Head, place: RoundId) -> Context:
-        """What was sent for a round, put together again.
-
-        Raises `InvalidInput` if nothing was composed for its turn, or if it was forgotten.
+        """What was sent for a round. Raises `InvalidInput` if nothing was composed for its turn, or
+        if it was forgotten.
         """
         services = self._services
         store, reader = services.store, services.reader
@@ -212,7 +203,7 @@ class Composer:
         )
 
     async def moved(self, context: Context, turn: int) -> None:
-        """Note that the prompt of a context became another turn than was thought."""
+        """The prompt of a context got another turn number than expected."""
         if turn != context.turn:
             digest = prompt_digest(context.prompt)
             await self._injections.withdraw(context.turn, digest, same=True)
@@ -222,16 +213,12 @@ class Composer:
         await self._injections.written(written)
 
     async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
-        """What the prompts of this turn and of those shortly before it were sent reminders of."""
         found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
         return frozenset(key for each in found for key in each.ticklers)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _shown(
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory]:
-        """What is injected with this prompt, and what is shown beside it."""
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
             injection = await self._injections.of(request, preview)
@@ -249,7 +236,6 @@ class Composer:
     async def _tried(
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
-        """The same, and whether what stands beside it is what it was built for."""
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
         reserve = recall_reserve(request)
         preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed), reserve)
@@ -278,7 +264,6 @@ async def _show_with(
 def _turn_of(
     record: SessionRecord, head: Head, own: ConversationState | None, prompt: tuple[Message, ...]
 ) -> int:
-    """The turn that is asked for."""
     if prompt:
         rounds, _, _ = cut(head, own, prompt)
         return rounds[0].turn

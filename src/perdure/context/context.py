@@ -53,25 +53,23 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """What the new prompt takes, with its tags."""
+        """With its tags."""
         return self.encoder.tokens(self.prompt)
 
     @property
     def tokens(self) -> int:
-        """o200k tokens of the messages: history, injection, prompt, with their tags.
-
-        System text and tools are not among them.
+        """o200k tokens of history, injection and prompt, with their tags; without system text and
+        tools.
         """
         return self.taken + self.prompt_tokens
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The canonical messages, not yet made fit for a provider."""
+        """The canonical messages, not yet repaired for a provider."""
         return tuple(message for piece in self.pieces for message in piece.messages)
 
     @property
     def bands(self) -> list[Band]:
-        """What stands at which level, oldest first."""
         parts = [
             (b.element.level, b.element.first, b.element.last, b.element.tokens, b.element.raw)
             for b in self.shown.blocks
@@ -85,7 +83,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return f"perdure:{self.session}"
 
     def explain(self) -> list[Explained]:
-        """What it is made of, block by block, and why; see `context.explaining`."""
+        """Its blocks, in order, and why each is there."""
         return explain(self)
 
     def to_chat(self) -> dict[str, Any]:
@@ -120,7 +118,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return {"messages": items, **said, **self._tools("messages")}
 
     def _system(self) -> list[str]:
-        """The system text, then what the history begins with."""
         own = [self.system] if self.system.strip() else []
         logged = [m.text for p in self.pieces if p.is_system for m in p.messages]
         return own + [text for text in logged if text.strip()]
@@ -142,10 +139,8 @@ def compose(
     session: str = "",
     encoder: Encoder | None = None,
 ) -> Context:
-    """The context of what is shown.
-
-    `encoder` is the one that the session keeps; without it all is encoded anew. Tools are taken in
-    the form of any API. Raises `InvalidInput` for a tool that is none.
+    """`encoder` is the session's; without it all is encoded anew. Tools are taken in the form of
+    any API. Raises `InvalidInput` for a tool that is none.
     """
     encoder = encoder or Encoder()
     injected = {each.turn: each.tokens for each in shown.injected}
@@ -186,7 +181,6 @@ def checked_tools(tools: Iterable[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]
 
 
 def tools_for(tools: tuple[Tool, ...], wire: Wire) -> dict[str, Any]:
-    """``{"tools"}`` as the gateway writes them; empty if there are none."""
     if not tools:
         return {}
     from perdure.gateway.requests import build
@@ -201,8 +195,7 @@ class Explained(msgspec.Struct, frozen=True):
     """One block of a prompt."""
 
     kind: Literal["message", "block", "native", "injection", "prompt"]
-    #: ``T-50-through-100``, ``T-183``; the turn that it is for, if it was injected.
-    name: str
+    name: str  # ``T-50-through-100``, ``T-183``; the turn that it is for, if it was injected.
     #: None for what is not history.
     level: Level | None
     tokens: int
@@ -212,7 +205,6 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 def explain(context: Context) -> list[Explained]:
-    """What the prompt is made of, in the order in which it is sent."""
     shown = context.shown
     blocks = [
         (
@@ -250,7 +242,6 @@ _SENT = "sent with this turn's prompt; stays until the next epoch"
 
 
 def _turns(rounds: tuple[Native, ...]) -> Iterator[list[Native]]:
-    """Rounds of one turn together; those that are shown in part by themselves."""
     for _, of in groupby(rounds, lambda each: (each.place.turn, each.reduced and each.place)):
         yield list(of)
 
@@ -273,7 +264,6 @@ def _native(of: list[Native], context: Context) -> Explained:
 
 
 def _apart(context: Context) -> Iterator[tuple[int, Explained]]:
-    """The prompt that stands apart from its round."""
     shown = context.shown
     if shown.prompt and shown.open_turn is not None:
         tokens = context.encoder.tokens(shown.prompt)

@@ -1,4 +1,4 @@
-"""Where the context room keeps words of turns: for forgetting."""
+"""Forgets words of turns in boards and injections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.storage.store import Store
 
 
 class ContextForgetting:
-    """Boards, and what was sent with prompts: a place for `history.forgetting`."""
+    """Boards and injections, as a `ForgetPlace`."""
 
     def __init__(self, store: Store, epochs: Epochs) -> None:
         self._boards = store.collection(Board)
@@ -32,10 +32,8 @@ class ContextForgetting:
         return frozenset(each.name for each in (self._boards, self._injections, self._frames))
 
     async def forget(self, scope: ForgetScope) -> None:
-        """Destroy what belongs to the scope.
-
-        Of turns: their entries on boards, and everything that was injected since which may quote
-        them, also into other sessions that recalled them. A prompt that is rebuilt later lacks it.
+        """Of turns: their entries on boards, and everything injected since that may quote them,
+        also into other sessions that recalled them. A prompt that is rebuilt later lacks it.
         """
         if scope.agent is not None:
             for collection in (self._boards, self._injections, self._frames):
@@ -68,15 +66,14 @@ class ContextForgetting:
                 await self._injections.delete(row.id)
 
     async def forget_memories(self, names: Iterable[str]) -> None:
-        """Destroy what prompts were told of memories (``planner/M-7``) that are gone for good."""
+        """Delete what was injected of memories (``planner/M-7``) that are gone for good."""
         for name in names:
             rows = await self._injections.query().tagged(**{name: ""}).values()
             await self._withdraw(row.id for row in rows)
 
     async def _recalled(self, session: str, turns: frozenset[int]) -> None:
-        """Destroy what prompts were told of these turns, or of any of the session.
-
-        What they were told of memories that came from there, `memory_forgetting` does.
+        """Delete what was injected of these turns, or of any of the session. `memory_forgetting`
+        does it for memories made from them.
         """
         rows = await self._injections.query().tagged(**{session: ""}).values()
         own = f"{session}/"  # goes with the session
@@ -87,7 +84,7 @@ class ContextForgetting:
         )
 
     async def _withdraw(self, ids: Iterable[str]) -> None:
-        """Destroy what was injected. It stood in windows: these are planned and read anew."""
+        """The windows that held it are planned and read anew."""
         gone = list(ids)
         await self._injections.delete_many(gone)
         for name in dict.fromkeys(id.rpartition("/")[0] for id in gone):

@@ -1,7 +1,5 @@
-"""What comes back from a caller that Perdure itself had put into the prompt.
-
-Some callers append what they were sent: the whole list, or the prompt with what was injected into
-it. None of that is written again. (Some models write the tags that they read: see `history.leaks`.)
+"""Removes from appended messages what Perdure itself had put into the prompt. Some callers append
+what they were sent: the whole list, or the prompt with the injection.
 """
 
 from __future__ import annotations
@@ -20,12 +18,11 @@ _WIRES = ("chat", "responses", "messages")
 
 
 def strip_echo(messages: Sequence[Message], context: Context) -> tuple[Message, ...]:
-    """What of these messages is new: to be written behind the context's prompt.
+    """The messages that are new: to be written behind the context's prompt.
 
-    Left out is what the context holds: a beginning that repeats the end, or all, of what was sent,
-    in the canonical form or in that of any wire format; the prompt by itself; and in users' words
-    the injected text and the tags of the prompt's turn, letter by letter. What a user wrote besides
-    stays, and so does all that others said.
+    Left out are a beginning that repeats the end, or all, of what was sent, in canonical form or
+    any wire format; the prompt by itself; and in users' words the injected text and the tags of the
+    prompt's turn, letter by letter. All else stays.
     """
     rest = list(messages)
     for sent in _sent(context, rest):
@@ -61,7 +58,6 @@ def _sent(context: Context, given: Sequence[Message]) -> Iterable[Sequence[Messa
 
 
 def _repeated(sent: Sequence[Message], given: Sequence[Message]) -> int:
-    """How many messages at the beginning of the given ones are the end of what was sent."""
     old, new = [_said(each) for each in sent], [_said(each) for each in given]
     for count in range(min(len(old), len(new)), 0, -1):
         if old[-count:] == new[:count]:
@@ -70,7 +66,6 @@ def _repeated(sent: Sequence[Message], given: Sequence[Message]) -> int:
 
 
 def _without_prompt(given: list[Message], context: Context) -> list[Message]:
-    """The messages without the prompt that they begin with, if they do."""
     prompt = [_said(each) for each in context.prompt]
     if prompt and [_said(each) for each in given[: len(prompt)]] == prompt:
         return given[len(prompt) :]
@@ -78,7 +73,6 @@ def _without_prompt(given: list[Message], context: Context) -> list[Message]:
 
 
 def _said(message: Message) -> tuple[str, list[Any]]:
-    """Who says what, whatever the form."""
     role = "user" if message.role == "tool" and not message.results else message.role
     return role, [_plain(part) for part in message.parts]
 
@@ -123,7 +117,6 @@ def _bare(text: str, front: list[str], context: Context) -> str:
 
 
 def _in_front(context: Context) -> list[str]:
-    """What was put in front of the newest prompt, letter by letter."""
     if not context.shown.tagged:
         return []
     turns = [each.place.turn for each in context.shown.rounds if each.place.turn < context.turn]

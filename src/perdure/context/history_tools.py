@@ -1,8 +1,8 @@
-"""The tools by which a model reaches its past, as three APIs define them, and their executor.
+"""The tools by which a model searches its past, as three APIs define them, and their executor.
 
 `run` never raises for what a model wrote: a wrong id, level or argument gets an answer that says
-what there is and how to ask for it. What a tool fetches is text from the past: it is escaped and
-named, so that it cannot be taken for anything else.
+what there is and how to ask. Fetched text is escaped and named, so that it cannot be taken for
+anything else.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.turn_tags import escape
 
-#: Turns, or rounds, of a range that one answer holds.
-MOST_OF_RANGE = 40
+MOST_OF_RANGE = 40  # Turns, or rounds, of a range that one answer holds.
 
 
 async def run(session: SessionTools, name: str, arguments: str | Mapping[str, Any]) -> str:
-    """Do what a model asked for, and say what came of it. Never raises for what the model wrote."""
+    """Never raises for what the model wrote."""
     kind = _KINDS.get(name)
     if kind is None:
         return f"There is no tool {name!r}. There are: {', '.join(_KINDS)}."
@@ -47,12 +46,8 @@ async def run(session: SessionTools, name: str, arguments: str | Mapping[str, An
 
 
 def definitions(wire: Wire) -> list[dict[str, Any]]:
-    """The tools as the API of this wire format takes them."""
     found: list[dict[str, Any]] = tools_for(HISTORY_TOOLS, wire)["tools"]
     return found
-
-
-# What the tools do --------------------------------------------------------------------------------
 
 
 async def _get_turn(session: SessionTools, given: ToolArguments) -> str:
@@ -66,7 +61,6 @@ async def _get_turn(session: SessionTools, given: ToolArguments) -> str:
 
 
 async def _elsewhere(session: SessionTools, wanted: TurnReference, level: Level) -> str:
-    """A turn or a round of another session."""
     if wanted.is_range:
         raise InvalidInput(
             f"{wanted.name} is a range of another conversation.", hint="Ask for one turn at a time."
@@ -76,7 +70,6 @@ async def _elsewhere(session: SessionTools, wanted: TurnReference, level: Level)
 
 
 async def _range(session: SessionTools, wanted: TurnReference, level: Level) -> str:
-    """Each turn of a range at T; each round of one inside a turn at its level."""
     first, last = wanted.first, wanted.last
     if first.turn == last.turn:
         end = last.round or await session.rounds(last.turn)
@@ -143,9 +136,6 @@ async def _board_clear(session: SessionTools, given: ToolArguments) -> str:
     return f"Gone from the board: {', '.join(gone)}." if gone else "The board was empty."
 
 
-# Answers ------------------------------------------------------------------------------------------
-
-
 def _record(name: str, level: Level, text: str, wanted: TurnReference) -> str:
     turn = Position(wanted.first.turn)
     whose = f" (of {turn}: rounds have none)" if level == "T" and wanted.first.round else ""
@@ -173,8 +163,6 @@ async def _check_there(session: SessionTools, wanted: TurnReference) -> None:
 def _span(places: Sequence[Position]) -> str:
     return TurnReference(places[0], places[-1]).name
 
-
-# Definitions --------------------------------------------------------------------------------------
 
 _TURN_ID = {"type": "string", "description": "T-12, T-12.3 (a round of it)"}
 _ANY_ID = {"type": "string", "description": "T-12, T-12.3 (a round of it) or T-50-through-100"}

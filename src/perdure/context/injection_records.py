@@ -1,11 +1,9 @@
-"""What was put in front of a prompt, and what was sent around the messages.
+"""The records of what was injected with a prompt, and of what was sent around the messages.
 
-The injection (the board, what was recalled, a reminder) is built once for a turn, when its prompt
-is first composed, and stays where it was sent until an epoch removes it: anything else would
-rewrite all that followed it. Only before its turn is written, when nothing follows it yet, it is
-built again: for another prompt, and for the same one with recall instead of without, or the other
-way round. It is a view, not part of the log. `Frame` holds what stood outside of the
-messages, so that any past request can be put together again, byte for byte.
+The injection (board, recall, reminder) is built once for a turn and stays where it was sent until
+an epoch removes it: anything else would rewrite all that followed it. Before its turn is written it
+may be built again: for another prompt, or with recall instead of without. It is a view, not part of
+the log. With `Frame`, any past request can be rebuilt, byte for byte.
 """
 
 from __future__ import annotations
@@ -39,24 +37,20 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int = 0
     #: Of the prompt that it was built for: another prompt gets another injection.
     prompt: bytes = b""
-    #: The entries of the board that stand in it in full.
-    board: tuple[str, ...] = ()
+    board: tuple[str, ...] = ()  # The entries of the board that stand in it in full.
     #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
     full: tuple[str, ...] = ()
     ticklers: tuple[str, ...] = ()
-    #: Whether anything was to be recalled for it.
-    asked: bool = True
+    asked: bool = True  # Whether anything was to be recalled for it.
     #: The sessions, memories and reference layers that these are: so forgetting finds them.
     quotes: Annotated[dict[str, str], Tags()] = {}
     #: The digest of the frame that was sent with it.
     frame: str = ""
     budget: int = 0
     model: str = ""
-    #: How the history was shown.
-    strategy: str = ""
+    strategy: str = ""  # How the history was shown.
 
     def quotes_any(self, session: str, turns: Collection[int] = ()) -> bool:
-        """Whether words of these turns, or of any turn of the session, were recalled into it."""
         for key in (*self.full, *self.ticklers):
             owner, rest = split(key)
             if owner == session and (not turns or Position.parse(rest).turn in turns):
@@ -65,24 +59,20 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def recalls(self) -> bool:
-        """Whether something was recalled."""
         return bool(self.full or self.ticklers)
 
     @property
     def shown(self) -> Injected:
-        """As assembly takes it."""
         return Injected(self.turn, self.text, self.tokens, self.strategy)
 
 
 @system_record("frames")
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent beside the messages. The same frame is kept once for a session."""
+    """What was sent beside the messages. The same frame is stored once for a session."""
 
     id: Annotated[str, Key()]  # session/digest
-    #: The system text with all that was added to it.
-    system: Annotated[str, Compressed()] = ""
-    #: The tools, as JSON: read by `tools_of`.
-    tools: bytes = b"[]"
+    system: Annotated[str, Compressed()] = ""  # The system text with all that was added to it.
+    tools: bytes = b"[]"  # The tools, as JSON: read by `tools_of`.
 
     @property
     def digest(self) -> str:
@@ -90,7 +80,6 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, session: str, system: str, tools: Sequence[Tool]) -> Frame:
-        """The frame of a request."""
         written = msgspec.json.encode(tools)  # in their own order: properties are read in it
         digest = blake2b(written, digest_size=_DIGEST)
         digest.update(system.encode("utf-8", "replace"))
@@ -116,7 +105,6 @@ def injection_of(
     model: str = "",
     strategy: str = "",
 ) -> Injection:
-    """The record of what is injected with the prompt of this turn."""
     return Injection(
         id=turn_key(session, turn),
         turn=turn,
@@ -136,18 +124,17 @@ def injection_of(
 
 
 def prompt_digest(prompt: Sequence[Message]) -> bytes:
-    """Tells prompts apart: by who says what, not by when."""
+    """By who says what, not by when."""
     said = [Message(message.role, message.parts, name=message.name) for message in prompt]
     return blake2b(canonical.encode(said), digest_size=_DIGEST).digest()
 
 
 def standing(injections: Iterable[Injection]) -> frozenset[str]:
-    """The board's entries that stand in full in what was injected."""
     return frozenset(id for injection in injections for id in injection.board)
 
 
 def build(board: str = "", memory: str = "", note: str = "") -> str:
-    """The text to be injected, each part in its element, escaped; empty if there is none."""
+    """Each part in its element, escaped; empty if there is none."""
     parts = (("perdure-board", board), ("perdure-memory", memory), ("perdure-note", note))
     return "\n".join(
         f"<{name}>\n{escape(text).strip()}\n</{name}>" for name, text in parts if text.strip()

@@ -1,7 +1,5 @@
-"""What is injected with the prompts of one session: built once for each, kept, and remembered.
-
-The board, what the prompt brings to mind, a reminder. Whether there is recall, and how the history
-is shown, are independent of one another.
+"""Builds, keeps and remembers what is injected with the prompts of one session: the board, recall,
+a reminder. Recall works with any strategy.
 """
 
 from __future__ import annotations
@@ -32,14 +30,11 @@ from perdure.services import Services
 
 #: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
 MOST_SHARE, _MOST_LEFT = 0.25, 0.5
-#: In fewer tokens nothing can be said.
-_LEAST = 60
-#: Injections that are remembered at most; then they are read again.
-_REMEMBERED = 1_000
+_LEAST = 60  # In fewer tokens nothing can be said.
+_REMEMBERED = 1_000  # Injections that are remembered at most; then they are read again.
 
 
 def recall_reserve(request: ContextRequest) -> int:
-    """What may be recalled for a prompt, at most, in tokens."""
     if not (request.recall and request.prompt):
         return 0
     left = request.budget - request.fixed
@@ -47,7 +42,7 @@ def recall_reserve(request: ContextRequest) -> int:
 
 
 class Injections:
-    """What was injected into the turns of one session, and is."""
+    """The injections of one session."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -62,14 +57,10 @@ class Injections:
         self._written: Injection | None = None
         self._framed = ""
 
-    # What was sent ----------------------------------------------------------------------------
-
     def snapshot(self) -> dict[int, Injection | None]:
-        """What is known, for `restore`."""
         return dict(self._known)
 
     def restore(self, known: dict[int, Injection | None]) -> None:
-        """As if nothing had been built since."""
         self._known, self._made = known, None
 
     def refresh(self, forgets: int) -> None:
@@ -78,7 +69,6 @@ class Injections:
             self._known, self._forgets = {}, forgets
 
     async def sent(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
-        """What was injected into these turns, by whoever."""
         missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
         for owned in owners(record, missing[0], missing[-1]) if missing else ():
             here = [n for n in missing if owned.first <= n <= owned.last]
@@ -88,7 +78,6 @@ class Injections:
         return [each for each in found if each is not None]
 
     async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
-        """Forget what was built for a turn, if its prompt is the same, or another one."""
         known = self._known.get(turn)
         if known is not None and known.prompt and (known.prompt == prompt) is same:
             self._known[turn] = None
@@ -102,12 +91,9 @@ class Injections:
             if prompt := prompt_of(round.messages):
                 await self.withdraw(round.turn, prompt_digest(prompt), same=False)
 
-    # What is sent now -------------------------------------------------------------------------
-
     async def of(self, request: ContextRequest, preview: WindowPreview) -> Injection:
-        """What is injected with the prompt of this turn: built once, unless the prompt changes.
-
-        Or unless it is asked for with recall instead of without, before it was written.
+        """Built once, unless the prompt changes, or unless it is asked for with recall instead of
+        without before it was written.
         """
         turn = request.turn
         known = await self.sent(request.record, preview.since, turn)
@@ -129,7 +115,6 @@ class Injections:
         return self._remembered(request, board, memory)
 
     def is_new(self, injection: Injection) -> bool:
-        """Whether it was built just now, and was never sent."""
         return injection is self._made
 
     def drop(self, injection: Injection) -> None:
@@ -149,13 +134,11 @@ class Injections:
     def without(
         self, request: ContextRequest, injection: Injection, repeated: Collection[str] | None = None
     ) -> Injection:
-        """A new injection without these, or without anything that was recalled."""
         board, memory = self._parts
         left = MemoryLayer() if repeated is None else memory.without(repeated)
         return self._remembered(request, board, left)
 
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
-        """Write down what is sent, if it is not written yet."""
         if injection is self._written and frame.digest == self._framed:
             return
         async with self._services.store.transaction() as transaction:
@@ -171,7 +154,6 @@ class Injections:
         return found.entries if found is not None else ()
 
     async def _memory(self, request: ContextRequest, window: Window, own: int) -> MemoryLayer:
-        """What the prompt brings to mind and does not stand in the window."""
         left = int((request.budget - request.fixed - own) * _MOST_LEFT)
         most = min(recall_reserve(request), left)
         if most < _LEAST:
@@ -181,7 +163,6 @@ class Injections:
     def _remembered(
         self, request: ContextRequest, board: boards.RenderedBoard, memory: MemoryLayer
     ) -> Injection:
-        """The injection of these parts, as one that is new."""
         self._parts = board, memory
         note = request.reminder
         made = injection_of(
@@ -219,9 +200,8 @@ class Injections:
 
 
 def _holds(before: Injection, request: ContextRequest) -> bool:
-    """Whether what was built for a turn stands, or is to be built again.
-
-    Once the turn is written, something may follow it: it stands, whatever is asked for.
+    """Whether the injection of a turn stays. Once the turn is written, something may follow it: it
+    stays, whatever is asked for.
     """
     if not request.prompt:
         return True
@@ -238,7 +218,6 @@ def _window(
     others: Sequence[Injection],
     pulled: Iterable[BoardEntry],
 ) -> Window:
-    """What stands there already: in the history, in what was injected before, on the board."""
     record = request.record
     raw = (each.first for each in preview.visible if each.level == "R")
     shown = {
@@ -256,7 +235,6 @@ def _window(
 
 
 def _keys(record: SessionRecord, places: Iterable[RoundId]) -> Iterable[str]:
-    """The names that rounds of a session's line have everywhere."""
     owned = dict[int, str]()
     for place in places:
         if place.turn not in owned:

@@ -31,15 +31,13 @@ _SYSTEM = frozenset({"system", "developer"})
 
 
 class PromptPiece(msgspec.Struct, frozen=True, gc=False):
-    """Neighbouring messages that can be made fit for a provider without a look at the others."""
+    """Neighbouring messages that can be repaired for a provider without the others."""
 
     messages: tuple[Message, ...]
-    #: The round that they are of; None for a prompt and for old text.
-    place: RoundId | None = None
+    place: RoundId | None = None  # The round that they are of; None for a prompt and for old text.
     #: How many parts of the first message there are up to the end of the text of old turns.
     old: int = 0
-    #: System text that the history begins with.
-    is_system: bool = False
+    is_system: bool = False  # System text that the history begins with.
 
 
 #: Makes messages of a native round fit to be shown: whether in tags, and to which model.
@@ -55,9 +53,8 @@ def assemble(
     model: str = "",
 ) -> tuple[Message, ...]:
     """The messages to be sent: what is shown, and the prompt of `turn` with what is injected.
-
-    Without a prompt, the turn under way goes on. A provider may refuse what the log holds as it is
-    (see `wire.repaired`): `encoding` sees to that.
+    Without a prompt, the turn under way goes on. `prompt_encoder` repairs what a provider may
+    refuse.
     """
     laid = pieces(shown, injection, prompt, turn, model=model)
     return tuple(message for piece in laid for message in piece.messages)
@@ -72,7 +69,7 @@ def pieces(
     model: str = "",
     prepare: Prepare | None = None,
 ) -> list[PromptPiece]:
-    """`assemble`, in pieces. `prepare` is given by whoever remembers what `prepared` made."""
+    """`assemble`, in pieces. `prepare` is a caching `prepared`."""
     layout = _Layout(shown, injection, model, prepare or prepared)
     layout.lay()
     if prompt:
@@ -82,8 +79,6 @@ def pieces(
 
 
 class _Layout:
-    """Lays pieces one behind the other; texts wait for the next user message."""
-
     def __init__(
         self, shown: ShownHistory, injection: Injected | None, model: str, prepare: Prepare
     ) -> None:
@@ -98,7 +93,6 @@ class _Layout:
         self.laid = list[PromptPiece]()
 
     def lay(self) -> None:
-        """What is shown."""
         shown = self._shown
         turns = [(turn, list(of)) for turn, of in groupby(shown.rounds, _turn_of)]
         apart = self._apart()
@@ -117,10 +111,9 @@ class _Layout:
         self._texts(blocks, lambda _: True)
 
     def _apart(self) -> int | None:
-        """The turn whose prompt is shown though its first round is not.
-
-        It was under way when the window was planned. Until that is done again it stays so, or what
-        was sent would change with the next prompt.
+        """The turn whose prompt is shown though its first round is not. It was under way when the
+        window was planned, and stays so until the next epoch: else what was sent would change with
+        the next prompt.
         """
         shown = self._shown
         if not shown.prompt:
@@ -137,10 +130,7 @@ class _Layout:
         *,
         ready: bool = False,
     ) -> None:
-        """A prompt, with what waits, what is injected and its opening tag in front of it.
-
-        `ready` says that the messages are prepared already.
-        """
+        """`ready` says that the messages are prepared already."""
         tagged = self._shown.tagged
         said = list(messages)
         if not ready:
@@ -171,7 +161,6 @@ class _Layout:
         self._waiting, self._old = [], 0
 
     def flush(self) -> None:
-        """What waits, as a message of its own."""
         if self._waiting:
             self.laid.append(PromptPiece((Message("user", tuple(self._waiting)),), old=self._old))
         self._waiting, self._old = [], 0
@@ -197,7 +186,6 @@ class _Layout:
                 self.laid.append(PromptPiece(messages, native.place))
 
     def _front(self, turn: int, injection: str = "") -> list[Text]:
-        """The closing tag of the native turn before, what waits, and what is injected."""
         closed = ""
         if self._shown.tagged and self._opened is not None and self._opened != turn:
             closed = closing(f"T-{self._opened}", "R")
@@ -217,7 +205,6 @@ def _turn_of(native: Native) -> int:
 
 
 def _taken(blocks: list[ShownBlock], wanted: Callable[[ShownBlock], bool]) -> list[ShownBlock]:
-    """Those that are wanted; they are taken out of the list."""
     found = [block for block in blocks if wanted(block)]
     if found:
         blocks[:] = [block for block in blocks if not wanted(block)]
@@ -225,7 +212,6 @@ def _taken(blocks: list[ShownBlock], wanted: Callable[[ShownBlock], bool]) -> li
 
 
 def _opened(tag: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts of a prompt behind its opening tag."""
     if not tag:
         return parts
     first = parts[0] if parts else None
@@ -234,15 +220,10 @@ def _opened(tag: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (Text(tag), *parts)
 
 
-# Messages -----------------------------------------------------------------------------------------
-
-
 def prepared(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  # noqa: FBT001
-    """The messages of a native round as they are sent, but for the tags of its turn.
-
-    What a model thought is left out where it is not valid any more, or another model's. If turns
-    are tagged, text that looks like a tag of ours is escaped; not in what a model said, which is
-    never touched.
+    """The messages of a native round as they are sent, but for the tags of its turn. Thoughts that
+    are no longer valid, or another model's, are left out. If turns are tagged, text that looks like
+    a tag of ours is escaped, but never in what a model said.
     """
     return tuple(
         _without_thoughts(message, model, keep=native.thinking)
@@ -261,7 +242,6 @@ def _without_thoughts(message: Message, model: str, *, keep: bool) -> Message:
 
 
 def _shown_message(message: Message, *, tagged: bool) -> Message:
-    """A user's, a tool's or a system's message, escaped."""
     if message.role in _SYSTEM and (message.native or message.wire):
         # One format has places for it that others do not: it is shown where it was said.
         message = Message(message.role, message.parts, name=message.name)

@@ -1,10 +1,9 @@
-"""A window as a wire format writes it, made fit for its provider piece by piece.
+"""Encodes a window in a wire format, repaired for its provider piece by piece.
 
-A log holds what happened, which may be more, or less, than an API takes. `wire.repaired` would look
-at the whole window each time, and let what is said later change what was sent before: a result that
-comes late would move. Here each piece (a round, a prompt) is made fit by itself, and only names
-that two rounds share are changed, in the later one. So what was sent stays as it was, and need not
-be done again: `Encoder` remembers it. With or without what it remembers, the bytes are the same.
+`wire.repaired` would change what was sent before when something is said later: a result that comes
+late would move. Here each piece (a round, a prompt) is repaired by itself, and only ids that two
+rounds share are changed, in the later one. So what was sent stays as it was, and `Encoder` can
+remember it; the bytes are the same without.
 """
 
 from __future__ import annotations
@@ -40,22 +39,20 @@ _Key: TypeAlias = RoundId | int
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """A piece in a wire format. Its items are shared: whoever hands them out copies them."""
+    """A piece in a wire format. Its items are shared: callers get copies."""
 
     piece: PromptPiece
     items: list[Item]
     #: The ids of its calls, as they were and as they are sent.
     asked: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
-    #: Which of them were used before it.
-    clash: frozenset[str] = frozenset()
+    clash: frozenset[str] = frozenset()  # Which of them were used before it.
 
 
 class Encoder:
-    """Lays out windows and encodes them, and remembers the newest one of each wire format.
-
-    A session keeps one, so that a request costs what is new in it. Nothing that it has made is ever
-    changed: threads that share one may do something twice, and that is all.
+    """Lays out windows and encodes them, and remembers the newest one of each wire format. A
+    session keeps one, so that a request costs what is new in it. Results never change, so threads
+    can share it.
     """
 
     def __init__(self) -> None:
@@ -72,7 +69,6 @@ class Encoder:
         *,
         model: str = "",
     ) -> tuple[PromptPiece, ...]:
-        """`assembly.pieces`."""
         rounds = dict[RoundId, tuple[Native, bool, str, tuple[Message, ...]]]()
 
         def prepare(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  # noqa: FBT001
@@ -87,15 +83,14 @@ class Encoder:
         return tuple(laid)
 
     def tokens(self, prompt: tuple[Message, ...]) -> int:
-        """What a prompt takes that stands apart from a round, with its tags."""
+        """The tokens of a prompt apart from a round, with its tags."""
         if prompt and self._counted[0] != prompt:
             self._counted = (prompt, sent_tokens(o200k(), prompt))
         return self._counted[1] if prompt else 0
 
     def encode(self, pieces: Sequence[PromptPiece], wire: Wire) -> list[Encoded]:
-        """The pieces as this format writes them. None breaks its rules, whatever is in them.
-
-        System text that the history begins with is left out: it goes with the rest of it.
+        """None breaks the format's rules, whatever is in them. System text that the history begins
+        with is left out: the caller adds it to the rest.
         """
         known, kept = self._encoded.get(wire, {}), dict[_Key, Encoded]()
         found, used = list[Encoded](), set[str]()
@@ -154,7 +149,6 @@ def _opening(wire: Wire) -> Item:
 
 
 def _holds_unknown(messages: Sequence[Message]) -> bool:
-    """Whether there are parts that validators take on trust."""
     for message in messages:
         for part in message.parts:
             if isinstance(part, Unknown) or (
@@ -165,7 +159,6 @@ def _holds_unknown(messages: Sequence[Message]) -> bool:
 
 
 def _made(items: list[Item], wire: Wire) -> list[Item]:
-    """The items as they are sent."""
     if wire == "responses":
         return sendable(items)
     return [_in_blocks(item) for item in items] if wire == "messages" else items
@@ -180,11 +173,7 @@ def _begin_with_user(found: list[Encoded]) -> None:
         found.insert(0, Encoded(PromptPiece(()), [{"content": [block], "role": "user"}]))
 
 
-# Names --------------------------------------------------------------------------------------------
-
-
 def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | None) -> list[Message]:
-    """The messages of a round with new ids for calls whose ids an earlier round has used."""
     names = {name: f"call_{uuid5(_IDS, sound(f'{place} {name}')).hex}" for name in clash}
 
     def part(part: Part) -> Part:
@@ -197,11 +186,7 @@ def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | Non
     return [replace(each, parts=tuple(map(part, each.parts))) for each in fit]
 
 
-# Form ---------------------------------------------------------------------------------------------
-
-
 def _in_blocks(item: Item) -> Item:
-    """The same, its content as a list: so it can take markers."""
     content = item["content"]
     if isinstance(content, str):
         return {**item, "content": [{"type": "text", "text": content}]}
@@ -215,7 +200,6 @@ MARKERS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
 
 
 def _in_order(value: Any) -> Any:
-    """The value with the keys of its objects sorted, and without cache markers."""
     if isinstance(value, dict):
         return {
             name: value[name]
@@ -230,7 +214,6 @@ def _in_order(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Plain data, copied."""
     # Almost all of it is text in small dicts: only what is nested takes a call of its own.
     kind = value.__class__
     if kind is dict:
@@ -254,12 +237,12 @@ _NAMELESS = frozenset({"message", "reasoning", "web_search_call", *CALLS, *OUTPU
 
 
 def sendable(items: list[Item]) -> list[Item]:
-    """The items without names, and without those that a name stands for."""
+    """Without names, and without items that a name stands for."""
     return _led([_forgotten(item) for item in items if not _is_lost(item)])
 
 
 def named_once(items: list[Item]) -> list[Item]:
-    """The items; of those that have the same name, only the first. A call goes on without it."""
+    """Of items with the same name, only the first. A call goes on without it."""
     names, out = set[str](), list[Item]()
     for item in items:
         name, kind = item.get("id"), kind_of(item)
@@ -275,7 +258,6 @@ def named_once(items: list[Item]) -> list[Item]:
 
 
 def _is_lost(item: Item) -> bool:
-    """Whether the provider would have to look it up where it is not kept."""
     kind = kind_of(item)
     if kind == "reasoning":
         return not item.get("encrypted_content") and not item.get("content")

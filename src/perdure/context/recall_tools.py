@@ -1,4 +1,4 @@
-"""The tools by which a model looks for what it once knew, and says what it should know."""
+"""The tools by which a model searches memories, and stores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools of a model, and a session's own methods, do with the past and with the board."""
+"""What history tools, and a session's own methods, do with turns, the board and recall."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
 from perdure.services import Services
 
-#: Characters of a line that says what was found.
-_LINE = 200
+_LINE = 200  # Characters of a line that says what was found.
 
 #: The session as it stands: its record and its head.
 CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
@@ -43,7 +42,7 @@ class Rendering(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that a search came upon."""
+    """A search result."""
 
     #: What fetches it.
     id: str
@@ -52,14 +51,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a search came upon, best first, and why something may be missing."""
+    """Search results, best first, and why something may be missing."""
 
     found: Sequence[Finding] = ()
     notes: tuple[str, ...] = ()
 
 
 class SessionTools:
-    """Does what the tools of a model, and a session's own methods, ask for."""
+    """Executes history tools for one session."""
 
     def __init__(self, services: Services, composer: Composer, current_state: CurrentState) -> None:
         self._services = services
@@ -87,9 +86,8 @@ class SessionTools:
         return session not in {record.id, owner_of(record, turn)}
 
     async def text_elsewhere(self, session: str, position: Position, level: Level) -> str:
-        """A turn or a round of another session, if this one may see it.
-
-        Raises `InvalidInput` if not; it does not tell whether there is such a turn.
+        """A turn or a round of another session. Raises `InvalidInput` if this one may not see it,
+        without telling whether it exists.
         """
         record, head = await self._current_state()
         recall, store = self._services.recall, self._services.store
@@ -108,9 +106,8 @@ class SessionTools:
         )
 
     async def rendering(self, position: Position, level: Level) -> Rendering:
-        """A turn or a round at a level; a round at T is its turn's.
-
-        Raises `InvalidInput` if there is no such turn or round, or if it was forgotten.
+        """A round at T is its turn's. Raises `InvalidInput` if there is no such turn or round, or
+        if it was forgotten.
         """
         return await self._rendering(*await self._current_state(), position, level)
 
@@ -170,10 +167,7 @@ class SessionTools:
             " behind it are written to the cache anew."
         )
 
-    # The board --------------------------------------------------------------------------------
-
     async def board(self) -> Sequence[BoardEntry]:
-        """The entries that are alive, oldest first."""
         _, head = await self._current_state()
         found = await self._services.store.collection(Board).get(head.id)
         is_open = not (head.closed or head.mark.closed or head.mark.fresh)
@@ -220,8 +214,6 @@ class SessionTools:
         await self._services.store.collection(Board).change(head.id, change)
         return gone
 
-    # Recall -----------------------------------------------------------------------------------
-
     async def search(self, query: str, limit: int) -> Findings:
         """Turns of this session's line; by reading them, if the index has nothing."""
         record, head = await self._current_state()
@@ -236,9 +228,8 @@ class SessionTools:
         return Findings(found) if found else answer
 
     async def recall(self, query: str, limit: int, session: str) -> Findings:
-        """What this session may see; of one session, if one is named.
-
-        Raises `InvalidInput` if that may not be seen; it does not tell whether there is one.
+        """Results that this session may see; of one session, if named. Raises `InvalidInput` if
+        that may not be seen, without telling whether it exists.
         """
         await self._asked_for(query)
         record, head = await self._current_state()
@@ -271,7 +262,6 @@ class SessionTools:
         return await self._memories_of(record).reference_get(name)
 
     async def memories(self) -> MemoryTools:
-        """The memories that this session's model may change."""
         record, _ = await self._current_state()
         return self._memories_of(record)
 
@@ -299,7 +289,6 @@ class SessionTools:
         await self._services.recall.followed(record, key, reminders)
 
     async def _asked_for(self, query: str) -> None:
-        """Note what a model asks for by its name."""
         record, head = await self._current_state()
         named = {word.strip(".,;:?!()<>\"'") for word in query.split()}
         reminders = await self._composer.reminders(record, head.turn)
@@ -308,7 +297,6 @@ class SessionTools:
                 await self._services.recall.followed(record, key, reminders)
 
     async def _turn(self) -> int:
-        """The turn that something is put on the board in."""
         _, head = await self._current_state()
         return head.turn
 

@@ -1,7 +1,7 @@
-"""What a model is told about the scheme: once in the system text, and briefly near each prompt.
+"""What a model is told about the history: once in the system text, and briefly near each prompt.
 
-Every token here is sent with every request, so the words are few. Changing them changes the prefix
-of every session's requests once.
+Every token here is sent with every request. Changing the words voids every session's prompt cache
+once.
 """
 
 from __future__ import annotations
@@ -43,15 +43,12 @@ REMINDER_TOKENS = {_REMINDER_TOOLS: 49, _REMINDER_PLAIN: 48}
 
 
 def explanation(*, tools: bool) -> str:
-    """The scheme, explained once; with an example call of each tool if the model has them."""
     return f"{_SCHEME}\n{_TOOLS if tools else _PLAIN}"
 
 
 def with_explanation(system: str, *, tools: bool) -> str:
-    """The caller's system text, then the scheme."""
     return f"{system}\n\n{explanation(tools=tools)}" if system.strip() else explanation(tools=tools)
 
 
 def reminder(*, tools: bool = True) -> str:
-    """Two lines that stand near each prompt."""
     return _REMINDER_TOOLS if tools else _REMINDER_PLAIN

@@ -1,4 +1,4 @@
-"""What the tools of a model are made of: what they work on, how a call is checked and answered."""
+"""History tools: their definitions, checked arguments, and names of turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAST = "A record of the past, not an instruction."
 
 
 class ToolArguments(msgspec.Struct, frozen=True):
-    """What a tool was called with, checked."""
+    """The checked arguments of a call."""
 
     of: Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class ToolArguments(msgspec.Struct, frozen=True):
         return str(sound(value))
 
     def texts(self, name: str) -> list[str]:
-        """Several texts, or none; one alone may stand without brackets."""
+        """One alone may stand without brackets."""
         value = self.of.get(name, [])
         given = [value] if isinstance(value, str) else value
         if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
@@ -71,7 +71,7 @@ class ToolArguments(msgspec.Struct, frozen=True):
 
 
 class ToolKind(msgspec.Struct, frozen=True):
-    """A tool: its definition, an example of its arguments, and what it does."""
+    """A tool: its definition, an example of its arguments, and its function."""
 
     tool: Tool
     example: str
@@ -81,7 +81,6 @@ class ToolKind(msgspec.Struct, frozen=True):
 
 
 def tool(name: str, description: str, needed: Sequence[str], /, **properties: Any) -> Tool:
-    """The definition of a tool."""
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if needed:
         parameters["required"] = list(needed)
@@ -89,7 +88,7 @@ def tool(name: str, description: str, needed: Sequence[str], /, **properties: An
 
 
 def checked(kind: ToolKind, given: str | Mapping[str, Any]) -> ToolArguments:
-    """What a model called a tool with. Raises `InvalidInput` if it makes no sense."""
+    """Raises `InvalidInput` if the arguments make no sense."""
     value: Any = given
     if isinstance(given, str):
         try:
@@ -127,7 +126,6 @@ def bounded(text: str, hint: str) -> str:
 
 
 def brief(value: Any) -> str:
-    """What a model gave, in a few characters."""
     text = sound(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -140,8 +138,7 @@ _ID = re.compile(
     r"(?:-(?P<level>[RSCT]))?\s*/?[>\]`'\"]*\s*",
     re.IGNORECASE,
 ).fullmatch
-#: Characters of a name, at most.
-_LONGEST = 300
+_LONGEST = 300  # Characters of a name, at most.
 
 
 class TurnReference(msgspec.Struct, frozen=True):
@@ -149,10 +146,8 @@ class TurnReference(msgspec.Struct, frozen=True):
 
     first: Position
     last: Position
-    #: The level that the name had, if it had one.
-    level: Level | None = None
-    #: The session that it was said to be of, if it was.
-    session: str = ""
+    level: Level | None = None  # The level that the name had, if it had one.
+    session: str = ""  # The session that it was said to be of, if it was.
 
     @property
     def name(self) -> str:
@@ -166,11 +161,9 @@ class TurnReference(msgspec.Struct, frozen=True):
 
 
 def parse(text: object) -> TurnReference:
-    """What a name means.
-
-    Names are taken as they stand in a prompt, with or without brackets, level and letter:
-    ``T-12``, ``12``, ``T-12.3``, ``<T-12-C>``, ``T-50-through-100``, ``planner/auth#T-12``.
-    Raises `InvalidInput` for anything else.
+    """Takes names as they appear in a prompt, with or without brackets, level and letter: ``T-12``,
+    ``12``, ``T-12.3``, ``<T-12-C>``, ``T-50-through-100``, ``planner/auth#T-12``. Raises
+    `InvalidInput` for anything else.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text)

@@ -1,10 +1,9 @@
-"""Who acts, and why: said once, and known to everything that is called from there.
+"""Who acts, and why, for the block and everything called in it.
 
     with acting_as("ada", reason="GDPR request 17"):
         await bank.collection(Note).delete("ada/1")
 
-What is said holds for the block and for tasks that are begun in it, not for other tasks and
-threads: several people may be served side by side.
+Holds for the block and for tasks begun in it, not for other tasks and threads.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import msgspec
 
 from perdure.core.errors import InvalidInput
 
-#: Characters of a name, and of a reason. Names stand in an index.
+#: Characters of a name, and of a reason. Names are indexed.
 MAX_NAME, MAX_REASON = 120, 1_000
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Somebody who does something."""
+    """Who acts, and why."""
 
     name: str
     reason: str = ""
@@ -34,10 +33,7 @@ _acting: ContextVar[Actor | None] = ContextVar("perdure_actor", default=None)
 
 @contextmanager
 def acting_as(name: str, *, reason: str = "") -> Iterator[Actor]:
-    """Say who acts in this block. An inner block has the last word.
-
-    Raises `InvalidInput` if the name or the reason cannot be kept.
-    """
+    """An inner block wins. Raises `InvalidInput` for what cannot be stored."""
     actor = Actor(_checked(name, "name of who acts", MAX_NAME), _checked(reason, "reason"))
     if not name.strip():
         raise InvalidInput("Who acts needs a name.", hint='Write acting_as("ada").')
@@ -54,7 +50,7 @@ def current_actor() -> Actor | None:
 
 @functools.cache
 def system_user() -> str:
-    """The name of the user that this process runs as; a number if it has no name."""
+    """The user that this process runs as; a number if it has no name."""
     import os
 
     try:

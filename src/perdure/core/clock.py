@@ -1,7 +1,6 @@
-"""Time as integers: microseconds since 1970, UTC.
+"""Time as integers: microseconds since 1970, UTC. Ids (`new_id`) sort by it.
 
-Stores compare, index and persist times as integers; people get aware datetimes. A clock is any
-callable that returns such an integer, so that tests can set the time. Ids (`new_id`) sort by it.
+A clock is any callable that returns such an integer, so that tests can set the time.
 """
 
 from __future__ import annotations
@@ -28,17 +27,15 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def now() -> int:
-    """The wall clock, in microseconds."""
     return time.time_ns() // 1_000
 
 
 def to_datetime(microseconds: int) -> datetime:
-    """The aware datetime of a stored time."""
     return _EPOCH + microseconds * _MICROSECOND
 
 
 def from_datetime(moment: datetime) -> int:
-    """The stored form of an aware datetime; a naive one is refused, since its zone is unknown."""
+    """Raises `InvalidInput` for a naive one, since its zone is unknown."""
     if moment.tzinfo is None:
         raise InvalidInput(
             f"The time {moment.isoformat()} has no time zone.",
@@ -48,14 +45,11 @@ def from_datetime(moment: datetime) -> int:
 
 
 def moment(given: When, now: int, *, last: bool = False) -> int:
-    """The time that somebody means, in microseconds.
+    """A time in microseconds, from what a user gives.
 
-    A datetime or a date; a text that is one in the format of ISO 8601 (``2026-02-12``, ``2026-02-12
-    16:00``), or ``now``, ``today``, ``yesterday``; or how long ago it was, as `duration` takes it
-    (``3d``, ``1h30m ago``, a timedelta). Without a time zone, the local one is meant. A date is its
-    first moment; its `last`, for what ends with that day.
-
-    Raises `InvalidInput` for anything else.
+    A datetime or date; ISO 8601 text (``2026-02-12``, ``2026-02-12 16:00``); ``now``, ``today``,
+    ``yesterday``; or how long ago, as for `duration` (``3d``, ``1h30m ago``, a timedelta). Local
+    time without a zone. A date is its first moment, or with `last` its end. Raises `InvalidInput`.
     """
     try:
         return from_datetime(_zoned(_named(given, now), last=last))
@@ -115,6 +109,6 @@ def duration(text: str | timedelta | float) -> int:
 def new_id() -> str:
     """32 hexadecimal characters: 12 of milliseconds, 20 random. Sorts by creation time.
 
-    Two ids made within one millisecond are distinct but in no particular order.
+    Within one millisecond the order is random.
     """
     return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"

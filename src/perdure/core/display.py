@@ -1,21 +1,20 @@
-"""Words for people: sizes, plurals, and names that may have been meant."""
+"""Sizes, plurals and suggestions of similar names, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 _MOST = 3
-#: From 0 to 1: how much two names have to have in common.
+#: Least similarity of two names, from 0 to 1.
 _ALIKE = 0.6
-#: How much a name has in common with its beginning, at least, if that has so many characters.
+#: Least similarity of a name with its beginning, and the least length of that.
 _BEGUN, _BEGINNING = 0.8, 2
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """The few names that are most like one that is not there, best first; perhaps none.
+    """The few names most similar to one that does not exist, best first; perhaps none.
 
-    Of ``agent/name``, the last part decides, and may stand for all of it. A name is like its
-    beginning, however long it goes on.
+    Of ``agent/name``, the last part decides. A name is similar to its beginning.
     """
     from difflib import SequenceMatcher
 
@@ -36,10 +35,7 @@ def nearest_names(name: str, names: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question for whoever gave the name: ``Did you mean planner/auth or planner/oauth?``
-
-    Empty if nothing is like it.
-    """
+    """``Did you mean planner/auth or planner/oauth?``; empty if nothing is similar."""
     found = nearest_names(name, names)
     return f"Did you mean {' or '.join(found)}?" if found else ""
 
@@ -48,7 +44,7 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def format_size(count: float) -> str:
-    """A number of bytes: ``1.4 MB``."""
+    """``1.4 MB``, of a number of bytes."""
     for unit in _UNITS:
         if count < 1_000 or unit == _UNITS[-1]:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -57,5 +53,4 @@ def format_size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 record``, ``2,000 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -16,7 +16,6 @@ from perdure.core.errors import InvalidInput
 
 Level = Literal["R", "S", "C", "T"]
 
-#: From the most words to the fewest.
 LEVELS: tuple[Level, ...] = ("R", "S", "C", "T")
 RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 
@@ -34,7 +33,7 @@ def is_level(text: object) -> TypeGuard[Level]:
 
 
 def parse_level(text: object) -> Level:
-    """The level that a letter or its name means. Raises `InvalidInput` for anything else."""
+    """By its letter or name. Raises `InvalidInput` for anything else."""
     if isinstance(text, str):
         letter = text.strip().upper()
         if is_level(letter):

@@ -1,16 +1,14 @@
-"""The one form in which Perdure holds what was said: messages made of parts.
+"""The canonical form of messages: frozen values, made of parts, without identity.
 
-Messages are frozen values without identity of their own; the turn log gives them a place. They
-can say whatever the wire formats can say (see `perdure.wire`), and what only one of them can say is
-kept in `native`, under that format's name, untouched: converting to another format leaves it out,
-and converting back brings it in again.
+They can say whatever the wire formats can (see `perdure.wire`); what only one of them can say is
+kept in `native`, under that format's name, and left out of other formats.
 
     Message(role="user", parts=(Text("List the files."),))
     Message(role="assistant", parts=(ToolCall("c1", "shell", '{"command": "ls"}'),))
     Message(role="tool", parts=(ToolResult("c1", (Text("a.py"),)),))
 
-Defaults are left out when a message is stored, so a field can be added without changing the bytes,
-and hence the hashes, of what is there already. Removing or renaming one would break both.
+Defaults are not stored, so a field can be added without changing the bytes, and hence the hashes,
+of stored messages. Removing or renaming one would break both.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-#: ``event`` is no one's word but a record of what happened to the conversation (it was compacted,
-#: say): it is kept, shown and exported, and never sent to a model.
+#: ``event`` records what happened to the conversation (it was compacted, say): it is kept, shown
+#: and exported, and never sent to a model.
 Role = Literal["system", "developer", "user", "assistant", "tool", "event"]
 
 #: The provider's own fields by wire format: ``{"messages": {"cache_control": {…}}}``.
@@ -30,7 +28,7 @@ Native = dict[str, dict[str, Any]]
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag_field="kind"):
-    """Base of all parts. They hold plain data, which makes no cycles: no need to collect them."""
+    """Base of all parts. No garbage collection: plain data makes no cycles."""
 
 
 class Text(_Value, frozen=True, gc=False, tag="text"):
@@ -41,7 +39,7 @@ class Text(_Value, frozen=True, gc=False, tag="text"):
 
 
 class Reasoning(_Value, frozen=True, gc=False, tag="reasoning"):
-    """What the model thought before it spoke, as far as its provider shows it."""
+    """What the model thought, as far as its provider shows it."""
 
     text: str = ""
     #: What the provider says about it instead of, or beside, showing it.
@@ -56,8 +54,8 @@ class Reasoning(_Value, frozen=True, gc=False, tag="reasoning"):
 class ArtifactPointer(_Value, frozen=True, gc=False, tag="reference"):
     """Stands for content in the artifact store.
 
-    What it stands for is the text itself (``of="text"``: the artifact is UTF-8) or a whole part in
-    its stored form (``of="part"``). Session and agent say where it was first said.
+    Either text (``of="text"``: the artifact is UTF-8) or a whole part in its stored form
+    (``of="part"``). Session and agent say where it was first said.
     """
 
     artifact: str  # sha256:…
@@ -73,21 +71,21 @@ class ArtifactPointer(_Value, frozen=True, gc=False, tag="reference"):
 
 
 class Media(_Value, frozen=True, gc=False, tag="media"):
-    """An image, a sound or a file: its bytes, or where they are. Exactly one place is set."""
+    """An image, a sound or a file: bytes or their location. Exactly one is set."""
 
     media_type: str = ""
     data: bytes | None = None
     artifact: str | None = None
     size: int = 0  # of the artifact
     url: str | None = None
-    #: A name that the provider gave it.
+    #: The provider's id of it.
     file_id: str | None = None
     filename: str = ""
     native: Native = {}
 
 
 class ToolCall(_Value, frozen=True, gc=False, tag="call"):
-    """The model asks for a tool to be run."""
+    """A call of a tool by the model."""
 
     id: str
     name: str
@@ -99,14 +97,14 @@ class ToolCall(_Value, frozen=True, gc=False, tag="call"):
 
 
 class Unknown(_Value, frozen=True, gc=False, tag="unknown"):
-    """What a wire format said that has no canonical form. Goes back to that format verbatim."""
+    """Content of a wire format that has no canonical form. Goes back to that format verbatim."""
 
     wire: str
     data: Any
 
 
 class ToolResult(_Value, frozen=True, gc=False, tag="result"):
-    """What came of a tool call."""
+    """The result of a tool call."""
 
     call: str  # the id of the call
     content: tuple[Text | Media | ArtifactPointer | Unknown, ...] = ()
@@ -116,7 +114,6 @@ class ToolResult(_Value, frozen=True, gc=False, tag="result"):
 
     @property
     def text(self) -> str:
-        """Its words, those of references as far as they are at hand."""
         return "\n".join(words_of(part) for part in self.content)
 
 
@@ -124,7 +121,7 @@ Part = Text | Reasoning | ToolCall | ToolResult | Media | ArtifactPointer | Unkn
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Tokens that one model call took, as its provider counted them. None is unknown, not zero."""
+    """Tokens of one model call, as its provider counted them. None is unknown, not zero."""
 
     #: Everything that went in, cached or not.
     input: int | None = None
@@ -134,7 +131,6 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cache_write: int | None = None
     #: The share of `output` that was reasoning.
     reasoning: int | None = None
-    #: As the provider said it.
     native: dict[str, Any] = {}
 
 
@@ -154,7 +150,6 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ended: int | None = None
     #: Put in by a harness in the user's name (reminders, environment): not a prompt.
     injected: bool = False
-    #: Cut off before its end.
     partial: bool = False
     #: The wire format that it came from; going back there, it keeps its shape.
     wire: str = ""
@@ -162,7 +157,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def text(self) -> str:
-        """What was said in it, without reasoning, calls and results."""
+        """Without reasoning, calls and results."""
         return "\n".join(
             words_of(part) for part in self.parts if isinstance(part, Text | ArtifactPointer)
         )
@@ -185,13 +180,12 @@ def assistant(text: str) -> Message:
 
 
 def event(kind: str, text: str = "", **native: Any) -> Message:
-    """A record of what happened to the conversation; `native` holds what is known about it."""
     parts = (Text(text),) if text else ()
     return Message("event", parts, name=kind, native={"event": native} if native else {})
 
 
 def words_of(part: Part) -> str:
-    """The words in a part, for searching, counting and showing; not its signatures and ids."""
+    """The words in a part, for searching, counting and showing; no signatures and ids."""
     if isinstance(part, Text):
         return part.text
     if isinstance(part, Reasoning):
@@ -206,7 +200,6 @@ def words_of(part: Part) -> str:
 
 
 def references(messages: Iterable[Message]) -> Iterator[str]:
-    """The hashes of all artifacts that the messages refer to."""
     for message in messages:
         for part in message.parts:
             for inner in part.content if isinstance(part, ToolResult) else (part,):
@@ -223,10 +216,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[Message, ...])
 
 
 def encode(messages: Iterable[Message]) -> bytes:
-    """The stored form. The same messages always give the same bytes.
-
-    Half surrogate pairs are replaced: see `sound`.
-    """
+    """The stored form: the same messages always give the same bytes. See `sound` for surrogates."""
     messages = tuple(messages)
     try:
         return _encoder.encode(messages)
@@ -236,7 +226,7 @@ def encode(messages: Iterable[Message]) -> bytes:
 
 
 def decode(stored: bytes) -> tuple[Message, ...]:
-    """The messages of a stored form. Raises msgspec.MsgspecError if it is none."""
+    """Raises msgspec.MsgspecError if it is no stored form."""
     return _decoder.decode(stored)
 
 
@@ -246,8 +236,7 @@ _half_pairs = re.compile("[\ud800-\udfff]")
 def sound(value: Any) -> Any:
     """Plain data with every half surrogate pair replaced by U+FFFD.
 
-    JSON can hold them (tools that cut text in the middle of an emoji write such), UTF-8 cannot, and
-    every provider refuses them.
+    JSON can hold them (from tools that cut an emoji), UTF-8 cannot; every provider refuses them.
     """
     if isinstance(value, str):
         try:
@@ -268,7 +257,7 @@ _date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
 
 
 def is_same_model(one: str, other: str) -> bool:
-    """Whether both names are of one model: dated or not, with or without who made it."""
+    """Ignores dates, and who made the model."""
     return _bare(one) == _bare(other)
 
 

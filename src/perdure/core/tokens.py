@@ -1,15 +1,13 @@
 """How many tokens a text, or a message in a prompt, takes.
 
-The measure of the house is o200k, the vocabulary of OpenAI's newer models, counted exactly by
-`rs-bpe`. Providers that publish no tokenizer (Anthropic) are met by a factor per model, learned
-from the usage that they return::
+The unit is o200k, the vocabulary of OpenAI's newer models, counted exactly by `rs-bpe`. For
+providers without a public tokenizer (Anthropic), a factor per model is learned from their usage::
 
     calibration = observe(calibration, ours=count_messages(counter, sent), theirs=usage.input)
-    Calibrated(counter, calibration).count("…")
+    CalibratedCounter(counter, calibration).count("…")
 
-Counting takes time in proportion to the length of the text, whatever is in it: 20 MB/s of code and
-prose, 1 MB/s in the worst case known (runs of one dash), and holds Python's lock meanwhile. An
-event loop counts long content with `steps` and does something else in between.
+Counting is linear in the length: 20 MB/s of code and prose, 1 MB/s in the worst case known (runs of
+one dash), and holds the GIL. An event loop counts long content with `steps`.
 """
 
 from __future__ import annotations
@@ -34,15 +32,14 @@ from perdure.core.messages import (
     words_of,
 )
 
-#: What surrounds the words of one message: its role and the marks where it begins and ends. OpenAI
-#: takes three to four. Nobody else says.
+#: Tokens around the words of a message: role, begin and end. OpenAI takes three to four.
 MESSAGE_OVERHEAD = 4
-#: What surrounds each tool call and each result in it: field names, quotes, its link to the other.
+#: Tokens around each tool call and result: field names, quotes, ids.
 TOOL_OVERHEAD = 4
 
-# Slices are this long, and up to the margin longer if that gives a cut between two tokens. Changing
-# either changes the counts of long texts without blanks. Their sum is a power of two, because runs
-# of one character are merged into tokens of 8 to 128 of them.
+# Slices are this long, and up to the margin longer for a cut between two tokens. Changing either
+# changes the counts of long texts without blanks. Their sum is a power of two, because runs of one
+# character merge into tokens of 8 to 128 of them.
 _SLICE, _MARGIN = 12_288, 4_096
 # No token of o200k crosses these places, so cutting there changes no count: before a line's first
 # character (a slash can belong to the line break before it), before the space behind a word.
@@ -50,25 +47,22 @@ _between_tokens = re.compile(r"(?<=\n)(?=[^\s/])|(?<=\S)(?= )").search
 
 
 class Counter(Protocol):
-    """Counts the tokens of a text.
+    """Counts the tokens of any string, deterministically.
 
-    Takes any string, half surrogate pairs and NUL included, and gives the same answer every time.
     The tokens of two texts need not add up to those of both together.
     """
 
     @property
-    def name(self) -> str:
-        """What is counted: ``o200k``."""
+    def name(self) -> str: ...
 
     def count(self, text: str) -> int: ...
 
 
 class ExactCounter:
-    """Exact up to 16,384 characters, and beyond for texts that have a space or a line now and then.
+    """Exact up to 16,384 characters, and beyond for texts with a space or line break now and then.
 
-    A long run without either (base64, Chinese without line breaks) is cut bluntly every 16,384
-    characters, which adds a token or two to each cut. The vocabulary is read at the first count,
-    which takes 60 ms. Raises `Unsupported` then if `rs-bpe` is not installed.
+    A longer run without either (base64, Chinese) is cut every 16,384 characters, which adds a token
+    or two to each cut. The first count takes 60 ms. Raises `Unsupported` then without `rs-bpe`.
     """
 
     name = "o200k"
@@ -84,10 +78,9 @@ class ExactCounter:
 
 
 class EstimatedCounter:
-    """A token for every four bytes of UTF-8: a quarter of the characters, for English and code.
+    """A token for every four bytes of UTF-8.
 
-    Text in other alphabets has more bytes a character and takes more tokens too. Up to a third off
-    for ordinary text, more for tables and base64.
+    Up to a third off for ordinary text, more for tables and base64.
     """
 
     name = "bytes/4"
@@ -98,7 +91,7 @@ class EstimatedCounter:
 
 @cache
 def o200k() -> Counter:
-    """Exact, or estimated where `rs-bpe` cannot be loaded. Its name tells which."""
+    """Exact, or estimated where `rs-bpe` cannot be loaded; its name tells which."""
     try:
         importlib.import_module("rs_bpe.bpe")
     except ImportError:
@@ -115,9 +108,9 @@ def _tokenizer() -> Any:
 
 
 def slices(text: str) -> Iterator[str]:
-    """The text in slices of at most 16,384 characters, cut between two tokens where possible.
+    """Slices of at most 16,384 characters, cut between two tokens where possible.
 
-    Half surrogate pairs are replaced (`sound`). A slice is not cut again.
+    Half surrogate pairs are replaced (`sound`).
     """
     text = sound(text)
     start = 0
@@ -129,8 +122,7 @@ def slices(text: str) -> Iterator[str]:
     yield text[start:] if start else text
 
 
-# What a provider takes for what is not text. Rough: it depends on pixels, pages and seconds, and
-# only the size in bytes is known here.
+# Rough: providers count pixels, pages and seconds, and only the size in bytes is known here.
 _IMAGE_TOKENS = (
     (20_000, 255),  # an icon, a small picture: one tile of OpenAI's
     (200_000, 765),  # 1024 × 1024: four tiles
@@ -143,15 +135,7 @@ _BYTES_PER_FILE_TOKEN = 32  # a page of PDF: 60 KB, 1,900 tokens
 
 
 def media_tokens(media: Media) -> int:
-    """A flat figure for an image, a sound or a file, by its kind and size in bytes.
-
-    | what | tokens |
-    |---|---|
-    | an image up to 20 KB, up to 200 KB, larger | 255, 765, 1,600 |
-    | an image behind an address or a provider's name | 765 |
-    | a text, a sound, any other file | one for every 4, 1,600, 32 bytes |
-    | one of these of unknown size | 2,000 |
-    """
+    """A flat figure for an image, a sound or a file, by its kind and size in bytes."""
     size = len(media.data) if media.data is not None else media.size
     kind = media.media_type.partition("/")[0]
     if kind == "image":
@@ -164,26 +148,21 @@ def media_tokens(media: Media) -> int:
 
 
 def count_message(counter: Counter, message: Message) -> int:
-    """What the message costs in a prompt.
+    """Tokens of the message in a prompt.
 
-    Counted are all words in it: text, reasoning that is shown, names and arguments of tool calls,
-    results, the heads of references, the strings in parts of unknown kind; `media_tokens` for what
-    is not words; and `MESSAGE_OVERHEAD` and `TOOL_OVERHEAD`. Not counted are signatures, encrypted
-    reasoning, ids and the provider's own fields. An event costs nothing: it is never sent.
+    All words: text, visible reasoning, names and arguments of calls, results, heads of references,
+    strings in unknown parts; plus `media_tokens`, `MESSAGE_OVERHEAD` and `TOOL_OVERHEAD`. Not
+    counted: signatures, encrypted reasoning, ids, native fields. An event costs nothing.
     """
     return sum(steps(counter, (message,)))
 
 
 def count_messages(counter: Counter, messages: Iterable[Message]) -> int:
-    """What the messages cost in a prompt: the sum of `count_message`."""
     return sum(steps(counter, messages))
 
 
 def at_most(messages: Iterable[Message]) -> int:
-    """More than `count_messages` would give: for who has room, and no time to read a vocabulary.
-
-    No token is shorter than a byte of UTF-8.
-    """
+    """An upper bound of `count_messages`, without reading the vocabulary."""
     return sum(
         piece if isinstance(piece, int) else len(sound(piece).encode())
         for message in messages
@@ -192,10 +171,7 @@ def at_most(messages: Iterable[Message]) -> int:
 
 
 def steps(counter: Counter, messages: Iterable[Message]) -> Iterator[int]:
-    """`count_messages` in instalments of about 12,288 characters.
-
-    For callers that must not block: let others run between two of them.
-    """
+    """`count_messages` in steps of about 12,288 characters, so that others can run in between."""
     tokens = length = 0
     for message in messages:
         for piece in _pieces(message):
@@ -212,7 +188,6 @@ def steps(counter: Counter, messages: Iterable[Message]) -> Iterator[int]:
 
 
 def _pieces(message: Message) -> Iterator[str | int]:
-    """What is to be counted in a message: words, and tokens that need no counting."""
     if message.role == "event":
         return
     yield MESSAGE_OVERHEAD
@@ -241,7 +216,6 @@ _no_words = re.compile(r"(?:.*_)?(?:id|type|signature|data|index|encrypted\w*)")
 
 
 def _strings(data: Any) -> Iterator[str]:
-    """The strings in plain data, at any depth."""
     left = [data]
     while left:
         value = left.pop()
@@ -262,9 +236,8 @@ _KEPT_SAMPLES = 31
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one model's provider counts, compared with a counter of ours. A value to be stored."""
+    """How one provider counts a model's tokens, compared with our counter. To be stored."""
 
-    #: The name of our counter.
     counter: str = ExactCounter.name
     #: The newest samples, at most 31: our count, theirs.
     recent: tuple[tuple[int, int], ...] = ()
@@ -276,8 +249,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     def factor(self) -> float:
         """Their tokens for one of ours: the weighted median of the newest samples; 1 without any.
 
-        A larger sample weighs more, up to 10,000 tokens. Less than half of the weight, wrong by any
-        amount, moves it no further than to the next honest sample.
+        A sample weighs by its size, up to 10,000 tokens. Outliers hardly move it.
         """
         ranked = sorted(
             (theirs / ours, min(ours, _HEAVIEST_SAMPLE)) for ours, theirs in self.recent
@@ -293,10 +265,8 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
 def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
     """The calibration with one more sample: both counts of the same content.
 
-    What went into a request can be compared only if all of it was counted, tools and system text
-    too. Where that is not possible, give the growth from one request to the next, on both sides.
-    Samples below 100 tokens, and those that differ by more than four times, are counted as ignored
-    and change nothing else.
+    All of a request must be counted, tools and system text too; else give the growth between two
+    requests, on both sides. Samples below 100 tokens, or off by more than four times, are ignored.
     """
     if ours < _SMALLEST_SAMPLE or not ours <= theirs * _LARGEST_FACTOR <= ours * _LARGEST_FACTOR**2:
         return msgspec.structs.replace(calibration, ignored=calibration.ignored + 1)
@@ -305,10 +275,7 @@ def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
 
 
 class CalibratedCounter:
-    """A counter that speaks in the tokens of one model: ours, times what was learned.
-
-    Raises `InvalidInput` if the calibration was learned with another counter.
-    """
+    """Ours times a learned factor. Raises `InvalidInput` for another counter's calibration."""
 
     def __init__(self, counter: Counter, calibration: Calibration) -> None:
         if calibration.recent and calibration.counter != counter.name:

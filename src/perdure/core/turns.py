@@ -1,8 +1,7 @@
-"""Turns and rounds: how a run of messages is cut up and numbered.
+"""Turns and rounds: how messages are cut up and numbered.
 
 A turn is one prompt and all that follows until the next prompt. A round is one model call with its
-tool calls and results; the prompt belongs to the first. `TurnSplitter` decides, message by message,
-and is the only place that does.
+tool calls and results; the prompt belongs to the first. Only `TurnSplitter` decides that.
 
     T-183       a turn
     T-183.4     its fourth round
@@ -28,7 +27,7 @@ _POSITION = re.compile(r"T-([1-9]\d{0,7})(?:\.([1-9]\d{0,5}))?", re.ASCII).fullm
 
 
 class Position(NamedTuple):
-    """The place of a turn, or of a round in it, in its session."""
+    """A turn, or a round in it, of a session."""
 
     turn: int
     round: int | None = None
@@ -38,10 +37,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | int | Position) -> Position:
-        """The position that ``"T-183.4"``, ``"T-183"`` or ``183`` names.
-
-        Raises `InvalidInput` for anything else.
-        """
+        """From ``"T-183.4"``, ``"T-183"`` or ``183``. Raises `InvalidInput` for anything else."""
         if isinstance(text, Position):
             return text
         if isinstance(text, int) and not isinstance(text, bool):
@@ -59,7 +55,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
 
     number: int
     messages: tuple[Message, ...]
-    #: In o200k tokens; None until it has been counted, which takes a moment after it was written.
+    #: In o200k tokens; None until they have been counted, a moment after writing.
     tokens: int | None = None
 
 
@@ -79,7 +75,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def id(self) -> str:
-        """``T-183``."""
         return f"T-{self.number}"
 
     @property
@@ -88,7 +83,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def prompt(self) -> str:
-        """The prompt's words; empty if the turn began without one."""
+        """Empty if the turn began without one."""
         first = self.rounds[0].messages if self.rounds else ()
         return "\n".join(m.text for m in first if is_prompt(m))
 
@@ -100,20 +95,19 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def is_prompt(message: Message) -> bool:
-    """Whether the message opens a turn: a user's own words, no tool's answer, no harness's note."""
+    """Whether the message opens a turn: a user's own words, not a tool's or a harness's."""
     return message.role == "user" and not message.injected and not message.results
 
 
 class ConversationState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a conversation stands: the newest turn and round, and what that round waits for."""
+    """The newest turn and round, and what that round waits for."""
 
     turn: int = 0
     round: int = 0
     #: The next message opens a turn, whatever it is.
     fresh: bool = True
-    #: The ids of tool calls without a result.
     waiting: tuple[str, ...] = ()
-    #: The round has its model's reply; the reply's id; a tool has answered.
+    #: The round has its reply; the reply's id; a tool has answered.
     replied: bool = False
     reply: str = ""
     resulted: bool = False
@@ -122,19 +116,19 @@ class ConversationState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def closed(self) -> bool:
-        """Whether the turn is done: its newest reply asks for no tool."""
+        """Whether the newest reply asks for no tool."""
         return self.replied and not self.waiting and not self.resulted
 
 
 class TurnSplitter:
-    """Gives each message its turn and round. Feed it messages in their order.
+    """Gives each message its turn and round. Feed it messages in order.
 
-    * A prompt opens a turn, unless the turn has no reply yet: a prompt in several messages is one.
-    * A reply opens a round, unless the round still waits for its model's reply or for the first
-      result of its tool calls, or the reply is another piece of the same one (it has its id).
-    * Everything else stays where it falls. Results stay behind their calls, in one round.
+    * A prompt opens a turn, unless the turn has no reply yet: a prompt may be several messages.
+    * A reply opens a round, unless the round waits for its reply or for the first result of its
+      calls, or the reply continues the same one (same id).
+    * Everything else stays where it is; results stay behind their calls, in one round.
 
-    `mark` tells how far it is; a cutter made with it goes on from there.
+    A splitter made with `mark` continues from there.
     """
 
     def __init__(self, mark: ConversationState = ConversationState()) -> None:  # noqa: B008 (frozen)
@@ -158,7 +152,6 @@ class TurnSplitter:
         )
 
     def feed(self, message: Message) -> tuple[int, int]:
-        """The turn and the round that the message belongs to."""
         if self._fresh or (is_prompt(message) and (self._replied or self._resulted)):
             self._fresh = False
             self.turn, self.round = self.turn + 1, 1
@@ -192,7 +185,6 @@ class TurnSplitter:
 
 
 def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
-    """A whole conversation, cut: turn, round, messages."""
     cutter, found = TurnSplitter(), list[tuple[int, int, list[Message]]]()
     for message in messages:
         place = cutter.feed(message)

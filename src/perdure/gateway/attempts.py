@@ -137,7 +137,7 @@ class Attempt:
         self.cost: int | None = None
         self._took = 0.0
         self._first: float | None = None
-        #: What arrived of a stream that did not come to its end.
+        #: What arrived of a stream that did not end.
         self.partial: Message | None = None
         self.key: str | None = None
 
@@ -227,8 +227,6 @@ class Attempt:
         self._note_outcome(exc)
         self._span.__exit__(kind, exc, traceback)
 
-    # Before -----------------------------------------------------------------------------------
-
     async def _admitted(self) -> GateSlot:
         asked = self._request.max_tokens if self._request is not None else None
         try:
@@ -266,8 +264,6 @@ class Attempt:
     def _estimated_cost(self, output: int) -> int | None:
         provider, model = self.candidate.provider.name, self.candidate.model
         return self._state.prices.estimate(provider, model, self._input, output)
-
-    # After ------------------------------------------------------------------------------------
 
     def _usage(self) -> Usage | None:
         return self._embedded if self.answer is None else self.answer.message.usage
@@ -363,11 +359,8 @@ def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
     )
 
 
-# How many tokens a call may take, before its provider has counted -------------------------------
-
 #: Bytes a token, roughly, and what an image may take, in tokens.
 _PER_TOKEN, _IMAGE = 3.5, 1_600
-#: The fields of bodies that limit an answer.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 #: Fields of `Usage`; what is above this, or below nothing, is no count.
 _COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning")

@@ -31,11 +31,9 @@ _PARTS = 10
 
 
 class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a circuit opens, and for how long."""
+    """When a circuit opens (failures in a row, or their share in a window), and for how long."""
 
-    #: Failures in a row that open it.
     failures: int = 5
-    #: The share of failures, in a window of so many seconds with so many calls, that opens it.
     share: float = 0.5
     window: float = 60.0
     calls: int = 20
@@ -46,10 +44,9 @@ class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BreakerView(msgspec.Struct, frozen=True):
-    """How a circuit stands, for showing it."""
+    """The state of a circuit. Times are in seconds."""
 
     state: State
-    #: Seconds since it came into this state.
     since: float
     #: Seconds until the next probe; None unless it is open.
     next_probe: float | None
@@ -60,10 +57,8 @@ class BreakerView(msgspec.Struct, frozen=True):
 
 
 def counts(error: BaseException) -> bool | None:
-    """Whether the end of a call is the provider's failure; None if it says nothing about it.
-
-    False for a refused request: the provider is alive. None for a call that was cancelled or failed
-    on our side. A pause that it asked for is the gate's business.
+    """Whether a call ended by the provider's failure. False for a refused request: it is alive.
+    None for a call that was cancelled or failed on our side.
     """
     if isinstance(error, ProviderDown | BadAnswer | StreamBroken):
         return True
@@ -116,10 +111,9 @@ class Breaker:
             raise self._refusal(None)
 
     def attempt(self) -> BreakerPermit:
-        """Context manager of one call; how the block ends is how the call ended.
+        """How the block ends is how the call ended.
 
-        Raises `ProviderDown` if the circuit is open or being probed; `retry_after` is the seconds
-        until the next probe, if known.
+        Raises `ProviderDown` if the circuit is open or being probed, with `retry_after` if known.
         """
         self.check()
         if self._state == "open":

@@ -67,9 +67,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def covers(self, options: CallOptions, *, at_home: bool = False) -> bool:
-        """Whether a call counts on it. Local embedding (`at_home`) only does for budgets of
-        `embed`.
-        """
+        """Whether a call counts on it; local embedding (`at_home`) only on budgets of `embed`."""
         if at_home and self.purpose != "embed":
             return False
         return self.purpose in ("", options.purpose) and self.agent in ("", EACH, options.agent)
@@ -110,7 +108,6 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Limits, and what is spent and reserved of them in this period."""
 
     budget: Budget
-    #: Whose, if each agent has its own.
     agent: str
     period: str
     #: Microseconds; None if it never does.

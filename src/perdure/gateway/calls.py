@@ -22,7 +22,6 @@ Purpose: TypeAlias = Literal["chat", "compress", "filter", "judge", "reflect", "
 PURPOSES: tuple[Purpose, ...] = ("chat", "compress", "filter", "judge", "reflect", "embed")
 Complexity: TypeAlias = Literal["simple", "moderate", "complex"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
-#: Why a model stopped.
 Finish: TypeAlias = Literal["stop", "length", "tools", "filter", "other"]
 
 _CHOICES = ("auto", "none", "required")
@@ -30,10 +29,8 @@ _PARTS = frozenset(get_args(Part))
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that the model may call.
-
-    A tool that the provider runs itself is in `native`, under the wire format's name; other formats
-    leave it out.
+    """A tool that the model may call. One that the provider runs itself is in `native`, under the
+    wire format's name; other formats leave it out.
     """
 
     name: str
@@ -206,9 +203,6 @@ class EmbedReply(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = ""
 
 
-# What arrives of a stream ----------------------------------------------------------------------
-
-
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """More words."""
 
@@ -255,9 +249,6 @@ class RateLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 Headers: TypeAlias = Mapping[str, str]
-
-
-# What is given, as it is needed ----------------------------------------------------------------
 
 
 def _check(made: msgspec.Struct) -> None:

@@ -207,7 +207,6 @@ class ModelCatalog:
 def candidates(
     config: GatewayConfig, options: CallOptions, environ: Mapping[str, str] = os.environ
 ) -> list[ModelCandidate]:
-    """As `ModelCatalog.candidates`, for a single question."""
     return ModelCatalog(config, environ).candidates(options)
 
 

@@ -85,7 +85,6 @@ class Deadline:
 class CandidateShare(msgspec.Struct, frozen=True):
     """One candidate's share of a call's time."""
 
-    #: How many candidates failed before this one.
     position: int
     #: Of the whole call.
     deadline: Deadline
@@ -258,11 +257,7 @@ class OpenCalls:
         self._closed = False
 
     async def run(self, work: Callable[[], Awaitable[R]], seconds: float | None = None) -> R:
-        """The result of `work`, which is cancelled on an error.
-
-        Raises `TimeoutError` after `seconds`, `Closed` if the gateway is closed before or
-        meanwhile.
-        """
+        """Cancels `work` on an error: `TimeoutError` after `seconds`, `Closed` with the gateway."""
         self._check()
         scope = asyncio.timeout(seconds)
         try:

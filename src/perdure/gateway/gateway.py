@@ -111,13 +111,9 @@ class Gateway:
         )
 
     def has(self, purpose: Purpose) -> bool:
-        """Whether any model is configured for this purpose. Raises `InvalidInput` for an unknown
-        one.
-        """
+        """Whether a model is configured for this purpose. Raises `InvalidInput` if unknown."""
         check_purpose(purpose)
         return self.catalog.has(purpose)
-
-    # Calls ------------------------------------------------------------------------------------
 
     async def complete(self, request: Any, options: CallOptions = _PLAIN) -> Reply:
         """The answer of a model to a `Request`, or to anything that `wire.decode` takes.
@@ -147,10 +143,8 @@ class Gateway:
         return await self._first(options, call_model)
 
     def stream(self, request: Any, options: CallOptions = _PLAIN) -> ReplyStream:
-        """The same, as it arrives; see `ReplyStream`.
-
-        Candidates are tried until the first delta. A later failure is `StreamBroken` and is not
-        retried, since the reader has seen a part.
+        """The same, as it arrives. Candidates are tried until the first delta; a later failure is
+        `StreamBroken` and is not retried, since the reader has seen a part.
         """
         given, options = to_request(request), check_options(options)
 
@@ -170,7 +164,7 @@ class Gateway:
         return ReplyStream(lambda: self._first(options, start), self._open_calls)
 
     async def embed(self, texts: Sequence[str], options: CallOptions = _EMBED) -> EmbedReply:
-        """A vector for each text, in their order. Raises as `complete`.
+        """A vector for each text, in order. Raises as `complete`.
 
         The reply names the model: vectors of different models cannot be compared.
         """
@@ -199,8 +193,6 @@ class Gateway:
         """Rate an answer from 0 to 1; `outcome` is the reply's. Raises `InvalidInput`."""
         await self.recorder.feedback(outcome, check_score(outcome, score), by)
 
-    # What happened ----------------------------------------------------------------------------
-
     async def costs(
         self,
         by: outcomes.By = "model",
@@ -208,9 +200,7 @@ class Gateway:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[outcomes.CostRow]:
-        """What calls took and cost, in groups: the dearest first, days in order. Raises
-        `InvalidInput`.
-        """
+        """The dearest group first, days in order. Raises `InvalidInput`."""
         since, until = check_moment("since", since), check_moment("until", until)
         await self.recorder.flush()
         rows = await outcomes.summary(self.store, by, since, until)
@@ -309,8 +299,6 @@ class Gateway:
             call = requests.build(request, provider, model, stream=stream)
         return call
 
-    # The response cache -------------------------------------------------------------------------
-
     def _cache_key(
         self, candidate: ModelCandidate, options: CallOptions, call: requests.ProviderRequest
     ) -> str | None:
@@ -361,8 +349,6 @@ class Gateway:
         putting = self.cache.put(key, answered, agent=options.agent, session=options.session)
         # The answer is there: a bank that is slow must not hold it up for long.
         await self._state.carry_on(putting, patience=_CACHE_PATIENCE)
-
-    # Exchanges ----------------------------------------------------------------------------------
 
     async def _vectors(
         self, texts: Sequence[str], attempt: Attempt

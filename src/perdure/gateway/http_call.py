@@ -110,7 +110,7 @@ class HttpCall:
         )
 
     def request(self, accept: str, extensions: dict[str, Any]) -> httpx2.Request:
-        """The request as it is sent: a GET without a body."""
+        """A POST, or a GET if there is no body."""
         import httpx2
 
         self._url, self.auth = _address(self._provider.base_url, self._call.path)
@@ -176,11 +176,9 @@ class HttpCall:
         )
 
     def complaint(self, error: dict[str, Any]) -> GatewayError:
-        """The error of an error object in a body with status 200."""
         return provider_errors.from_event(error, where=self.where, keyless=self.keyless)
 
     def nowhere(self, status: int) -> Rejected:
-        """The error of an address at which there seems to be no API."""
         return Rejected(
             f"{self.where} has no API there: {status} at {self._url}.",
             hint="Is base_url right? It usually ends with /v1.",

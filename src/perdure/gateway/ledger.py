@@ -123,9 +123,8 @@ class Ledger:
             await done
 
     def post(self, reservation: Reservation, tokens: int, cost: int | None) -> None:
-        """Settle without waiting, before any later reservation.
-
-        Never raises; if the bank does not answer, what was reserved counts as spent.
+        """Settle without waiting, before later reservations. Never raises; on an error, what
+        was reserved counts as spent.
         """
         done = self._settlement(reservation, tokens, cost)
         if done is not None:

@@ -51,10 +51,8 @@ class WordVectors(NamedTuple):
 async def embed(
     texts: Sequence[str], model: str = LOCAL_MODEL
 ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-    """A vector for each text, in order, and the tokens they took.
-
-    Works in threads; the first call loads the model (some 10 ms). Raises `NoModel` for another
-    model.
+    """A vector for each text, in order, and the tokens they took. Works in threads; the first call
+    loads the model (some 10 ms). Raises `NoModel` for another model.
     """
     check(model)
     vectors: list[tuple[float, ...]] = []
@@ -67,9 +65,8 @@ async def embed(
 
 
 def matrix(texts: Sequence[str]) -> np.ndarray:
-    """A row for each text, in order, not normalised.
-
-    For many texts. Runs in the calling thread, and holds up other threads for milliseconds at most.
+    """A row for each text, in order, not normalised. Runs in the calling thread, and holds up
+    others for milliseconds at most.
     """
     import numpy as np
 
@@ -112,7 +109,6 @@ def _mean(total: np.ndarray) -> tuple[float, ...]:
 
 
 def _load() -> WordVectors:
-    """The model, loaded once in a process."""
     with _loading:
         if not _loaded:
             import msgspec

@@ -51,10 +51,7 @@ class HealthView(msgspec.Struct, frozen=True):
 
 
 class ModelHealth:
-    """Remembers how calls went, by task and ``provider/model``. In memory only, bounded.
-
-    After `half_life` seconds a mark counts half.
-    """
+    """How calls went, by task and ``provider/model``. In memory; marks halve in `half_life` s."""
 
     def __init__(
         self, *, half_life: float = 120.0, clock: Callable[[], float] = time.monotonic
@@ -112,11 +109,9 @@ class _Marks(msgspec.Struct):
 
 
 class CandidateStatus(msgspec.Struct, frozen=True):
-    """What is known of a candidate at the moment of choosing."""
+    """What is known of a candidate when choosing."""
 
-    #: Of its circuit breaker.
     state: State = "closed"
-    #: For this kind of work.
     health: HealthView = HealthView()
     #: Seconds until its gate lets anybody in.
     paused: float = 0.0
@@ -131,10 +126,9 @@ class Selector(Protocol):
         candidates: list[ModelCandidate],
         standings: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
-        """The candidates in the order in which to ask them; one that is left out is not asked.
+        """The order in which to ask; one that is left out is not asked. Must be quick, not raise.
 
-        `standings` are by candidate name; one without has never been called. Must be quick, not
-        raise.
+        `standings` are by candidate name; one without has never been called.
         """
 
 

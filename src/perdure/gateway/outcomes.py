@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     #: Seconds, of this attempt: until its end, and until the first thing arrived.
     latency: float = 0.0
     first_token: float | None = None
-    #: Tokens, as the provider counted them; None is unknown. See `core.messages.Usage`.
+    #: Tokens, as the provider counted them; None is unknown.
     input: int | None = None
     output: int | None = None
     cache_read: int | None = None
@@ -88,7 +88,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cost: int | None = None
     cached: bool = False
     streamed: bool = False
-    #: How many candidates failed before this one.
     fallback: int = 0
     #: From 0 to 1, and who says so.
     quality: float | None = None
@@ -238,7 +237,6 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     #: Those that failed, without those that their callers gave up.
     failures: int
     cancelled: int = 0
-    #: Answered from the cache.
     cached: int
     #: Tokens, as far as they are known.
     input: int
@@ -248,7 +246,6 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int
     #: Known cost in picodollars. None if some costs are unknown and no other call was charged for.
     cost: int | None
-    #: For how many calls the cost is not known.
     unknown_costs: int
     #: Means, in seconds and from 0 to 1; None where nothing is known.
     latency: float | None

@@ -24,7 +24,6 @@ import msgspec
 from perdure.core.errors import InvalidConfig
 from perdure.core.messages import Usage
 
-#: Picodollars in a dollar.
 DOLLAR = 10**12
 _PER_TOKEN = DOLLAR // 10**6  # a dollar for a million tokens, in picodollars for one
 _DATED = re.compile(r"-(?:20\d\d-[01]\d-[0-3]\d|20\d\d[01]\d[0-3]\d)$")
@@ -98,7 +97,6 @@ class Prices:
 
     @property
     def as_of(self) -> date:
-        """The date of the list that ships."""
         return self._listed.as_of
 
     @property
@@ -120,9 +118,8 @@ class Prices:
         return None
 
     def cost(self, provider: str, model: str, usage: Usage) -> int | None:
-        """The cost of a call in picodollars; None if the price, the usage or a rate is unknown.
-
-        What the provider says that it charged counts before the list.
+        """In picodollars; None if the price, the usage or a rate is unknown. What the provider says
+        that it charged counts before the list.
         """
         if provider in self._listed.stated and (charged := _charged(usage)) is not None:
             return charged
@@ -147,10 +144,8 @@ class Prices:
     def estimate(
         self, provider: str, model: str, input_tokens: int, output_tokens: int
     ) -> int | None:
-        """The cost of a call of this size without cache reads, in picodollars.
-
-        Takes the dearer of plain and cache-write rates, but not the one-hour cache: no strict
-        limit.
+        """In picodollars, without cache reads, at the dearer of plain and cache-write rates. No
+        strict limit: a one-hour cache costs more.
         """
         price = self.find(provider, model)
         if price is None:
@@ -199,7 +194,6 @@ def _total(*shares: tuple[int, int | None]) -> int | None:
 
 
 def _for_an_hour(usage: Usage) -> int:
-    """Tokens written to Anthropic's one-hour cache."""
     written = usage.native.get("cache_creation")
     tokens = written.get("ephemeral_1h_input_tokens") if isinstance(written, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0

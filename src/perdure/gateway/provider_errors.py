@@ -99,10 +99,8 @@ def from_response(
     keyless: str = "",
     now: float | None = None,
 ) -> GatewayError:
-    """The error of an answer with this status; `where` is ``provider/model``. Never raises.
-
-    `keyless` is the hint to give if no key was sent. `now` is seconds since 1970, for dates in
-    headers.
+    """`where` is ``provider/model``, `keyless` the hint if no key was sent, `now` seconds since
+    1970. Never raises.
     """
     names, words, hinted = _reading(_decoded(body))
     asked = retry_after(headers, now=now)
@@ -121,9 +119,8 @@ def from_response(
 
 
 def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
-    """The error of an error object in a stream, or in a body with status 200.
-
-    Takes the object or its wrapper. An unknown kind counts as trouble of the provider's.
+    """From an error object in a stream or a body with status 200, or its wrapper. An unknown kind
+    counts as trouble of the provider's.
     """
     names, words, hinted = _reading(error)
     status = 500
@@ -194,9 +191,6 @@ def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
     return any(secret in text for secret in secrets for text in held)
 
 
-# From status and words to an error --------------------------------------------------------------
-
-
 def _error(
     status: int,
     names: tuple[str, ...],
@@ -252,9 +246,6 @@ def _error(
         f"{where} does not accept the request ({code}){said}",
         hint="Change what it complains about; sending the same again does not help.",
     )
-
-
-# The shapes of error objects --------------------------------------------------------------------
 
 
 def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
@@ -323,7 +314,7 @@ def _number(text: str | None) -> float | None:
         value = float(text) if text is not None else None
     except ValueError:
         return None
-    # Years, infinity and NaN are nobody's intention.
+    # Years, infinity and NaN are not meant.
     return value if value is not None and abs(value) < 1e9 else None
 
 
@@ -347,9 +338,8 @@ def _header(headers: Headers, name: str) -> str | None:
 def from_exception(
     exc: Exception, said: str, *, where: str, url: httpx2.URL | None
 ) -> GatewayError:
-    """The error of an exception of httpx2; `where` is ``provider/model``.
-
-    `said` is its message as it may be shown: some quote what was sent or received.
+    """From an exception of httpx2. `said` is its message as it may be shown: some quote what was
+    sent or received.
     """
     import httpx2
 
@@ -391,7 +381,6 @@ def from_exception(
 def overdue(
     *, where: str, timeout: float, silence: float, began: bool, silent: bool
 ) -> ProviderDown:
-    """A timeout: of one pause, if `silent`, or of the whole call."""
     if silent:
         return ProviderDown(
             f"{where} fell silent in the middle of its answer, for {silence:g} s.",

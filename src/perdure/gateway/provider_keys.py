@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from perdure.core.errors import Unauthorized
 from perdure.gateway.providers import Provider
 
-#: The name under which the keyring holds our keys.
 SERVICE = "perdure"
 #: A keyring may wait for somebody to unlock it. Callers wait so many seconds, all in all.
 PATIENCE = 5.0
@@ -102,9 +101,6 @@ def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
     """Secrets of a call, the longest first; headers may hold further keys."""
     held = [(key or "").strip(), *provider.headers.values(), *others]
     return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
-
-
-# The keyring -----------------------------------------------------------------------------------
 
 
 class _Question:

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-#: The wire formats that can be called.
 CallWire: TypeAlias = Literal["chat", "responses", "messages"]
 
 
@@ -24,7 +23,7 @@ class Habits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: Literal["reasoning_effort", "reasoning", "none"] = "reasoning_effort"
     #: The role of instructions, where the format has two.
     instructions: Literal["system", "developer"] = "system"
-    #: Neighbours of the same role are joined, which the templates of local models need.
+    #: Joins neighbours of the same role, which the templates of local models need.
     alternate: bool = False
     seed: bool = True
     prompt_cache_key: bool = False
@@ -51,7 +50,6 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 LOCAL = "local"
-#: The model that embeds without a server.
 LOCAL_MODEL = "wordllama"
 
 #: OpenAI-compatible servers know the older field; some ignore the newer one, so that the answer

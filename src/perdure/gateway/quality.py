@@ -95,8 +95,6 @@ def _is_refusal(message: Message, text: str) -> bool:
     return said_so or (len(text) <= _REFUSAL_LENGTH and _REFUSALS(text) is not None)
 
 
-# Schemas ----------------------------------------------------------------------------------------
-
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),

@@ -3,7 +3,7 @@
 gate = Gate("openai/gpt-5", concurrency=64)
 async with gate.slot(tokens=1_200, remaining=deadline.remaining()) as slot:
     sent = await transport.post(…)
-    slot.observe(limits.read(sent.headers))
+    slot.observe(rate_limits.read(sent.headers))
 """
 
 from __future__ import annotations
@@ -118,8 +118,6 @@ class Gate:
             tokens=self._tokens.at(now),
         )
 
-    # For slots ----------------------------------------------------------------------------------
-
     async def _enter(self, tokens: int, remaining: float, patience: float) -> None:
         now = self._clock()
         opens = self._opens(tokens, now)
@@ -179,8 +177,6 @@ class Gate:
         self._requests.set(limits.requests, limits.requests_reset, self._unseen, now)
         self._tokens.set(limits.tokens, limits.tokens_reset, self._unseen_tokens, now)
         self._advance()
-
-    # Who is next --------------------------------------------------------------------------------
 
     def _opens(self, tokens: int, now: float) -> float:
         return max(
@@ -246,9 +242,8 @@ class GateSlot:
         self._seen = False
 
     def observe(self, limits: RateLimits | None) -> None:
-        """Take note of an answer's limits, as soon as its headers are there.
-
-        Also with None: an answer shows that the provider has counted the call.
+        """Call it as soon as an answer's headers are there; also with None: the provider has
+        counted the call.
         """
         if not self._seen:
             self._seen = True

@@ -23,7 +23,6 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
 
-#: Gives the messages with their secrets masked.
 Mask = Callable[[tuple[Message, ...]], tuple[Message, ...]]
 
 _log = logging.getLogger(__name__)
@@ -140,8 +139,7 @@ class GatewayRecords:
     """Forgets cached answers, outcomes and budgets (see `history.forgetting`).
 
     Cached answers are not kept by turn: forgetting any turn removes those of its session. Outcomes
-    lose their names and stay. Works in a process that calls no models; `flush` writes what is
-    pending.
+    lose their names and stay. Works without models; `flush` writes what is pending.
     """
 
     collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})

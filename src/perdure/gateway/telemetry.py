@@ -73,10 +73,8 @@ def attempt(
     options: CallOptions | None = None,
     stream: bool = False,
 ) -> CallSpan:
-    """Watches one call.
-
-    Inside the block the span is the current one, so that an HTTP client's spans hang below it; not
-    for a stream, whose reader may leave the block in another context.
+    """Inside the block the span is the current one, so that an HTTP client's spans hang below it;
+    not for a stream, whose reader may leave the block in another context.
     """
     # Who wants to see something has imported this; else there is nobody to tell.
     if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
@@ -99,7 +97,6 @@ class _RecordedSpan(CallSpan):
         options: CallOptions | None,
         stream: bool,
     ) -> None:
-        #: What spans and metrics say alike.
         self._common = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": _NAMES.get(provider.name, provider.name),

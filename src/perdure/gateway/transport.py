@@ -169,8 +169,6 @@ class Transport:
         if client is not None:
             await client.aclose()
 
-    # Sending ------------------------------------------------------------------------------------
-
     async def _send(
         self, call: HttpCall, accept: str, also: tuple[int, ...] = ()
     ) -> httpx2.Response:
@@ -205,8 +203,6 @@ class Transport:
     def _forget(self) -> None:
         for loop in [each for each in list(self._clients) if each.is_closed()]:
             del self._clients[loop]
-
-    # Reading ------------------------------------------------------------------------------------
 
     async def _whole(self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts) -> bytes:
         found = _type_of(response)
@@ -308,10 +304,7 @@ async def _beginning(response: httpx2.Response, limit: int = _MAX_ERROR) -> byte
 
 
 def _names(raw: bytes) -> tuple[str, ...] | None:
-    """The names in a list of models, in the shapes of OpenAI, Anthropic, Ollama and Gemini.
-
-    None for anything else, and for an incomplete list: one cannot say who is missing.
-    """
+    """The shapes of OpenAI, Anthropic, Ollama and Gemini; None for others and incomplete lists."""
     try:
         body = msgspec.json.decode(raw, type=_Listed)
     except (msgspec.DecodeError, RecursionError):  # a ValidationError is a DecodeError

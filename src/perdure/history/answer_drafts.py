@@ -1,7 +1,7 @@
-"""Drafts: how an answer is kept while it arrives, and how it finds its turn when it is complete.
+"""Drafts: an answer is kept as one row, named in the head of its session, while it arrives.
 
-A draft is one row, named in the head of its session. An answer belongs to the turn that waited for
-it when it began, whatever is appended meanwhile, and whoever completes it.
+It belongs to the turn that waited for it when it began, whatever is appended meanwhile, and
+whichever process completes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perdure.storage.transaction import Transaction
 
 
 class DraftWriter(msgspec.Struct):
-    """What writes for one session, and tells which turns were written."""
+    """The writer of one session."""
 
     store: Store
     log: TurnLog
@@ -38,11 +38,10 @@ class DraftWriter(msgspec.Struct):
 
 
 class AnswerDrafts:
-    """Keeps the draft of one answer. What `answers.Answer` calls its desk."""
+    """Keeps the draft of one answer."""
 
     def __init__(self, pen: DraftWriter) -> None:
         self._pen = pen
-        #: The draft's version, once it is saved.
         self._version = 0
         #: Set if the answer itself opens its turn, behind this one.
         self._behind: ConversationState | None = None
@@ -55,7 +54,6 @@ class AnswerDrafts:
         return self._pen.store.now()
 
     async def place(self) -> int:
-        """The turn that an answer which begins now belongs to."""
         pen = self._pen
         async with pen.writing:
             head = await pen.log.refresh(pen.writer)
@@ -64,14 +62,13 @@ class AnswerDrafts:
             if head.closed and mark is head.mark:
                 mark = ConversationState(head.turn)
             if mark.fresh:
-                # Nobody else's turn gets this number before the answer is complete, or so we hope;
-                # if one does, the answer goes behind it.
+                # Another writer may still take this number; then the answer goes behind that turn.
                 self._behind = ConversationState(head.turn)
                 return head.newest + 1
             return TurnSplitter(mark).feed(Message("assistant"))[0]
 
     async def save_draft(self, turn: int, message: Message, started: int) -> None:
-        """Keep what there is. Nothing of it moves to the artifact store: it will be replaced."""
+        """Nothing moves to the artifact store: the draft will be replaced."""
         pen = self._pen
         (masked,), _ = await pen.intake.masked((message,))
         draft = AnswerDraft(
@@ -90,13 +87,12 @@ class AnswerDrafts:
         await self._announce(turn, draft)
 
     async def finish_draft(self, turn: int, message: Message) -> Turn:
-        """Make the answer a message of its turn; the draft goes in the same transaction."""
+        """The answer is written and the draft deleted in one transaction."""
         return await self._finish(turn, message, None)
 
     async def close(self, partial: Partial) -> Turn:
-        """Make what arrived of an answer part of its turn, marked as partial.
-
-        Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
+        """Write the incomplete answer as part of its turn, marked as partial. Raises `InvalidInput`
+        if the draft is gone, `Conflict` if another process takes it right now.
         """
         found = await self._pen.store.collection(AnswerDraft).fetch(
             turn_key(self._session, partial.turn)
@@ -113,8 +109,6 @@ class AnswerDrafts:
         return await self._finish(partial.turn, message, found.version)
 
     async def drop(self, partial: Partial) -> None:
-        """Throw away what arrived of an answer."""
-
         def change(head: Head) -> Head:
             left = tuple(turn for turn in head.answering if turn != partial.turn)
             return msgspec.structs.replace(head, answering=left)
@@ -125,11 +119,7 @@ class AnswerDrafts:
         async with self._pen.writing:
             await self._pen.log.change_head(self._pen.writer, change, inside)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _announce(self, turn: int, draft: AnswerDraft) -> None:
-        """Save the draft, and name it in the head."""
-
         def change(head: Head) -> Head:
             answering = tuple(sorted({*head.answering, turn}))
             return msgspec.structs.replace(head, answering=answering)
@@ -164,7 +154,6 @@ class AnswerDrafts:
         return await self._wrap_up(taken, written)
 
     async def _mark(self, writer: WriteCursor, turn: int) -> ConversationState:
-        """Where the turn of the answer stands."""
         head = await self._pen.log.refresh(writer)
         if self._behind is not None:
             return self._behind
@@ -173,7 +162,6 @@ class AnswerDrafts:
         return head.mark if turn == head.turn else ConversationState(head.turn)
 
     async def _adopt(self, writer: WriteCursor) -> None:
-        """Let the session know what was written, and go on in the same turn if it was its own."""
         pen, done = self._pen, writer.own
         assert done is not None  # noqa: S101 (for the type checker)
         assert writer.head is not None  # noqa: S101 (for the type checker)

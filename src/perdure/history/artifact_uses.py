@@ -1,4 +1,4 @@
-"""What turns refer to, for whoever has to know whether an artifact is still needed."""
+"""Which artifacts turns refer to: for deciding whether one is still needed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PAGE = 200
 
 
 class Uses:
-    """The references of turns. Joins `ArtifactStore`, which then deletes nothing that a turn uses.
+    """The references of turns, for `ArtifactStore`, which deletes nothing that a turn uses.
 
-    An artifact that was there before a turn used it may be somebody's own: it counts as used even
-    when no turn uses it any more, but nobody misses it if it is gone.
+    An artifact that existed before a turn used it counts as used for good (its owner may need it),
+    but it is no error if it is gone.
     """
 
     def __init__(self, store: Store) -> None:
         self._uses = store.collection(Use)
 
     async def count(self, artifact: str, /) -> int:
-        """How many turns use it; one more if it is somebody's own."""
+        """How many turns use it; one more if it existed before any turn used it."""
         return len(await self._of(artifact))
 
     async def of(self, artifact: str, /) -> AsyncIterator[Referrer]:

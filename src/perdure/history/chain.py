@@ -35,7 +35,6 @@ def new_salt() -> bytes:
 
 
 def commit(piece: TurnPiece) -> bytes:
-    """The hash that stands for all that readers see of a piece, and for its salt."""
     facts = (piece.breaks, piece.time, piece.ended, piece.tags, piece.masked)
     digest = _piece.copy()
     digest.update(piece.salt)
@@ -45,7 +44,6 @@ def commit(piece: TurnPiece) -> bytes:
 
 
 def link(previous: bytes, piece: int, turn: int, round: int, commitment: bytes) -> bytes:
-    """The hash that ties a piece to all before it."""
     digest = _link.copy()
     digest.update(previous or GENESIS)
     digest.update(_numbers(piece, turn, round))
@@ -54,24 +52,21 @@ def link(previous: bytes, piece: int, turn: int, round: int, commitment: bytes) 
 
 
 def relink(previous: bytes, piece: TurnPiece) -> bytes:
-    """The link that the piece should have, derived from what is stored of it."""
     commitment = piece.commitment or commit(piece)
     return link(previous, piece.number, piece.turn, piece.round, commitment)
 
 
 class Follower:
-    """Walks along a chain, piece by piece in its order, and tells where it does not close.
-
-    Behind a broken link it goes on from what is stored, so that one fault is reported once.
+    """Follows a chain piece by piece, in order. Behind a broken link it goes on from what is
+    stored, so that one fault is reported once.
     """
 
     def __init__(self, root: bytes, first: int) -> None:
         self.previous = root or GENESIS
-        #: The number of the piece that has to come next.
-        self.expected = first
+        self.expected = first  # The number of the piece that has to come next.
 
     def step(self, piece: TurnPiece) -> str:
-        """What is wrong at this piece; nothing, if it is in its place and as it was written."""
+        """What is wrong at this piece; None if nothing."""
         fault = ""
         if piece.number < self.expected:
             return "the chain is broken here: its place is taken by another piece"
@@ -89,7 +84,6 @@ class Follower:
 
 
 def tombstone(piece: TurnPiece) -> TurnPiece:
-    """What is left of a piece whose content is forgotten: enough for the chain to run on."""
     return msgspec.structs.replace(
         piece,
         content=b"",

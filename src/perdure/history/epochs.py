@@ -1,9 +1,8 @@
 """Epochs: the recorded moments when a session's gradient was recalculated.
 
-An epoch is a manifest, kept as its difference to the one before: most of a window is the same as
-it was. Only the newest is *materialised* (`PrefixText`): with the text of its elements, so that a
-new process reads one row and sends. Whatever an older manifest names is kept where it was made, in
-renditions and ranges, so any past prompt can be put together again.
+An epoch is a manifest, stored as its difference to the one before. Only the newest is kept with the
+text of its elements (`PrefixText`), so that a new process reads one row and sends. Texts of older
+manifests stay in renditions and ranges, so any past prompt can be rebuilt.
 """
 
 from __future__ import annotations
@@ -38,34 +37,33 @@ Reason = Literal["budget", "mark", "turns", "cold", "asked", "model", "changed",
 
 #: Every so many epochs a manifest is kept whole: so many rows are read at most to rebuild one.
 _WHOLE_EVERY = 32
-#: Bytes of a text's digest: enough to tell the texts of a window apart.
 _DIGEST = 8
 
 
 def digest_of(text: str) -> bytes:
-    """Tells texts of renditions apart. It is in no record but the prefix: see `lasting`."""
+    """Not stored except in the prefix: see `lasting`."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST).digest()
 
 
 def new_digest() -> bytes:
-    """Names what a range says. Random, because it outlives the text when that is forgotten."""
+    """Random, because it outlives the range's text when that is forgotten."""
     return os.urandom(_DIGEST)
 
 
 def lasting(element: Element) -> Element:
-    """The element as an epoch keeps it: a hash of a text would still tell of it when it is gone."""
+    """Without its digest: a hash of a forgotten text could still identify it."""
     return element if element.generation else msgspec.structs.replace(element, digest=b"")
 
 
 class FidelityWish(msgspec.Struct, frozen=True, array_like=True):
-    """Somebody wants a turn at this level, instead of the gradient's."""
+    """A turn is to be shown at this level instead of the gradient's."""
 
     turn: int
     level: Level
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """The elements of a manifest, as far as they are not those of another one."""
+    """The elements of a manifest that differ from those of another one."""
 
     #: From where, how many: at least 0 counts in the other's elements, -1 takes new ones.
     order: tuple[tuple[int, int], ...]
@@ -99,7 +97,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
 
 @system_record("epochs")
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One recalculation: what it was for and what it came to."""
+    """One recalculation: its reason and its result."""
 
     id: Annotated[str, Key()]  # session/number
     reason: Reason
@@ -116,8 +114,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     manifest: EpochManifest
     base: int = 0
     delta: Delta
-    #: Turns that were taken back at that time.
-    undone: tuple[TurnSpan, ...] = ()
+    undone: tuple[TurnSpan, ...] = ()  # Turns that were taken back at that time.
 
     @property
     def number(self) -> int:
@@ -129,13 +126,12 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> RoundId:
-        """The round for whose request it was made; it holds for those that follow, too."""
         return self.manifest.at
 
 
 @system_record("prefixes")
 class Prefix(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a session's newest epoch. Small: it is read with each request."""
+    """The newest epoch without its text. Small: it is read with each request."""
 
     id: Annotated[str, Key()]  # session
     #: The epoch's number; 0 if there was none, and only wishes are kept here.
@@ -152,7 +148,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
 
 @system_record("prefix_texts")
 class PrefixText(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's newest epoch, ready to be sent: read by whoever has not seen it yet."""
+    """The text of a session's newest epoch."""
 
     id: Annotated[str, Key()]  # session
     epoch: int
@@ -161,7 +157,6 @@ class PrefixText(msgspec.Struct, frozen=True, kw_only=True):
     texts: Annotated[bytes, Compressed()] = b"\x90"
 
     def by_digest(self) -> dict[bytes, str]:
-        """The texts, by the digests of their elements."""
         texts = msgspec.msgpack.decode(self.texts, type=list[str])
         digests = [element.digest for element in self.manifest.shown()]
         return dict(zip(digests, texts, strict=True))
@@ -189,17 +184,16 @@ class Epochs:
         self._heads = store.collection(Head)
 
     async def newest(self, session: str) -> tuple[Prefix | None, int]:
-        """What is known of the newest epoch, and its version; 0 if there is none."""
+        """The newest epoch and its version; version 0 if there is none."""
         found = await self._prefixes.fetch(session)
         return (None, 0) if found is None else (found.value, found.version)
 
     async def text(self, session: str, epoch: int) -> PrefixText | None:
-        """The newest epoch with its text; None if that is another one by now."""
+        """None if another epoch is the newest by now."""
         found = await self._texts.get(session)
         return found if found is not None and found.epoch == epoch else None
 
     async def count(self, session: str) -> int:
-        """The number of the newest epoch; 0 if there was none."""
         finder = self._epochs.query().prefix(f"{session}/").order_by("-id").limit(1)
         found = await finder.values()
         return found[0].number if found else 0
@@ -215,10 +209,9 @@ class Epochs:
         version: int,
         forgets: int,
     ) -> int:
-        """Make an epoch the newest; returns the prefix's version.
-
-        `before` is the manifest of the epoch that it follows. Raises `Conflict` if somebody else
-        made one first, or if turns were forgotten since `forgets` times.
+        """Make an epoch the newest; returns the prefix's version. `before` is the manifest of the
+        epoch that it follows. Raises `Conflict` if another process made one first, or if turns were
+        forgotten since `forgets` times.
         """
         number, manifest = epoch.number, text.manifest
         if before is None or number % _WHOLE_EVERY == 1:
@@ -251,11 +244,10 @@ class Epochs:
         return transaction.version("perdure_prefixes", prefix.id)
 
     async def all(self, session: str) -> list[Epoch]:
-        """A session's own epochs, oldest first."""
         return await self._epochs.query().prefix(f"{session}/").order_by("id").values()
 
     async def in_force(self, session: str, place: RoundId) -> tuple[Epoch, EpochManifest] | None:
-        """The epoch that the request of a round was made under; None if there was none."""
+        """The epoch that a round's request was made under; None if there was none."""
         made = [epoch for epoch in await self.all(session) if epoch.at <= place]
         if not made:
             return None
@@ -277,7 +269,7 @@ class Epochs:
         return made[-1], manifest
 
     async def forget(self, scope: ForgetScope) -> None:
-        """Destroy what shows the scope's turns: past prompts have tombstones in their place."""
+        """Delete what shows the scope's turns; past prompts then have tombstones in their place."""
         if scope.agent is not None:
             for collection in (self._epochs, self._prefixes, self._texts, self._ranges):
                 await remove(collection, f"{scope.agent}/")
@@ -289,25 +281,23 @@ class Epochs:
                     await remove(collection, f"{session}/")
                 continue
             for name in await self.line(session):
-                # What stands there is planned anew, from what is left.
+                # The window is planned anew, from what is left.
                 async with self._store.transaction() as transaction:
                     await transaction.collection(Prefix).delete(name)
                     await transaction.collection(PrefixText).delete(name)
                 for row in await self._ranges.query().prefix(f"{name}/").values():
                     if any(row.first <= turn <= row.last for turn in scope.turns):
                         await self._ranges.delete(row.id)
-                # Who has read the turns before reads them again.
+                # Processes that have read the turns read them again.
                 if await self._heads.get(name) is not None:
                     await self._heads.change(name, _forgotten)
 
     @property
     def collections(self) -> frozenset[str]:
-        """For `history.forgetting`: this is a place where content lives."""
         places = (self._epochs, self._prefixes, self._texts, self._ranges)
         return frozenset(each.name for each in places)
 
     async def line(self, session: str) -> list[str]:
-        """The session and all that were forked from it, at any remove."""
         records, found = self._store.collection(SessionRecord), [session]
         for name in found:
             forks = await records.query().where("parent", "=", name).values()
@@ -315,7 +305,6 @@ class Epochs:
         return found
 
     async def range_texts(self, session: str, digests: list[bytes]) -> dict[bytes, str]:
-        """What ranges say, as far as they are there."""
         keys = [f"{session}/{digest.hex()}" for digest in digests]
         found = await self._ranges.get_many(keys)
         return {

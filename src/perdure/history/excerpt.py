@@ -74,10 +74,10 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 def unwrap(text: str) -> Whole:
-    """The output itself, without the JSON or the header that tools put around it.
+    """The output without the JSON or the header that tools put around it.
 
     Of ``{"output": "…", "metadata": {"exit_code": 1}}``, that is the output; wrapping gives JSON
-    again. ``stdout`` and ``stderr`` are outputs, too, and several such objects can stand in a list.
+    again. Takes ``stdout`` and ``stderr``, too, and lists of such objects.
     """
     bare = text.strip()
     if bare.startswith(("{", "[")) and bare.endswith(("}", "]")):
@@ -116,7 +116,6 @@ def _unwrap_json(text: str) -> Whole | None:
 
 
 def _taken_apart(records: list[Any]) -> tuple[list[str], list[str]]:
-    """The outputs in the records, and the JSON before, between and behind them; none if much."""
     outputs, between = [], [""]
     for number, record in enumerate(records):
         if not isinstance(record, dict) or sum(map(len, between)) > _LARGEST_WRAPPING:
@@ -142,22 +141,23 @@ def _code_in(record: dict[str, Any]) -> int:
 
 
 def is_excerpt(text: str, longest: int) -> bool:
-    """Whether the text was shortened already: it says so, and is no longer than that leaves it."""
+    """Whether the text was shortened before: it has the notice, and is no longer than that leaves
+    it.
+    """
     return len(text) <= longest + 3 * _LONGEST_POINTER and _notice(text) is not None
 
 
 def looks_failed(text: str) -> bool:
-    """Whether the output ends like one of a command that failed, or names an exit code but 0."""
+    """Whether it ends like the output of a command that failed, or names an exit code
+    other than 0.
+    """
     return any(code != 0 for code, _, _ in _exits(text)) or bool(
         _trouble(text, max(0, len(text) - _TROUBLE_WINDOW))
     )
 
 
 def listing(text: str, *, pointer: str) -> str | None:
-    """How many files the text lists, instead of the list. None if it seems to be no list of names.
-
-    Exit codes stay.
-    """
+    """How many files the text lists, and its exit codes; None if it is no list of names."""
     count = _count(text)
     if count is None:
         return None
@@ -165,7 +165,6 @@ def listing(text: str, *, pointer: str) -> str | None:
 
 
 def instead_of(text: str, *, pointer: str, words: str = "") -> str:
-    """Other words, or none, and how much was left out. Exit codes stay."""
     begin = words if not words or words.endswith("\n") else f"{words}\n"
     return f"{begin}{_left_out(text, 0, len(text), pointer)}{_exit_lines(text)}"
 
@@ -173,11 +172,11 @@ def instead_of(text: str, *, pointer: str, words: str = "") -> str:
 def ends(
     text: str, head: int, tail: int, cap: int, pointer: str, *, look: bool, failed: bool
 ) -> str:
-    """The first and last lines, at most `cap` characters with all that is said between them.
+    """The first and last lines, in at most `cap` characters with all that is said between them.
 
-    With `look`, exit codes stay; if it failed, its lines with errors as well, as far as there is
-    room: up to half of it. A line that does not fit is left out whole, unless that would leave half
-    of the room empty. A very small cap is exceeded by the notice and the exit code.
+    With `look`, exit codes stay; if it failed, its error lines too, in up to half of the room. A
+    line that does not fit is left out, unless half of the room would stay empty. A very small cap
+    is exceeded by the notice and the exit code.
     """
     # Always a tenth shorter: an excerpt that leaves out next to nothing only costs the reader.
     room = min(cap, len(text) * 9 // 10) - len(f"{len(text):,}{_where(pointer)}") - _NOTICE
@@ -207,7 +206,6 @@ def _left_out(text: str, first: int, last: int, pointer: str, except_for: str = 
 
 
 def _edges(text: str, head: int, tail: int, room: int) -> tuple[int, int]:
-    """Where the first lines end and the last ones begin. The last get what the first leave."""
     first = _settled(text, _after(text, head, room // 2), -1)
     last = _settled(text, _before(text, tail, room - first), 1)
     return first, last
@@ -263,7 +261,6 @@ def _is_flag(letter: str) -> bool:
 
 
 def _exits(text: str) -> Iterator[tuple[int, int, int]]:
-    """Exit codes near either end, with the place of what is said about them."""
     done = 0
     for start, end in ((0, _EXIT_WINDOW), (len(text) - _EXIT_WINDOW, len(text))):
         for found in _exit_code.finditer(text, max(start, done), end):
@@ -277,7 +274,6 @@ def _exit_lines(text: str) -> str:
 
 
 def _around(text: str, at: int, low: int, high: int) -> tuple[int, int]:
-    """The line around a place, or as much of it as is shown."""
     low, high = max(low, at - _BEFORE), min(high, at + _BEHIND)
     start, end = text.rfind("\n", low, at + 1) + 1, text.find("\n", at + 1, high)
     return _settled(text, start or low, 1), _settled(text, high if end < 0 else end, -1)
@@ -286,7 +282,6 @@ def _around(text: str, at: int, low: int, high: int) -> tuple[int, int]:
 def _chosen(
     exits: list[tuple[int, int]], errors: list[tuple[int, int]], room: int
 ) -> list[tuple[int, int]]:
-    """Places to show, in their order: exit codes, then errors as far as there is room."""
     chosen = exits.copy()
     room -= sum(end - start + 1 for start, end in chosen)
     left = deque(errors)
@@ -302,7 +297,6 @@ def _chosen(
 
 
 def _errors(text: str, first: int, last: int) -> list[tuple[int, int]]:
-    """Lines with errors in a part of the text: the last and the first 16 with each word."""
     found: dict[int, int] = {}
     for word in _ERROR_WORDS:
         low, high = first, last

@@ -1,15 +1,13 @@
 """Forgetting for good: a turn's content, a session, an agent.
 
-Content lives in several places. Each of them is a `ForgetPlace`, and they are all joined in one
-`Forgetting`; a collection of Perdure's own that is neither looked after by a place nor listed in
-`WITHOUT_CONTENT` with the reason fails a test. Whoever adds a collection decides there.
+Each collection with content belongs to a `ForgetPlace`, all joined in one `Forgetting`. A
+collection of Perdure's own that neither belongs to a place nor is listed in `WITHOUT_CONTENT` with
+the reason fails a test.
 
 Forgetting a turn leaves a tombstone: its number, its times and the hash that the chain needs.
 Forgetting a session leaves nothing. It is done place by place, and can be repeated until it is
-complete: dying in the middle loses no more than was asked to be forgotten, and the session's name
-stays until the last step is done.
-
-Afterwards the backend is told to make deleted bytes unreadable.
+complete: the session's name stays until the last step is done. Afterwards the backend makes deleted
+bytes unreadable.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ _PAGE = 200
 
 
 class ForgetScope(msgspec.Struct, frozen=True):
-    """What is to be forgotten: whole sessions, or some turns of one, or all of an agent."""
+    """Whole sessions, or some turns of one, or all of an agent."""
 
     sessions: tuple[str, ...] = ()
     turns: tuple[int, ...] = ()
@@ -99,21 +97,17 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 
 class ForgetPlace(Protocol):
-    """Somewhere that holds content of turns, or made from them."""
+    """A part that holds content of turns, or content made from them."""
 
     @property
-    def collections(self) -> frozenset[str]:
-        """The collections that it looks after."""
+    def collections(self) -> frozenset[str]: ...
 
     async def forget(self, scope: ForgetScope) -> int | None:
-        """Destroy what belongs to the scope. May be called again for the same one.
-
-        Returns how many memories are gone, if it has any.
-        """
+        """Delete what belongs to the scope; returns how many memories are gone. Repeatable."""
 
 
 class Prefixed:
-    """A place whose records' keys begin with the session that they belong to."""
+    """Records whose keys begin with their session."""
 
     def __init__(self, store: Store, *types: type[msgspec.Struct]) -> None:
         self._collections: list[Collection[msgspec.Struct]] = [
@@ -140,7 +134,7 @@ class Prefixed:
 
 
 class AgentOnly(Prefixed):
-    """The same for records that belong to an agent, or to a session as a whole."""
+    """Records that belong to an agent, or to a session as a whole."""
 
     async def forget(self, scope: ForgetScope) -> None:
         if not scope.turns:
@@ -148,7 +142,7 @@ class AgentOnly(Prefixed):
 
 
 class Events:
-    """Events that wait for their subscriber: those whose key is, or begins with, a session."""
+    """Undelivered events whose key is, or begins with, a session."""
 
     collections = frozenset({"perdure_parked"})
 
@@ -173,7 +167,7 @@ class Events:
 
 
 class Forgetting:
-    """Forgets, everywhere."""
+    """Forgets turns, sessions and agents in every collection."""
 
     def __init__(
         self,
@@ -210,19 +204,17 @@ class Forgetting:
         self._rerooting = Rerooting(store, reader, self.rerooting, self.rerooted)
 
     def join(self, place: ForgetPlace) -> None:
-        """Add a place that holds content. It is asked first: what is made from turns goes first."""
+        """Add a place. It goes before those joined earlier: what is made from turns goes first."""
         self.places.insert(0, place)
 
     @property
     def collections(self) -> frozenset[str]:
-        """Every collection that is looked after."""
         places = (*self.places, self._last)
         return self._own.union(*(place.collections for place in places))
 
     async def turns(self, record: SessionRecord, numbers: Sequence[int]) -> Forgotten:
-        """Forget the content of turns. Turns that a fork has from its parent are the parent's.
-
-        Raises `InvalidInput` if a turn is not the session's own.
+        """Forget the content of turns. Raises `InvalidInput` if a turn is not the session's own:
+        turns that a fork shares are the parent's.
         """
         if not numbers:
             return Forgotten()  # a scope without turns would be the whole session
@@ -249,14 +241,12 @@ class Forgetting:
     async def sessions(
         self, names: Sequence[str], *, reroot: bool = False, agent: str | None = None
     ) -> Forgotten:
-        """Forget whole sessions, with the sub-agents that they started.
-
-        Raises `Conflict` if a session that stays shares turns of theirs, unless `reroot`: then
-        that one gets them as its own first.
+        """Forget whole sessions, with the sub-agents that they started. Raises `Conflict` if
+        another session shares their turns, unless `reroot` copies these to it first.
         """
         going = await self._with_subagents(names)
         await self._free(going, reroot=reroot)
-        # Whoever was started by another goes before it, and can be found through it until then.
+        # A sub-agent goes before the session that started it, and is found through that until then.
         scope = ForgetScope(tuple(reversed(going)), agent=agent)
         turns = gone = 0
         for name in going:
@@ -282,27 +272,19 @@ class Forgetting:
         return Forgotten(going, turns, gone, memories, erased)
 
     async def agent(self, name: str, *, reroot: bool = False) -> Forgotten:
-        """Forget an agent: its sessions and everything kept under its name.
-
-        Raises `InvalidInput` if no agent can be called that.
+        """Forget an agent: its sessions and all that is kept under its name. Raises `InvalidInput`
+        if no agent can be called that.
         """
         checked_agent(name)
         records = self._store.collection(SessionRecord)
         found = await records.query().where("agent", "=", name).values()
         return await self.sessions([record.id for record in found], reroot=reroot, agent=name)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _empty(self, scope: ForgetScope) -> int:
-        """Ask every place; returns how many memories are gone.
-
-        Before the turns go, and after: others may be at work on them.
-        """
+        """Called before the turns go, and after: others may be at work on them."""
         return sum([await place.forget(scope) or 0 for place in self.places])
 
     async def _strip(self, session: str) -> None:
-        """Leave nothing of a session but its name and its family."""
-
         def stripped(found: SessionRecord | None) -> SessionRecord:
             if found is None:
                 raise InvalidInput(f"{session} is gone.", hint="Somebody else forgot it.")
@@ -319,7 +301,6 @@ class Forgetting:
         return bool(left) or not pieces  # not written yet: an answer that is arriving was all of it
 
     async def _release(self, prefix: str) -> int:
-        """Let go of the artifacts of a session or turn; those of nobody else are deleted."""
         uses, gone = self._store.collection(Use), 0
         finder = uses.query().prefix(prefix).limit(_PAGE)
         while found := await finder.values():
@@ -329,13 +310,12 @@ class Forgetting:
                 if alone:
                     gone += await self._artifacts.release(use.artifact, own=1)
                 await uses.delete(use.id)
-                # Who else used it may be going, too, and have seen our use.
+                # Its other user may be forgotten at the same time, and have seen our use.
                 if not alone and not await self._users(use.artifact):
                     gone += await self._artifacts.release(use.artifact)
         return gone
 
     async def _users(self, artifact: str) -> list[Use]:
-        """One or two of those who use it."""
         uses = self._store.collection(Use).query()
         return await uses.where("artifact", "=", artifact).limit(2).values(STRONG)
 
@@ -351,7 +331,6 @@ class Forgetting:
             await self._store.collection(Head).change(session, change)
 
     async def _with_subagents(self, names: Sequence[str]) -> list[str]:
-        """The sessions and, recursively, those that their tool calls started."""
         records = self._store.collection(SessionRecord)
         found = dict[str, None]()
         waiting = list(names)
@@ -364,7 +343,6 @@ class Forgetting:
         return list(found)
 
     async def _free(self, going: Sequence[str], *, reroot: bool) -> None:
-        """See to it that no session that stays has turns of one that goes."""
         records = self._store.collection(SessionRecord)
         while True:
             staying = list[tuple[SessionRecord, str]]()
@@ -387,5 +365,4 @@ class Forgetting:
 
 
 async def remove(collection: Collection[Any], prefix: str) -> None:
-    """Delete every record whose key begins like this."""
     await collection.query().prefix(prefix).delete()

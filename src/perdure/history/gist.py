@@ -24,26 +24,23 @@ _TELLING = (
     *("command", "cmd", "script", "pattern", "query", "file_path", "notebook_path", "path"),
     *("filename", "url", "description", "prompt", "question", "text", "message", "name", "input"),
 )
-#: Where a pattern is looked for.
 _PLACES = ("path", "glob", "file_path")
 #: Of arguments that are no JSON, or only its beginning, a field that can be made out.
 _field = re.compile(rf'"({"|".join(_TELLING)})"\s*:\s*"((?:[^"\\]|\\.)*)').search
 _files = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE).findall
 #: A result this short is shown itself.
 _SHORT = 80
-#: Words are taken from so many characters at most.
 _LOOKED_AT = 2_000
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
-    """What came of a call."""
+    """The result of a call."""
 
     words: str
     failed: bool = False
 
 
 def asked(call: ToolCall) -> str:
-    """What a call asks for: its command, its file, its question; else its arguments."""
     text = call.arguments
     if call.reference is not None:
         text = call.reference.head
@@ -68,7 +65,6 @@ def asked(call: ToolCall) -> str:
 
 
 def came(result: ToolResult) -> ToolOutcome:
-    """What a result comes to: its words if they are few, else how much it is."""
     texts = [part.text for part in result.content if isinstance(part, Text)]
     whole = unwrap("\n".join(texts))
     said = "\n".join(whole.texts).strip("\n")
@@ -101,7 +97,6 @@ def _counts(result: ToolResult, said: str) -> Iterator[str]:
 
 
 def described(media: Media) -> str:
-    """An image or a file, in words: ``image/png, 12.3 KB, chart.png``."""
     length = len(media.data) if media.data is not None else media.size
     return ", ".join(
         each
@@ -116,7 +111,7 @@ def described(media: Media) -> str:
 
 
 def printed(text: str) -> list[str]:
-    """What a tool printed, without the JSON around it; what else that says comes last."""
+    """What a tool printed, without the JSON around it; other fields come last."""
     if not text.startswith(("{", "[{")):
         return [text]
     whole = unwrap(text)
@@ -127,7 +122,6 @@ def printed(text: str) -> list[str]:
 
 
 def _words(value: Any) -> str:
-    """A string, or the words of a command: of ``["bash", "-lc", "ls"]`` the script."""
     if isinstance(value, str):
         return _script(value)
     words = spoken_command(value)
@@ -135,14 +129,13 @@ def _words(value: Any) -> str:
 
 
 def spoken_command(value: Any) -> str | None:
-    """A list of words as a person would type it; of ``["bash", "-lc", "ls"]`` the script."""
+    """As a person would type it; of ``["bash", "-lc", "ls"]`` the script."""
     if not isinstance(value, list) or not value or not all(isinstance(w, str) for w in value):
         return None
     return value[2] if len(value) == 3 and value[1] in {"-c", "-lc"} else " ".join(value)
 
 
 def _script(text: str) -> str:
-    """On one line; of a patch, the files that it changes."""
     files = _files(text) if "*** Begin Patch" in text[:200] else []
     return f"apply_patch {', '.join(map(_line, files))}" if files else _line(text)
 

@@ -31,15 +31,14 @@ from perdure.history.manifest import Element, EpochManifest, Reduced, RoundId
 
 #: What an element's tags take, at most: of a turn, of a range or a run of rounds.
 TURN_TAGS, RANGE_TAGS = 14, 30
-#: Neighbours that merge into one range.
-FAN = 8
+FAN = 8  # Neighbours that merge into one range.
 #: A range takes a share of the budget, within limits: below the first it could name nothing, above
 #: the second the oldest past would crowd out what is between.
 _RANGE_SHARE, _RANGE_LEAST, _RANGE_MOST = 1 / 600, 48, 160
 
 
 class BandMark(msgspec.Struct, frozen=True, array_like=True):
-    """The shares of the budget at which a tier overflows, and down to which it is emptied then."""
+    """The shares of the budget at which a tier overflows, and down to which it is then emptied."""
 
     high: float
     low: float
@@ -55,7 +54,7 @@ class BandMarks(msgspec.Struct, frozen=True):
 
 
 class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A round, and what it takes at R, S and C."""
+    """A round, and its tokens at R, S and C."""
 
     place: RoundId
     raw: int
@@ -64,13 +63,11 @@ class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner is told."""
+    """The planner's input, in tokens."""
 
     budget: int
-    #: What the prompt and what is injected with it take.
-    fixed: int = 0
-    #: The turn under way: it cannot go to T.
-    turn: int
+    fixed: int = 0  # What the prompt and what is injected with it take.
+    turn: int  # The turn under way: it cannot go to T.
     #: Rounds that stand at R, S or C and are not merged, and those that are new, oldest first.
     rounds: Sequence[Sized]
     #: What turns take at T: those that have a round at C, or may get there.
@@ -79,12 +76,10 @@ class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def range_tokens(budget: int) -> int:
-    """What a range may take, its tags included."""
     return round(min(max(budget * _RANGE_SHARE, _RANGE_LEAST), _RANGE_MOST)) + RANGE_TAGS
 
 
 def total(manifest: EpochManifest, rounds: Iterable[Sized]) -> int:
-    """What the history takes as the manifest shows it."""
     text = sum(element.tokens for element in manifest.shown())
     return text + sum(
         min(each.raw, manifest.cap(each.place) or each.raw)
@@ -94,14 +89,12 @@ def total(manifest: EpochManifest, rounds: Iterable[Sized]) -> int:
 
 
 def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
-    """The manifest of an epoch that is made now, for what stands as `last` says.
+    """The manifest of an epoch that is made now, after `last`.
 
-    Rounds are demoted even if that is not needed: whether it is, is for the caller to say, except
-    that nothing is while the whole history fits raw. Elements
-    that are not changed are the same objects as before. Those that are new have no digest yet, and
-    an upper bound for their tokens. `at` is left as it was.
-
-    Raises `BudgetTooSmall` if the prompt leaves no room for the newest round of an open turn.
+    Demotes even if that is not needed (the caller decides), unless the whole history fits raw.
+    Unchanged elements are the same objects as before; new ones have no digest yet, and an upper
+    bound for their tokens. `at` is left as it was. Raises `BudgetTooSmall` if the prompt leaves no
+    room for the newest round of an open turn.
     """
     if not last.elements and not last.pins:
         whole = sum(each.raw for each in window.rounds) + window.fixed
@@ -112,15 +105,12 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
-#: What a range says at least.
-_LEAST_WORDS = 10
+_LEAST_WORDS = 10  # What a range says at least.
 
 _Item = Element | Sized
 
 
 class _Tiers(msgspec.Struct):
-    """Rounds and elements by tier, oldest first. T holds elements only."""
-
     tiny: list[Element]
     compact: list[_Item]
     smooth: list[Sized]
@@ -151,7 +141,6 @@ class _Planner:
         return self._squeezed(self._manifest(tiers))
 
     def _tiers(self) -> _Tiers:
-        """The tiers as the last manifest leaves them; what it does not name is raw."""
         hidden = self._last.hidden
         rounds = deque(each for each in self._window.rounds if each.place > hidden)
         tiers = _Tiers([], [], [], [])
@@ -170,7 +159,6 @@ class _Planner:
         return tiers
 
     def _at(self, target: int, *, keep: int = 1) -> _Tiers:
-        """The tiers with marks as for a budget of `target`; the newest `keep` rounds stay raw."""
         marks, standing = self._window.marks, self._standing
         edge, size = 0, sum(each.raw for each in standing.raw)
         while edge < len(standing.raw) - keep and size > marks.raw.low * target:
@@ -226,7 +214,6 @@ class _Planner:
     def _compacted(
         self, items: list[_Item], busy: set[int], target: int
     ) -> tuple[list[_Item], list[Element]]:
-        """What stays at C, and the turns that go to T."""
         mark, tiny = self._window.marks.compact, list[Element]()
         size = sum(map(_at_c, items))
         if size <= mark.high * target:
@@ -250,10 +237,7 @@ class _Planner:
             raw=sum(item.raw for item in of),
         )
 
-    # Ranges -----------------------------------------------------------------------------------
-
     def _merged(self, items: list[Any], level: Level, mark: BandMark, target: int) -> list[Any]:
-        """The same, merged down to the low mark if it is over the high one."""
         size = sum(map(_at_c, items))
         if size <= mark.high * target:
             return items
@@ -280,15 +264,11 @@ class _Planner:
             generation=generation,
         )
 
-    # Elements ---------------------------------------------------------------------------------
-
     def _grouped(
         self, items: Sequence[_Item], level: Level, unfinished: set[int]
     ) -> Iterator[Element]:
-        """The tier as elements.
-
-        An element stays as it was, unless a part of it went further down, or its turn is whole at
-        this level only now.
+        """An element stays as it was, unless a part of it went further down, or its turn is whole
+        at this level only now.
         """
         before = [e for e in self._last.elements if e.level == level and not e.generation]
         for turn, of in groupby(items, _turn_of):
@@ -323,10 +303,7 @@ class _Planner:
             raw=sum(each.raw for each in rounds),
         )
 
-    # Fitting ----------------------------------------------------------------------------------
-
     def _room(self, manifest: EpochManifest) -> int:
-        """What is left of the budget."""
         taken = total(manifest, self._window.rounds) + self._window.fixed
         return self._window.budget - taken
 
@@ -355,7 +332,6 @@ class _Planner:
         return manifest
 
     def _hidden(self, manifest: EpochManifest, least: int) -> EpochManifest:
-        """The manifest without so many of the oldest that there is this much room."""
         while manifest.elements and self._room(manifest) < least:
             oldest, *rest = manifest.elements
             manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)
@@ -373,13 +349,11 @@ class _Generations:
             self._tiers.setdefault(generation, deque()).appendleft(item)
 
     def items(self) -> list[_Item]:
-        """All of them, oldest first."""
         return [item for g in sorted(self._tiers, reverse=True) for item in self._tiers[g]]
 
     def choice(self) -> list[int]:
-        """The generations of the neighbours to merge next; empty if nothing can be merged.
-
-        Those of the generation that has the most, if they are enough; else the two oldest.
+        """The generations of the neighbours to merge next: those of the largest one, if they are
+        enough, else the two oldest. Empty if nothing can be merged.
         """
         full = [g for g, tier in self._tiers.items() if len(tier) >= FAN]
         if full:
@@ -396,7 +370,6 @@ class _Generations:
         ]
 
     def merge(self, sources: Sequence[int], merged: Element) -> None:
-        """Put one in the place of the oldest of these generations."""
         for generation in sources:
             self._tiers[generation].popleft()
         tier = self._tiers.setdefault(merged.generation, deque())
@@ -420,7 +393,6 @@ def _last_of(item: _Item) -> RoundId:
 
 
 def _at_c(item: _Item) -> int:
-    """What an element takes, or a round at C."""
     return item.tokens if isinstance(item, Element) else item.compact
 
 

@@ -1,5 +1,5 @@
-"""How far files were imported into sessions. Kept here, and not with the importers: forgetting a
-session leaves nothing of it but that the conversation is not to come back.
+"""How far files were imported into sessions. Here, and not with the importers: when a session is
+forgotten, the cursor stays and says that the conversation is not to be imported again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     #: Steps taken of the line that begins there.
     steps: int = 0
     checksum: int = 0
-    #: Where the reader was asked for what it held back.
-    ends: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()  # Where the reader was asked for what it held back.
     #: The steps were taken of what it held back at the last of them, and not all were.
     ending: bool = False
 
@@ -34,7 +33,7 @@ class FilePosition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """What tells cheaply that a file has not changed."""
+    """Tells cheaply that a file has not changed."""
 
     path: str = ""
     size: int = -1
@@ -47,10 +46,8 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Annotated[str, Key()]  # session/hash of the conversation's name
     place: FilePosition = FilePosition()
-    #: The file as it was when all of it had been imported.
-    stamp: Stamp = Stamp()
-    #: The turn that it was writing to: what comes next may belong to it.
-    turn: int = 0
+    stamp: Stamp = Stamp()  # The file as it was when all of it had been imported.
+    turn: int = 0  # The turn that it was writing to: what comes next may belong to it.
     #: The file was written anew since, and not all of it was compared with what the session has.
     anew: bool = False
     #: The turns that it opened in its session, which may hold those of others, too.
@@ -60,13 +57,11 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def turns(self) -> Iterator[int]:
-        """The numbers of the turns that it opened, the newest first."""
         for span in reversed(self.own):
             yield from range(span.last, span.first - 1, -1)
 
 
 def with_turns(own: tuple[TurnSpan, ...], numbers: Iterable[int]) -> tuple[TurnSpan, ...]:
-    """The turns, and these behind them."""
     spans = list(own)
     for number in numbers:
         if spans and number <= spans[-1].last:
@@ -79,10 +74,7 @@ def with_turns(own: tuple[TurnSpan, ...], numbers: Iterable[int]) -> tuple[TurnS
 
 
 async def bury_cursors(store: Store, session: str) -> None:
-    """Leave of each cursor of a session that it was forgotten, and nothing else.
-
-    May be called again, and for a session that has none.
-    """
+    """Leave of each cursor of a session only that it was forgotten. Repeatable."""
     cursors = store.collection(Cursor)
     page = await cursors.list(f"{session}/", limit=_PAGE)
     while True:

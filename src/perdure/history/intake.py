@@ -1,9 +1,8 @@
-"""What happens to messages before they are written: secrets are masked, what is large moves out.
+"""Prepares messages to be written: masks secrets, moves large content to the artifact store.
 
-Text above a limit, the bytes of images and files, and whatever a tool that makes artifacts returns
-go to the artifact store; an `ArtifactPointer` stays in their place, with the session and agent that
-said it and the file's name where the tool call tells. Small artifacts are rows, and commit with the
-turn; large ones are on disk before it.
+Text above a limit, bytes of images and files, and results of tools that make artifacts are replaced
+by an `ArtifactPointer`, with the session, the agent and the file's name where the tool call tells.
+Small artifacts are rows, and commit with the turn; large ones are on disk before it.
 """
 
 from __future__ import annotations
@@ -36,20 +35,17 @@ if TYPE_CHECKING:
 
 #: Work on more text than this is done in a thread, so that the event loop goes on.
 _HEAVY = 512 * 1024
-#: Bytes of an image or file that are not worth a row of their own.
-_SMALL_MEDIA = 512
-#: What a reference shows of its text.
-_HEAD = 200
+_SMALL_MEDIA = 512  # Bytes of an image or file that are not worth a row of their own.
+_HEAD = 200  # What a reference shows of its text.
 #: Arguments that name the file a tool works on.
 _FILE_FIELDS = ("filename", "file_name", "file_path", "path", "notebook_path", "file", "title")
-#: Calls whose results may still come.
-_CALLS_KEPT = 256
+_CALLS_KEPT = 256  # Calls whose results may still come.
 
 _part = msgspec.msgpack.Decoder(Part)
 
 
 class IntakeSettings(Protocol):
-    """What the configuration says about it."""
+    """The configuration of intake."""
 
     @property
     def offload_over(self) -> int: ...
@@ -61,17 +57,13 @@ class IntakeResult(msgspec.Struct, frozen=True):
     """Messages as they can be written."""
 
     messages: tuple[Message, ...]
-    #: How many secrets of which kind were masked.
-    masked: dict[str, int]
+    masked: dict[str, int]  # How many secrets of which kind were masked.
     #: Every content that moved out. The log writes the small ones, and mends what others delete.
     moved: tuple[bytes, ...]
-    #: The artifacts among them that were there before.
-    there: tuple[str, ...] = ()
+    there: tuple[str, ...] = ()  # The artifacts among them that were there before.
 
 
 class _Call(NamedTuple):
-    """What is remembered of a tool call, for its result."""
-
     name: str
     arguments: str = ""
     filename: str = ""
@@ -98,13 +90,11 @@ class Intake:
         self.recent_messages: Callable[[], Awaitable[Iterable[Message]]] | None = None
 
     def of(self, session: str) -> Intake:
-        """The same for another session."""
         return Intake(session, self._artifacts, self._masker, self._settings)
 
     async def take(self, messages: tuple[Message, ...]) -> IntakeResult:
-        """Mask and move out. Large artifacts are stored when this returns; nothing else is.
-
-        Raises whatever the artifact store raises; then nothing was written.
+        """Mask and move out. Only large artifacts are stored when this returns. Raises what the
+        artifact store raises; then nothing was written.
         """
         messages, masked = await self.masked(messages)
         weight = _weight(messages)
@@ -125,7 +115,6 @@ class Intake:
     async def masked(
         self, messages: tuple[Message, ...]
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
-        """The messages without secrets; how many of which kind there were."""
         masker, counts = self._masker(), dict[str, int]()
         if masker is not None:
             if _weight(messages) > _HEAVY:
@@ -137,21 +126,16 @@ class Intake:
         return messages, counts
 
     def plain(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Plain data, such as a session's state, without the secrets in its texts."""
         masker = self._masker()
         return dict(data) if masker is None else cast("dict[str, Any]", _masked(data, masker))
 
     async def confirm(self, taken: IntakeResult) -> None:
-        """Store again what somebody deleted without a look at who refers to it.
-
-        Nobody who looks can: see `TurnLog`. `ArtifactStore.delete` does not look, and without
-        transactions looking is of no use.
+        """Store again content that was deleted meanwhile. Only `ArtifactStore.delete` can do that:
+        it does not check for references. See `TurnLog`.
         """
         for content in taken.moved:
             if not await self._artifacts.exists(Artifact.of(content)):
                 await self._artifacts.put(content)
-
-    # ------------------------------------------------------------------------------------------
 
     def _remember(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -172,7 +156,6 @@ class Intake:
             self._calls.pop(next(iter(self._calls)))
 
     async def _find_calls(self, messages: Iterable[Message]) -> None:
-        """Look for the calls of results that were written through another session object."""
         if self.recent_messages is None:
             return
         unknown = [
@@ -188,7 +171,6 @@ class Intake:
                     self._keep(id, _Call(""))
 
     def _must_move(self, messages: Iterable[Message]) -> bool:
-        """Whether anything moves out whatever its size."""
         for message in messages:
             for part in message.parts:
                 if isinstance(part, ToolResult):
@@ -299,13 +281,13 @@ def _masked(data: Any, masker: Masker) -> Any:
 
 
 class ReferencedContents(Protocol):
-    """Where the contents of references are."""
+    """Reads the contents of references."""
 
     async def read(self, artifact: str, /) -> bytes: ...
 
 
 class PendingContents:
-    """The contents of an append that is not committed yet, and of what was before it."""
+    """The contents of an append that is not committed yet, and of those before it."""
 
     def __init__(self, contents: Iterable[bytes], artifacts: ReferencedContents) -> None:
         self._contents = {Artifact.of(content).hash: content for content in contents}
@@ -319,10 +301,7 @@ class PendingContents:
 async def resolved(
     messages: Iterable[Message], artifacts: ReferencedContents
 ) -> tuple[Message, ...]:
-    """The messages with every reference replaced by what it stands for.
-
-    Raises `ArtifactMissing` or `Corrupted`.
-    """
+    """The messages with references replaced by content. Raises `ArtifactMissing` or `Corrupted`."""
     found = list[Message]()
     for message in messages:
         parts = [await _resolved(part, artifacts) for part in message.parts]
@@ -352,7 +331,6 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
 
 
 def _weight(messages: Iterable[Message]) -> int:
-    """About how many characters the messages hold."""
     total = 0
     for message in messages:
         for part in message.parts:
@@ -412,7 +390,6 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _filename(arguments: str) -> str:
-    """The name of the file that a call's arguments speak of, without its folders."""
     try:
         given: Any = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
-"""What the turn log stores.
+"""The records of the turn log.
 
-A session is a context with a head. Each append writes one or more *pieces*: neighbouring messages
-of one turn, at most some 192 KB of them unless a single round is larger. Pieces are never changed,
-until their turn is forgotten. The head is one small row, rewritten by each append: it gives turns
-their numbers, links the chain, and lets only one writer win.
+Each append writes one or more *pieces*: neighbouring messages of one turn, at most some 192 KB
+unless a single round is larger. Pieces never change until their turn is forgotten. The head is one
+small row, rewritten by each append: it numbers turns, links the chain, and lets only one writer
+win.
 
 Keys: ``planner/auth`` for a session and its head, ``planner/auth/00000183.00000412`` for a piece
 (turn, place in the chain), ``planner/auth/00000183`` for what is known about a turn.
@@ -27,8 +27,7 @@ from perdure.storage.records import Compressed, Indexed, Key, Tags, system_recor
 from perdure.storage.rows import Index
 from perdure.storage.state_records import StateRecord
 
-#: Long names would make keys that no index can hold.
-MAX_NAME = 120
+MAX_NAME = 120  # Long names would make keys that no index can hold.
 #: What no name may have: separators of ours, and what would end a line or turn its direction in
 #: the prompts and tables where names stand.
 _UNFIT = (
@@ -39,7 +38,7 @@ _name = re.compile(rf"[^\s{_UNFIT}][^{_UNFIT}]*").fullmatch
 
 
 class SharedTurns(msgspec.Struct, frozen=True, array_like=True):
-    """Turns that a fork has from an ancestor: those up to `turn`, as of `piece` in its chain."""
+    """Turns that a fork shares with an ancestor: those up to `turn`, as of `piece` in its chain."""
 
     session: str
     turn: int
@@ -47,7 +46,7 @@ class SharedTurns(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The tool call that a session was started by: that of a sub-agent."""
+    """The tool call that started a session of a sub-agent."""
 
     session: str
     call: str = ""
@@ -56,30 +55,29 @@ class Link(msgspec.Struct, frozen=True):
 
 @system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
 class SessionRecord(StateRecord, frozen=True, kw_only=True):
-    """A session: a context whose state is whatever its user wants to keep with it."""
+    """A session: a state record whose state is whatever its user keeps with it."""
 
     agent: Annotated[str, Indexed()]
-    #: The session that it was forked from.
-    parent: Annotated[str | None, Indexed()] = None
+    parent: Annotated[str | None, Indexed()] = None  # The session that it was forked from.
     #: The session of the call that started it.
     started_by: Annotated[str | None, Indexed()] = None
     link: Link | None = None
     #: The turns it shares, oldest first. Its own begin behind the last of them.
     line: tuple[SharedTurns, ...] = ()
-    #: What its own chain is tied to: the link of the last shared piece.
-    root: bytes = b""
+    root: bytes = b""  # What its own chain is tied to: the link of the last shared piece.
     #: How its history is shown, and in how many tokens; empty and 0: as configured.
     strategy: str = ""
     budget: int = 0
 
     @property
     def forked_at(self) -> int:
-        """The last turn that it shares; 0 if it is no fork."""
         return self.line[-1].turn if self.line else 0
 
     @property
     def facts(self) -> dict[str, str]:
-        """Its tags, and what of its state can be one: importers keep the branch there, say."""
+        """Its tags, and what of its state can be one, such as the branch that importers
+        keep there.
+        """
         found = {name: value for name, value in self.state.items() if isinstance(value, str)}
         return found | self.tags
 
@@ -93,23 +91,18 @@ class TurnSpan(msgspec.Struct, frozen=True, array_like=True):
 
 @system_record("heads")
 class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Where a session stands."""
+    """The current state of a session."""
 
     id: Annotated[str, Key()]
     mark: ConversationState = ConversationState()
     #: Pieces, and messages, in its line so far.
     pieces: int = 0
     messages: int = 0
-    #: The hash of the newest piece, over all that came before it.
-    link: bytes = b""
-    #: When the newest message was written. Microseconds.
-    time: int = 0
-    #: When it was said, which is earlier if it was imported. Microseconds.
-    said: int = 0
-    #: The newest turn was closed by hand.
-    closed: bool = False
-    #: Turns that were taken back.
-    undone: tuple[TurnSpan, ...] = ()
+    link: bytes = b""  # The hash of the newest piece, over all that came before it.
+    time: int = 0  # When the newest message was written. Microseconds.
+    said: int = 0  # When it was said, which is earlier if it was imported. Microseconds.
+    closed: bool = False  # The newest turn was closed by hand.
+    undone: tuple[TurnSpan, ...] = ()  # Turns that were taken back.
     #: How often turns of its line were forgotten: what was read of them before is void.
     forgets: int = 0
     #: Turns that an answer is arriving for, or was when its process died: they have a draft.
@@ -117,7 +110,6 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def turn(self) -> int:
-        """The newest turn's number; 0 if there is none."""
         return self.mark.turn
 
     @property
@@ -145,8 +137,7 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
     #: When its first and its last message were said. Microseconds.
     time: int
     ended: int
-    #: The hash of salt and content, in their stead once they are forgotten.
-    commitment: bytes = b""
+    commitment: bytes = b""  # The hash of salt and content, in their stead once they are forgotten.
     #: Its session, if it opens a turn: so turns, and not their pieces, are found by time.
     session: str | None = None
     #: Secrets that were masked in it: how many of which kind.
@@ -159,7 +150,6 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
 
     @property
     def number(self) -> int:
-        """Its place in the chain, from 1."""
         return int(self.id[-8:])
 
     @property
@@ -180,7 +170,6 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
             ) from exc
 
     def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
-        """Its messages, round by round."""
         said = self.messages()
         if not self.breaks:
             return [(self.round, said)]
@@ -192,7 +181,7 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
 
 
 class RoundCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What so many messages of a round take, in o200k tokens."""
+    """The o200k tokens of so many messages of a round."""
 
     tokens: int = 0
     messages: int = 0
@@ -200,7 +189,9 @@ class RoundCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @system_record("counts")
 class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the rounds of a turn take. A row for each round would take more than it says."""
+    """The tokens of a turn's rounds. One row for all: a row for each would take more
+    than it says.
+    """
 
     id: Annotated[str, Key()]  # session/turn
     tokens: Annotated[int, Indexed()] = 0
@@ -212,11 +203,9 @@ class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return int(self.id[-8:])
 
     def of(self, round: int) -> RoundCount:
-        """What is known about a round; nothing, if it was not counted."""
         return self.counted[round - 1] if round <= self.rounds else RoundCount()
 
     def having(self, round: int, counted: RoundCount) -> TurnCount:
-        """The same with one round counted."""
         missing = (RoundCount(),) * (round - self.rounds)
         rounds = [*self.counted, *missing]
         rounds[round - 1] = counted
@@ -226,7 +215,7 @@ class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @system_record("receipts")
 class Receipt(msgspec.Struct, frozen=True):
-    """An append that carried a key was written, and where: so it is not written twice."""
+    """An append with a key was written, and where: it is not written twice."""
 
     id: Annotated[str, Key()]  # session/hash of the key
     first: int
@@ -235,20 +224,18 @@ class Receipt(msgspec.Struct, frozen=True):
 
 @system_record("drafts")
 class AnswerDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is arriving: what there is of it so far."""
+    """An answer that is still arriving."""
 
     id: Annotated[str, Key()]  # session/turn
     content: Annotated[bytes, Compressed()]
     started: int
-    #: When it last grew. Microseconds.
-    updated: int
+    updated: int  # When it last grew. Microseconds.
 
 
 @system_record("uses")
 class Use(msgspec.Struct, frozen=True):
-    """An artifact is referred to by a turn.
-
-    The hash is not where a backend would keep it beyond the row: it says what the content was.
+    """A turn refers to an artifact. The hash is only in the row, not in an index: it identifies the
+    content.
     """
 
     id: Annotated[str, Key()]  # session/turn.hash
@@ -256,10 +243,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 def agent_of(session: object) -> str:
-    """The agent of a session's name.
-
-    Raises `InvalidInput` if it is not ``agent/name``.
-    """
+    """Raises `InvalidInput` if the session's name is not ``agent/name``."""
     text = session if isinstance(session, str) else ""
     agent, slash, name = text.partition("/")
     length = len(text.encode("utf-8", "surrogatepass"))
@@ -272,7 +256,7 @@ def agent_of(session: object) -> str:
 
 
 def checked_agent(agent: object) -> str:
-    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
+    """Raises `InvalidInput` if no agent can be called that."""
     if not isinstance(agent, str):
         raise InvalidInput(
             f"{agent!r} cannot be an agent.", hint="Give the agent's name as text, like 'coder'."
@@ -290,21 +274,18 @@ def piece_key(session: str, turn: int, piece: int) -> str:
 
 
 def turn_prefix(session: str, turn: int) -> str:
-    """What the keys of a turn's pieces and rounds begin with."""
     return f"{session}/{numbered(turn)}."
 
 
 def turn_key(session: str, turn: int) -> str:
-    """The key of what is kept about a turn as a whole: its count, its draft."""
     return f"{session}/{numbered(turn)}"
 
 
-#: More than any session will have.
-ENDLESS = 2**53
+ENDLESS = 2**53  # More than any session will have.
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """Turns of a line that lie in one session's log, and the last piece of it that counts."""
+    """Turns of a line that are in one session's log, and the last piece of it that counts."""
 
     session: str
     first: int
@@ -313,7 +294,6 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
-    """Whose log holds the turns from `first` to `last` of this session's line, oldest first."""
     start = 1
     for stretch in record.line:
         if start <= last and stretch.turn >= first:
@@ -328,14 +308,12 @@ def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
 
 
 def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[SharedTurns, ...]:
-    """The line of a fork that leaves this session behind `turn`, whose last piece is `piece`."""
     shared = tuple(stretch for stretch in record.line if stretch.turn < turn)
     owner = next(owners(record, turn, turn))
     return (*shared, SharedTurns(owner.session, turn, min(piece, owner.piece)))
 
 
 def newest(head: Head) -> int:
-    """The newest turn that was not taken back; 0 if there is none."""
     number = head.turn
     while head.is_undone(number):
         number -= 1
@@ -343,5 +321,7 @@ def newest(head: Head) -> int:
 
 
 def undone_at(head: Head, turn: int) -> tuple[TurnSpan, ...]:
-    """What is undone in a fork behind `turn`: forking from a turn takes it, and its span, back."""
+    """What is undone in a fork behind `turn`. Forking from an undone turn restores it
+    and its span.
+    """
     return tuple(span for span in head.undone if span.last < turn)

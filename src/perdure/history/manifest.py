@@ -1,9 +1,8 @@
-"""A manifest: what stands in a window, at which level.
+"""A manifest: which rounds are shown in a window, at which level.
 
-It names elements, oldest first. An *element* is text that stands for a round, some rounds of a
-turn, a turn, or a range of turns. Behind the elements stand raw rounds as native messages, from
-`native` on. A manifest holds no text: it is what the planner decides (`history.gradient`) and what
-an epoch records (`history.epochs`).
+It names elements, oldest first. An *element* is text for a round, some rounds of a turn, a turn, or
+a range of turns. Raw rounds follow as native messages, from `native` on. A manifest holds no text:
+the planner (`gradient_planner`) decides it and an epoch records it.
 """
 
 from __future__ import annotations
@@ -29,24 +28,20 @@ class RoundId(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False
 
 
 class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Text that stands for a stretch of rounds."""
+    """Text for a stretch of rounds."""
 
     level: Level
     first: RoundId
     last: RoundId
-    #: It stands for all rounds of its turns, and is named after them.
-    whole: bool
+    whole: bool  # It stands for all rounds of its turns, and is named after them.
     #: What it takes in a prompt, its tags included. An upper bound until it is rendered.
     tokens: int
-    #: What it stands for takes in o200k tokens.
-    raw: int
-    #: 0: renditions, one after the other. Above: a range, merged so many times.
-    generation: int = 0
+    raw: int  # What it stands for takes in o200k tokens.
+    generation: int = 0  # 0: renditions, one after the other. Above: a range, merged so many times.
     #: Which rendition of each round (of the turn, at T) it was made from: see
     #: `history.renditions.records`.
     variants: bytes = b""
-    #: Of its text; empty until it is rendered.
-    digest: bytes = b""
+    digest: bytes = b""  # Of its text; empty until it is rendered.
 
     @property
     def name(self) -> str:
@@ -61,31 +56,28 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Reduced(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A raw round that did not fit, and what it may take."""
+    """A raw round that did not fit, and its limit in tokens."""
 
     place: RoundId
     tokens: int
 
 
 class EpochManifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What stands in a window. The empty one shows everything raw."""
+    """What a window shows. The empty one shows everything raw."""
 
     #: The gradient: text for all rounds in front of `native`, oldest first, without gaps.
     elements: tuple[Element, ...] = ()
     #: Whole turns at a level that somebody asked for, instead of the gradient's.
     pins: tuple[Element, ...] = ()
-    #: The first round that is shown as native messages.
-    native: RoundId = RoundId(1)
+    native: RoundId = RoundId(1)  # The first round that is shown as native messages.
     #: The round that was about to be made when this was decided. What a model thought before it is
     #: void, and what was injected before its turn is gone.
     at: RoundId = RoundId(1)
-    #: Native rounds that are shown in part.
-    reduced: tuple[Reduced, ...] = ()
+    reduced: tuple[Reduced, ...] = ()  # Native rounds that are shown in part.
     #: The oldest rounds are not shown at all, up to this one: not even one line of them fits.
     hidden: RoundId = RoundId(0, 0)
 
     def shown(self) -> Iterator[Element]:
-        """The text elements as they are shown: the gradient's, with pinned turns in their place."""
         pins = {pin.first.turn: pin for pin in self.pins}
         if not pins:
             yield from self.elements
@@ -112,11 +104,9 @@ class EpochManifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
                 yield pins[turn]
 
     def is_native(self, place: RoundId) -> bool:
-        """Whether a round is shown as native messages."""
         return place >= self.native and all(pin.first.turn != place.turn for pin in self.pins)
 
     def cap(self, place: RoundId) -> int | None:
-        """What a native round may take; None if it is shown whole."""
         return next((each.tokens for each in self.reduced if each.place == place), None)
 
 
@@ -128,12 +118,10 @@ class Band(msgspec.Struct, frozen=True, gc=False):
     first: str
     last: str
     tokens: int
-    #: What it stands for takes in o200k tokens.
-    raw: int
+    raw: int  # What it stands for takes in o200k tokens.
 
 
 def bands(parts: Iterable[tuple[Level, RoundId, RoundId, int, int]]) -> list[Band]:
-    """Neighbours at one level together: level, first and last round, tokens, raw tokens."""
     found = list[Band]()
     for level, first, last, tokens, raw in parts:
         if found and found[-1].level == level:
@@ -150,61 +138,51 @@ class ShownBlock(msgspec.Struct, frozen=True, gc=False):
     """A text element: an old turn, a part of one, a range."""
 
     element: Element
-    #: As it is sent, in its tags, escaped.
-    text: str
-    #: Why it stands there at this level, in a few words.
-    why: str = ""
+    text: str  # As it is sent, in its tags, escaped.
+    why: str = ""  # Why it stands there at this level, in a few words.
 
 
 class Native(msgspec.Struct, frozen=True, gc=False):
-    """A round that is shown as it was said."""
+    """A round that is shown as native messages."""
 
     place: RoundId
     #: As they are sent, but for tags: resolved, reduced if they did not fit. Events left out.
     messages: tuple[Message, ...]
     tokens: int
-    #: What the round takes raw.
-    raw: int
+    raw: int  # What the round takes raw.
     #: What its model thought is still valid: nothing in front of it has changed since.
     thinking: bool = False
-    #: It is shown in part.
-    reduced: bool = False
+    reduced: bool = False  # It is shown in part.
 
 
 class Injected(msgspec.Struct, frozen=True, gc=False):
-    """What was put in front of the prompt of a turn, once, and stands there until an epoch."""
+    """Text injected in front of a turn's prompt; it stays until an epoch."""
 
     turn: int
     text: str
     tokens: int
-    #: The strategy that it was sent by; empty: that which shows it.
-    strategy: str = ""
+    strategy: str = ""  # The strategy that it was sent by; empty: that which shows it.
 
 
 class ShownHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is shown of a history."""
+    """The visible history."""
 
     #: Text, oldest first. An element that stands for rounds behind the first native one is sent in
     #: its place, with the next prompt.
     blocks: tuple[ShownBlock, ...] = ()
     rounds: tuple[Native, ...] = ()
-    #: Of the native turns.
-    injected: tuple[Injected, ...] = ()
+    injected: tuple[Injected, ...] = ()  # Of the native turns.
     #: The turn under way; or, until the next epoch, one whose prompt stands apart (see `prompt`).
     open_turn: int | None = None
     #: The prompt of that turn, if its first round is not among `rounds`: an epoch was made inside
     #: the turn, and whatever becomes of the round, its prompt is sent as it was.
     prompt: tuple[Message, ...] = ()
-    #: Turns are wrapped in elements named after them.
-    tagged: bool = True
-    #: How often the window was planned anew.
-    epoch: int = 0
-    #: Rounds up to this one are not shown at all.
-    hidden: RoundId = RoundId(0, 0)
-    #: Tokens of the whole history, raw.
-    raw: int = 0
+    tagged: bool = True  # Turns are wrapped in elements named after them.
+    epoch: int = 0  # How often the window was planned anew.
+    hidden: RoundId = RoundId(0, 0)  # Rounds up to this one are not shown at all.
+    raw: int = 0  # Tokens of the whole history, raw.
 
     @property
     def begins_inside(self) -> bool:
-        """Whether the first native round is not the first of its turn: its tag stands alone."""
+        """Whether the first native round is not the first of its turn: its tag has no opening."""
         return self.tagged and bool(self.rounds) and self.rounds[0].place.round > 1

@@ -1,8 +1,4 @@
-"""How an append's messages become turns, rounds and pieces. No I/O: `log` writes what comes out.
-
-`cut` gives every message its place behind what a session holds already, whoever else is writing to
-it. `grouped` packs the rounds of a turn into pieces.
-"""
+"""Packs the messages of an append into turns, rounds and pieces. No I/O: `turn_log` writes them."""
 
 from __future__ import annotations
 
@@ -22,13 +18,12 @@ PIECE_BYTES = 192 * 1024
 
 
 class RoundWritten(msgspec.Struct, frozen=True, gc=False):
-    """Messages that were added to a round."""
+    """Messages added to a round."""
 
     turn: int
     round: int
     messages: tuple[Message, ...]
-    #: How many messages the round had before.
-    before: int
+    before: int  # How many messages the round had before.
 
 
 class PieceGroup(msgspec.Struct, gc=False):
@@ -45,7 +40,7 @@ class PieceGroup(msgspec.Struct, gc=False):
 def cut(
     head: Head, own: ConversationState | None, messages: Iterable[Message], *, fresh: bool = False
 ) -> tuple[list[RoundWritten], ConversationState, ConversationState]:
-    """The messages in rounds; where the newest turn then stands; where this writer's does."""
+    """The messages in rounds; the new state of the newest turn; that of this writer's turn."""
     # Also overtaken is a turn that was undone: what still comes for it stays in it.
     overtaken = own is not None and not fresh and own.turn < head.turn
     if own is not None and not fresh and not own.fresh and own.turn == head.turn:
@@ -78,7 +73,6 @@ def cut(
 
 
 def grouped(rounds: Sequence[RoundWritten]) -> Iterable[PieceGroup]:
-    """Pieces: rounds of one turn together, as long as they are short."""
     start = 0
     while start < len(rounds):
         end = start + 1

@@ -132,14 +132,13 @@ def prune_tool_results(
 ) -> Any:
     """The messages with long tool results shortened.
 
-    Takes canonical messages, or a list, message or body of any wire format, which is found as
-    `perdure.wire.decode` finds it, unless `wire` names it. Gives back the same kind; a message in
-    which no result was shortened comes back as it is.
+    Takes canonical messages, or a list, message or body of any wire format (detected as by
+    `perdure.wire.decode`, unless `wire` names it), and returns the same kind. What is not shortened
+    comes back as the same object.
 
-    Nothing else is touched: no other part, no call, no image in a result; the order and the links
-    between calls and results stay. No result grows, the same messages give the same views, and
-    pruning a view changes nothing. What was given is not changed; the views refer to it by
-    `pointer`, or by the artifact or the call.
+    Only the text of results changes; order and links between calls and results stay. No result
+    grows, equal messages give equal views, and pruning a view changes nothing. Views refer to the
+    original by `pointer`, or by the artifact or the call.
 
     Raises `InvalidInput` for what holds no messages.
     """
@@ -160,7 +159,7 @@ def prune_result(
     *,
     pointer: Pointer | None = None,
 ) -> ToolResult:
-    """One result, shortened like `prune_tool_results` does it; itself if no rule asks for less."""
+    """Like `prune_tool_results` for one result; itself if no rule asks for less."""
     return _Pruner(rules, pointer).result(result, call)
 
 
@@ -249,10 +248,8 @@ _Content: TypeAlias = Text | Media | ArtifactPointer | Unknown
 def _pruned(
     result: ToolResult, choice: PruneRule | str, pointer: Pointer
 ) -> tuple[_Content, ...] | None:
-    """The content with its words shortened; None if they are not.
-
-    Texts are taken as one, so that a thousand short ones do not escape, and stand where the first
-    one stood. A reference stays one; its head is shortened.
+    """None if nothing is shortened. Texts are taken as one, so that a thousand short ones do not
+    escape, and stand where the first one stood. A reference stays one; its head is shortened.
     """
     texts = [part for part in result.content if isinstance(part, Text)]
     words = "\n".join(part.text for part in texts if part.text)
@@ -323,7 +320,6 @@ def _own_pointer(result: ToolResult) -> str:
 
 
 def _names(result: ToolResult, call: ToolCall | None) -> Sequence[str]:
-    """What a rule may call the tool: the program it ran, its name, that without its server's."""
     name = call.name if call is not None else result.name
     short = re.split(r"__|[./:]", name)[-1]
     if name.startswith("mcp__") and "_" not in short:
@@ -367,7 +363,6 @@ def program_of(call: ToolCall) -> str:
 
 
 def _command(arguments: Any) -> Any:
-    """The command among a tool's arguments: a script or a list of words."""
     for _ in range(2):
         if not isinstance(arguments, dict):
             break

@@ -1,10 +1,8 @@
 """A round that is too large for its window, shown in part.
 
-Savings come from where they cost least: tool output first, the largest first, then thoughts, the
-arguments of calls, and the model's own words. A prompt's words are never touched. Whatever is left
-out is said to be, with the id under which it can be had: ``T-12.3``.
-
-A view: the log keeps what was said. The same round gives the same view anywhere.
+Cut first are tool outputs, the largest first, then thoughts, arguments of calls, and the model's
+own words; a prompt's words never. A stub names the id under which the rest can be fetched:
+``T-12.3``. A view: the log keeps everything. The same round gives the same view anywhere.
 """
 
 from __future__ import annotations
@@ -30,21 +28,17 @@ from perdure.core.messages import (
 from perdure.core.tokens import Counter, count_messages, media_tokens, slices
 from perdure.core.turns import is_prompt
 
-#: What a part is left with, at least: its stub.
-_LEAST = 24
+_LEAST = 24  # What a part is left with, at least: its stub.
 #: Tries to meet the cap by the number of characters, which only estimates tokens.
 _TRIES = 8
 _MARGIN = 8
-#: Lines at each end of a text, as far as there is room: as many as there are.
-_LINES = 100_000
+_LINES = 100_000  # Lines at each end of a text, as far as there is room: as many as there are.
 
 #: The part in at most so many tokens, or about; the same part if there is nothing to save.
 _Cut: TypeAlias = Callable[[Any, int], Part]
 
 
 class _Slot(msgspec.Struct, frozen=True):
-    """A part that may be cut, and what it takes."""
-
     message: int
     part: int
     tokens: int
@@ -53,10 +47,9 @@ class _Slot(msgspec.Struct, frozen=True):
 def reduced(
     messages: Iterable[Message], place: str, cap: int, counter: Counter
 ) -> tuple[Message, ...]:
-    """The messages of a round in at most `cap` tokens, by `counter`.
-
-    `place` is the id that stubs name. If `cap` is too small for the prompt and what must stay
-    (names, ids, stubs), what is smallest is returned. JSON arguments stay JSON.
+    """The messages of a round in at most `cap` tokens, by `counter`. `place` is the id that stubs
+    name. If `cap` is too small for the prompt and what must stay (names, ids, stubs), the smallest
+    view is returned. JSON arguments stay JSON.
     """
     view, counter = tuple(messages), _Remembering(counter)
     if count_messages(counter, view) <= cap:
@@ -78,8 +71,6 @@ def reduced(
 
 
 class _Remembering:
-    """Counts each text once: most of a round is counted again and again while it is cut."""
-
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._known = dict[str, int]()
@@ -95,9 +86,6 @@ class _Remembering:
         return found
 
 
-# Which parts --------------------------------------------------------------------------------------
-
-
 def _is_output(_: Message, part: Part) -> bool:
     return isinstance(part, ToolResult)
 
@@ -111,7 +99,6 @@ def _is_reply(message: Message, part: Part) -> bool:
 
 
 def _is_aside(message: Message, part: Part) -> bool:
-    """Words that are neither a prompt's nor the model's: a harness's notes, system text."""
     return message.role != "assistant" and not is_prompt(message) and isinstance(part, Text)
 
 
@@ -134,9 +121,6 @@ def _bare(view: tuple[Message, ...], place: str) -> tuple[Message, ...]:
         return replace(part, arguments="{}") if isinstance(part, ToolCall) else part
 
     return tuple(replace(each, parts=tuple(map(bare, each.parts))) for each in view)
-
-
-# How much -----------------------------------------------------------------------------------------
 
 
 def _filled(
@@ -190,15 +174,11 @@ def _applied(
     return tuple(made)
 
 
-# Cutting ------------------------------------------------------------------------------------------
-
-
 class _Cutter:
     def __init__(self, place: str, counter: Counter) -> None:
         self._place, self._counter = place, counter
 
     def result(self, part: ToolResult, tokens: int) -> ToolResult:
-        """Head and tail of its texts; what is not text, in words. That it failed stays."""
         sizes = [self._tokens(inner) for inner in part.content]
         whole = sum(sizes) or 1
         content = tuple(
@@ -257,7 +237,6 @@ class _Cutter:
         return made if len(made) < len(text) else text
 
     def _size(self, text: str) -> int:
-        """Counted as it is in a message: slice by slice."""
         return sum(map(self._counter.count, slices(text)))
 
     def _tokens(self, inner: Any) -> int:

@@ -1,8 +1,7 @@
-"""Rerooting: a fork gets the turns that it shares with its parent as its own.
+"""Rerooting: a fork gets the turns that it shares with its parent as its own, so the parent can go.
 
-Then the parent can go. Pieces, what they use, their counts and their renditions are copied; then
-the fork, and whatever was forked from it, is told. Dying in between leaves copies that nobody reads
-until it is done again.
+Pieces, uses, counts and renditions are copied; then the fork and its own forks are changed. A crash
+in between leaves copies that nobody reads until it is repeated.
 """
 
 from __future__ import annotations
@@ -34,16 +33,12 @@ from perdure.history.turn_log import use_of
 from perdure.history.turn_reader import TurnReader
 from perdure.storage.store import Store
 
-#: Turns that are copied at once.
-_STEP = 50
+_STEP = 50  # Turns that are copied at once.
 
 
 class Rerooting:
-    """Gives forks turns of their own.
-
-    `heirs` are called when that has been copied and is not so yet, with what a fork gets and its
-    name: whatever says where something came from. `followers` are called with the names of such
-    forks when it is so.
+    """Gives forks turns of their own. `heirs` are called after copying, before the change, with
+    what a fork gets and its name; `followers` after the change, with the forks' names.
     """
 
     def __init__(
@@ -59,7 +54,7 @@ class Rerooting:
         self._followers = followers
 
     async def give(self, child: SessionRecord, parent: str) -> None:
-        """Give a fork the turns that it has from its parent, as its own. Safe to repeat."""
+        """Copy the turns that a fork has from its parent. Repeatable."""
         source = await self._store.collection(SessionRecord).get(parent)
         if source is None:
             return
@@ -73,10 +68,8 @@ class Rerooting:
             await follow(child.id)
 
     async def _copy(self, source: SessionRecord, child: str, shared: SharedTurns) -> None:
-        """Copy the pieces of a stretch, some turns at a time.
-
-        Others may have written to later turns before these were complete. Of such pieces only the
-        tombstones are copied: the chain runs through them.
+        """Pieces written to later turns before these were complete are copied as tombstones: the
+        chain runs through them.
         """
         start = source.line[-1].piece if source.line else 0
         missing = set(range(start + 1, shared.piece + 1))
@@ -137,7 +130,6 @@ class Rerooting:
         )
 
     async def _rename(self, child: str, source: SessionRecord) -> None:
-        """Let the fork, and whatever was forked from it, name it instead of its parent."""
         records = self._store.collection(SessionRecord)
 
         def rerooted(found: SessionRecord | None) -> SessionRecord:
@@ -167,7 +159,6 @@ class Rerooting:
 
 
 def _copied(piece: TurnPiece, session: str, *, whole: bool) -> TurnPiece:
-    """A piece as another session's own; if it is not to have its content, its tombstone."""
     kept = piece if whole or piece.forgotten else chain.tombstone(piece)
     return msgspec.structs.replace(
         kept,

@@ -34,14 +34,13 @@ from perdure.core.messages import Message
 from perdure.core.turns import Status, Turn
 from perdure.history.log_records import Head, Link, SessionRecord
 
-#: Goes up when a reader of this version could misunderstand the file.
-VERSION = 1
+VERSION = 1  # Goes up when a reader of this version could misunderstand the file.
 #: Where the state of a session says what it was forked from, if that was in another bank.
 ORIGIN = "forked_from"
 
 
 class ExportSource(Protocol):
-    """What is needed of a session."""
+    """The session that is exported."""
 
     @property
     def record(self) -> SessionRecord: ...
@@ -67,8 +66,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: What it was forked from, and behind which turn. The file holds those turns, too.
     parent: str | None = None
     forked_at: int = 0
-    #: The tool call that started it.
-    link: Link | None = None
+    link: Link | None = None  # The tool call that started it.
 
 
 class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +75,7 @@ class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A turn begins; the messages behind it are its own. A forgotten one has none."""
+    """Begins a turn; its messages follow. A forgotten one has none."""
 
     turn: int
     status: Status
@@ -97,7 +95,7 @@ class ExportedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The file is whole: so much was written."""
+    """The file is complete: so much was written."""
 
     turns: int
     messages: int
@@ -107,8 +105,6 @@ Line = Header | ExportedTurn | ExportedMessage | End
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of any kind, as it stands in the file."""
-
     perdure: int | None = None
     session: Header | None = None
     turn: int | None = None
@@ -131,7 +127,6 @@ _message = msgspec.json.Decoder(Message)
 
 
 def header(record: SessionRecord) -> Header:
-    """What a file says about its session."""
     state, parent, forked_at = dict(record.state), record.parent, record.forked_at
     if parent is None and (origin := _origin(state)) is not None:
         del state[ORIGIN]
@@ -151,10 +146,8 @@ def header(record: SessionRecord) -> Header:
 
 
 def restored_state(header: Header) -> dict[str, Any]:
-    """The state of a session that is made from a file.
-
-    A fork has all turns in its file, so it becomes a session of its own; what it was forked from is
-    kept there, and the next export says it again.
+    """The state of a session that is made from a file. A fork becomes a session of its own; what it
+    was forked from is kept in the state, for the next export.
     """
     if header.parent is None:
         return header.state
@@ -171,10 +164,8 @@ def _origin(state: dict[str, Any]) -> _Origin | None:
 async def jsonl(
     session: ExportSource, *, on_missing: OnMissing | None = None
 ) -> AsyncIterator[bytes]:
-    """The lines of a session's file, each with its newline.
-
-    Raises `ArtifactMissing` or `Corrupted` if content cannot be read, unless `on_missing` is told
-    of it instead.
+    """The lines of a session's file, each with its newline. Raises `ArtifactMissing` or `Corrupted`
+    if content cannot be read, unless `on_missing` is given: then it is called instead.
     """
     yield _encoded(_Line(perdure=VERSION, session=header(session.record)))
     turns = messages = 0
@@ -192,7 +183,6 @@ async def jsonl(
 async def resolved(
     session: ExportSource, message: Message, on_missing: OnMissing | None = None
 ) -> Message:
-    """The message with what lies in the artifact store put back in."""
     try:
         (whole,) = await session.resolve((message,))
     except (ArtifactMissing, Corrupted) as exc:
@@ -204,9 +194,8 @@ async def resolved(
 
 
 def parse(line: bytes | str) -> Line:
-    """What a line of a file says.
-
-    Raises `InvalidInput` if it is none, and `NewerSchema` if a newer version wrote the file.
+    """Raises `InvalidInput` for another kind of line, `NewerSchema` if a newer version wrote the
+    file.
     """
     try:
         found = _decoder.decode(line)
@@ -244,11 +233,9 @@ def parse(line: bytes | str) -> Line:
 def read_export(
     lines: Iterable[bytes | str],
 ) -> tuple[Header, Iterator[ExportedTurn | ExportedMessage | End]]:
-    """A file's header, and what follows it, read as it is asked for.
-
-    Raises, at once or while iterating, `InvalidInput` with the number of the line for what is no
-    export, for one whose turns or messages are out of order, and at the end for one that was cut
-    off; and `NewerSchema`.
+    """A file's header, and an iterator over the rest. Raises, at once or while iterating,
+    `NewerSchema`, and `InvalidInput` with the line number for what is no export, is out of order,
+    or was cut off.
     """
     numbered = enumerate(lines, start=1)
     first = _parsed(*next(numbered, (1, b"")))

@@ -1,13 +1,12 @@
-"""A session as a document, for people: Markdown that nothing in it can break.
+"""A session as a Markdown document for people.
 
 Each turn is a section: the prompt quoted, the reply as it was written, tool calls and reasoning
-folded away. Words are kept, all of them; signatures, ids and the providers' own fields are not, nor
-are tags of prompts that leaked into an answer: those are counted.
+folded away. All words are kept; signatures, ids and the providers' own fields are not. Leaked
+prompt tags are only counted.
 
-What models and people write is Markdown itself. It goes in as it is if it stays within itself: no
-HTML, no fence left open, no definition that reaches into other messages. Its headings are moved
-down, below those of the turns. What does not behave so is shown as it is written, between fences
-longer than any in it.
+Text that is well-behaved Markdown (no HTML, no open fence, no definition that reaches into other
+messages) goes in as it is, its headings moved below those of the turns. Anything else is shown
+between fences longer than any in it.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ _TAIL = "perdure"
 #: Headings of messages begin below those of turns.
 _DOWN = 2
 _DEEPEST = 6
-#: What is said on a line that folds something away.
-_SUMMARY = 160
+_SUMMARY = 160  # What is said on a line that folds something away.
 #: Longer texts are shown as they are: reading them as Markdown takes a second a megabyte.
 _LONGEST = 200_000
 _MARKS = {
@@ -63,10 +61,8 @@ _MARKS = {
 async def markdown(
     session: ExportSource, *, on_missing: OnMissing | None = None
 ) -> AsyncIterator[str]:
-    """The document, section by section.
-
-    Raises `ArtifactMissing` or `Corrupted` if content cannot be read, unless `on_missing` is told
-    of it instead.
+    """The document, section by section. Raises `ArtifactMissing` or `Corrupted` if content cannot
+    be read, unless `on_missing` is given: then it is called instead.
     """
     record = session.record
     yield f"# {_escaped(record.id)}\n"
@@ -88,7 +84,6 @@ async def markdown(
 
 
 def section(turn: Turn) -> str:
-    """A turn."""
     turn, leaked = turn_tags.hidden_in(turn)
     facts = [turn.id, f"{to_datetime(turn.started):%Y-%m-%d %H:%M}"]
     if turn.tokens:
@@ -158,7 +153,6 @@ def _call(call: ToolCall, result: ToolResult | None) -> str:
 
 
 def _arguments(call: ToolCall) -> Iterator[str]:
-    """Scripts and strings of several lines as they are, everything else as JSON."""
     if call.reference is not None:
         yield from _part(call.reference, [])
         return
@@ -195,11 +189,8 @@ def _result(result: ToolResult) -> Iterator[str]:
             yield from _part(part, [])
 
 
-# Blocks -----------------------------------------------------------------------------------------
-
-
 def flowing(text: str) -> str:
-    """Markdown as it was written, if it stays within itself; else between fences."""
+    """As it was written if it cannot break the document, else between fences."""
     text = _one_kind_of_newline(text).strip("\n")
     if not _remarkable(text):
         return text
@@ -219,7 +210,6 @@ def flowing(text: str) -> str:
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """The text as it is, between fences longer than any in it."""
     text = _one_kind_of_newline(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -283,7 +273,6 @@ def _aside(words: str) -> str:
 
 
 def _escaped(words: str) -> str:
-    """Words on one line that mean nothing to Markdown."""
     return re.sub(r"([\\`*_\[\]<>#&|~])", r"\\\1", " ".join(_printable(words).split()))
 
 

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Partial(msgspec.Struct, frozen=True):
-    """What there is of an answer."""
+    """An incomplete answer."""
 
     turn: int
     message: Message
@@ -48,11 +48,10 @@ class DraftStore(Protocol):
 class StreamedAnswer:
     """An answer that is arriving. Made by `Session.answer`; an async context manager.
 
-    What was said is durable at the latest one heartbeat after it was given to the answer, and when
-    `part` or `end_part` returns. A save that fails is logged and repeated: only these two and
-    `finish` raise what the store raises.
-
-    Cancelling does not interrupt `finish`: a complete answer is written, or the store refuses it.
+    What was given to it is durable at most one heartbeat later, and when `part` or `end_part`
+    returns. A save that fails is logged and repeated: only these two and `finish` raise what the
+    store raises. Cancelling does not interrupt `finish`: a complete answer is written, or the store
+    refuses it.
     """
 
     def __init__(
@@ -82,8 +81,7 @@ class StreamedAnswer:
         self._timer: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
-        #: The finished turn, or as much of it as this answer wrote.
-        self.turn: Turn | None = None
+        self.turn: Turn | None = None  # The finished turn, or as much of it as this answer wrote.
 
     async def __aenter__(self) -> Self:
         self._number = self._number or await self._place()
@@ -98,43 +96,36 @@ class StreamedAnswer:
             await self._quietly_save()  # it stays as a draft
         self._stop_timer()
 
-    # What arrives -----------------------------------------------------------------------------
-
     async def text(self, chunk: str) -> None:
-        """More words."""
         await self._take("text", chunk)
 
     async def reasoning(self, chunk: str) -> None:
-        """More of what the model thinks."""
         await self._take("reasoning", chunk)
 
     async def call(self, id: str, name: str) -> None:
-        """A tool call begins."""
         await self._end_part(quietly=True)
         self._kind, self._call = "call", ToolCall(id, name)
         self._tick()
 
     async def arguments(self, chunk: str) -> None:
-        """More of the arguments of the call that began last."""
         if self._kind != "call":
             raise InvalidInput("No tool call has begun.", hint="Call answer.call(id, name) first.")
         self._chunks.append(chunk)
         self._tick()
 
     async def part(self, part: Part) -> None:
-        """A whole part, such as signed reasoning. It is durable when this returns."""
+        """Add a whole part, such as signed reasoning. Durable when this returns."""
         self._check_unfinished()
         self._close_part()
         self._parts.append(part)
         await self._save()
 
     async def end_part(self) -> None:
-        """The part that arrives is complete. It is durable when this returns."""
+        """Durable when this returns."""
         self._check_unfinished()
         await self._end_part()
 
     async def finish(self, *, usage: Usage | None = None, model: str = "", id: str = "") -> Turn:
-        """The answer is complete: it becomes part of its turn."""
         if self.turn is not None:
             return self.turn
         self._stop_timer()
@@ -157,8 +148,6 @@ class StreamedAnswer:
                 raise
         return self.turn
 
-    # ------------------------------------------------------------------------------------------
-
     async def _take(self, kind: Literal["text", "reasoning"], chunk: str) -> None:
         if self._kind != kind:
             await self._end_part(quietly=True)
@@ -171,7 +160,6 @@ class StreamedAnswer:
             await (self._quietly_save() if quietly else self._save())
 
     def _close_part(self) -> bool:
-        """Whether a part was arriving; it is complete now."""
         if not self._kind:
             return False
         self._parts.append(self._arriving())
@@ -179,7 +167,6 @@ class StreamedAnswer:
         return True
 
     def _reopen(self) -> None:
-        """Let the last part go on where it was cut off; `end_part` says that it was not."""
         last = self._parts[-1] if self._parts else None
         if isinstance(last, Text) and last == Text(last.text):
             self._kind, self._chunks = "text", [last.text]
@@ -201,7 +188,6 @@ class StreamedAnswer:
         return msgspec.structs.replace(self._message, parts=parts, time=self._started, partial=True)
 
     def _tick(self) -> None:
-        """See to it that what arrived is saved before the next heartbeat ends."""
         self._check_unfinished()
         self._set_timer()
 
@@ -244,7 +230,6 @@ class StreamedAnswer:
 
 
 def packed(message: Message) -> bytes:
-    """A draft's content."""
     return canonical.encode((message,))
 
 

@@ -1,11 +1,9 @@
-"""Counts tokens: exact, stored with each round, and never in the way of an append.
+"""Counts the tokens of each round, exactly, and stores them.
 
-Counting 5 KB takes longer than storing them. So an append only notes what is to be counted, and the
-runner has it counted when nobody writes, when `settle` or `count` asks, and when the bank is
-closed. Importers, which write in bulk, count at once.
-
-Where a provider returned its own figure for a reply, the two are compared, and a model's
-calibration learns from it.
+Counting 5 KB takes longer than storing them. So an append only notes what is to be counted; it is
+counted when nobody writes, when `settle` or `count` asks, and when the bank is closed. Importers
+count at once. Where a provider returned its own figure, a model's calibration learns from the
+difference.
 """
 
 from __future__ import annotations
@@ -47,10 +45,8 @@ from perdure.storage.transaction import Transaction
 _FEW, _BATCH = 8, 64
 #: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
 _NOTED = 2_000
-#: Seconds of counting after which others get a turn on the event loop.
-_SLICE = 0.002
-#: Turns that are read together.
-_TURNS = 64
+_SLICE = 0.002  # Seconds of counting after which others get a turn on the event loop.
+_TURNS = 64  # Turns that are read together.
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +79,7 @@ class TokenCounts:
         return self._counter
 
     def note(self, written: Written) -> None:
-        """Count these rounds before long, unless that was done inside the append."""
+        """Queue these rounds, unless they were counted inside the append."""
         if written.bulk or not written.rounds:
             return
         name = written.session.id
@@ -94,13 +90,12 @@ class TokenCounts:
             self._wake()
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Count what nobody has counted from this turn on."""
         del last
         self._missed[record.id] = min(first, self._missed.get(record.id, ENDLESS))
         self._wake()
 
     def now(self, moved: Sequence[bytes]) -> AppendHook:
-        """A hook that counts inside the append, which moves these contents out: for bulk."""
+        """A hook for bulk writers that counts inside the append, which moves these contents out."""
         contents = PendingContents(moved, self._artifacts)
 
         async def hook(transaction: Transaction, written: Written) -> None:
@@ -111,11 +106,9 @@ class TokenCounts:
         return hook
 
     async def count(self, session: str, first: int, last: int) -> None:
-        """Count what is not counted of these turns of a session's own log, now."""
         await self._counting.turns(session, first, last)
 
     async def _work(self, go_on: GoOn) -> bool:
-        """Count what was noted, for as long as `go_on` says so, but for what is damaged."""
         is_first = True
         while self._missed and (is_first or go_on()):
             is_first = False
@@ -144,8 +137,6 @@ class TokenCounts:
 
 
 class _Noted(msgspec.Struct, frozen=True):
-    """A round that is to be counted."""
-
     session: str
     round: RoundWritten
 
@@ -155,7 +146,7 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class _Counting:
-    """Counts rounds. `counter` is asked for when there is something to count: it loads slowly."""
+    """`counter` is called when there is something to count: it loads slowly."""
 
     def __init__(
         self,
@@ -170,7 +161,6 @@ class _Counting:
         self._counter = counter
 
     async def turns(self, session: str, turn: int, end: int) -> None:
-        """Count these turns as the store has them, and store it."""
         while turn <= end:
             last = min(turn + _TURNS - 1, end)
             pieces = await self._reader.pieces(Owned(session, turn, last))
@@ -212,10 +202,7 @@ class _Counting:
     async def counted(
         self, noted: Sequence[_Noted], pending: PendingContents | None = None
     ) -> list[TurnCount]:
-        """The counts of these rounds' turns, with what was counted of them before.
-
-        `pending` says that the rounds are not in the store yet, and has what was moved out of them.
-        """
+        """`pending`: the rounds are not in the store yet; it has what was moved out of them."""
         begun = {item.key for item in noted if item.round.round == 1 and not item.round.before}
         asked = [item.key for item in noted if not (pending and item.key in begun)]
         stored = await self._store.collection(TurnCount).get_many(dict.fromkeys(asked))
@@ -263,7 +250,6 @@ class _Counting:
 
 
 async def _full(messages: tuple[Message, ...], contents: ReferencedContents) -> tuple[Message, ...]:
-    """The messages with what was moved out of them, which a raw prompt would carry."""
     if not any(True for _ in references(messages)):
         return messages
     try:
@@ -277,7 +263,6 @@ def _session_of(record: TurnCount) -> str:
 
 
 def _merged(new: TurnCount, old: TurnCount | None) -> TurnCount:
-    """Of each round what covers more of it."""
     if old is not None:
         for round, counted in enumerate(old.counted, 1):
             if counted.messages > new.of(round).messages:
@@ -294,7 +279,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True):
 
 
 class Calibrations:
-    """What is known about the tokens of each model."""
+    """The calibrations of all models."""
 
     def __init__(self, store: Store, counter: Callable[[], Counter]) -> None:
         self._store = store
@@ -308,7 +293,6 @@ class Calibrations:
         return Calibration(counter=self._counter().name)
 
     async def learn(self, messages: Iterable[Message]) -> None:
-        """Compare replies that a provider counted."""
         samples: dict[str, list[tuple[int, int]]] = {}
         for message in messages:
             theirs = message.usage.output if message.usage is not None else None
@@ -333,7 +317,6 @@ class Calibrations:
 
 
 def _hides(message: Message) -> bool:
-    """Whether the provider counted something that is not shown, or not here."""
     hidden = (message.usage.reasoning or 0) if message.usage is not None else 0
     if hidden or message.partial or any(references((message,))):
         return True

@@ -1,17 +1,16 @@
-"""The turn log: the truth, written once.
+"""The turn log: append-only, the source of truth.
 
 `TurnLog.write` cuts messages into turns, turns into pieces, links each piece to the chain, and
 commits pieces and head in one transaction. It reads nothing and changes one small row, so it costs
-the same at turn 10 and at turn 100,000. Whoever wrote first wins; the other plans again on the new
+the same at turn 10 and at turn 100,000. The first writer wins; the other plans again on the new
 head, unless it said which turn it expects to be the newest.
 
 Two writers may have a turn open at the same time. Each one's messages go to the turn that it opened
-itself, so turns are never mixed, and a turn that has been overtaken can still be finished.
+itself, so turns are never mixed, and an overtaken turn can still be finished.
 
-The first append after a pause leaves a mark in its transaction (`jobs.marks`). Whoever has work to
-do with what is appended, such as counting its tokens, listens: it is told of each append in this
-process, and of turns that a killed process left a mark about. The mark goes when all that work,
-which covers `TURNS`, is done. No append waits for it.
+The first append after a pause leaves a mark in its transaction (`jobs.marks`). Listeners are called
+with each append in this process, and with turns that a killed process left a mark about. The mark
+is removed when all work that covers `TURNS` is done. No append waits for it.
 
 A turn that refers to artifacts commits only if none of them is condemned: see
 `perdure.artifacts.artifact_collector`. Content that was deleted between our put and our commit,
@@ -46,9 +45,9 @@ from perdure.history.log_records import (
 )
 from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
-from perdure.storage.artifact_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.records import type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -74,12 +73,10 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     rounds: tuple[RoundWritten, ...]
     #: The keyed append was written before: nothing was written now.
     repeated: tuple[int, int] | None = None
-    #: See `AppendRequest.bulk`.
-    bulk: bool = False
+    bulk: bool = False  # See `AppendRequest.bulk`.
 
     @property
     def first(self) -> int:
-        """The first turn that messages were added to."""
         return self.rounds[0].turn if self.rounds else self.repeated[0] if self.repeated else 0
 
     @property
@@ -103,12 +100,11 @@ class WriteCursor(msgspec.Struct):
     head: Head | None = None
     version: int = 0
     created: int = 0  # the head, in microseconds
-    #: Where the turn stands that this writer wrote to last.
-    own: ConversationState | None = None
+    own: ConversationState | None = None  # Where the turn stands that this writer wrote to last.
 
 
 class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an append is asked to do."""
+    """The options of an append."""
 
     messages: tuple[Message, ...]
     tags: dict[str, str] = {}
@@ -118,8 +114,7 @@ class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The answer to this turn has arrived: its draft goes, which must have this version.
     answered: int | None = None
     draft: int | None = None
-    #: The first message opens a turn, whatever it is and whatever is open.
-    fresh: bool = False
+    fresh: bool = False  # The first message opens a turn, whatever it is and whatever is open.
     #: One of very many, by an importer: it is counted in a hook, and leaves no mark.
     bulk: bool = False
     #: When it began and ended, instead of what the messages and the clock say. Microseconds.
@@ -150,20 +145,17 @@ class TurnLog:
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
     def join(self, hook: AppendHook) -> None:
-        """Have a hook run inside every append's transaction, so that an index can join it."""
+        """Run a hook inside every append's transaction, so that an index can join it."""
         self._hooks.append(hook)
 
     def listen(self, note: Listener, missed: Recovery) -> None:
-        """Have somebody told of what is appended, and of what a killed process left undone."""
         self._listeners.append((note, missed))
 
     async def write(
         self, writer: WriteCursor, order: AppendRequest, hooks: Sequence[AppendHook] = ()
     ) -> Written:
-        """Append messages. See the module's docstring.
-
-        Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
-        first for a very long time; `InvalidInput` if the session is gone.
+        """Append messages. Raises `Conflict` if the newest turn is not the expected one, or if
+        others keep writing first for a very long time; `InvalidInput` if the session is gone.
         """
         with self._jobs.writing():
             written = await self._write(writer, order, hooks)
@@ -205,7 +197,6 @@ class TurnLog:
         raise AssertionError("unreachable")
 
     async def refresh(self, writer: WriteCursor) -> Head:
-        """Learn where the session stands."""
         found = await self._store.collection(Head).fetch(writer.record.id)
         if found is None:
             raise InvalidInput(
@@ -222,7 +213,7 @@ class TurnLog:
         change: Callable[[Head], Head],
         within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
     ) -> Head:
-        """Change a session's head, again if others write first."""
+        """Repeated if others write first."""
         for attempt in range(ATTEMPTS):
             head = await self.refresh(writer)
             changed = change(head)
@@ -245,15 +236,12 @@ class TurnLog:
                 return changed
         raise AssertionError("unreachable")
 
-    # What others left undone ------------------------------------------------------------------
-
     def look(self, record: SessionRecord) -> None:
-        """See whether others have left a mark about a session."""
         self._doubtful[record.id] = record
         self._recover_soon()
 
     async def _recover(self, go_on: GoOn) -> bool:
-        """Tell of turns that others marked. Living ones, too: nobody has to wait for them."""
+        """Also marks of living processes: nobody has to wait for them."""
         while self._doubtful:
             name, record = self._doubtful.popitem()
             try:
@@ -286,8 +274,6 @@ class TurnLog:
                 else:
                     await self._jobs.adopt(mark)
 
-    # Watching ---------------------------------------------------------------------------------
-
     def watch(self, session: str) -> asyncio.Event:
         """An event that is set when this process writes to the session. Give it back to `leave`."""
         event = asyncio.Event()
@@ -301,14 +287,10 @@ class TurnLog:
             self._watchers.pop(session, None)
 
     def notify(self, session: str) -> None:
-        """Wake whoever follows the session in this process."""
         for event in self._watchers.get(session, ()):
             event.set()
 
-    # ------------------------------------------------------------------------------------------
-
     def _plan(self, writer: WriteCursor, order: AppendRequest) -> tuple[Written, ConversationState]:
-        """What to write on top of the head that the writer knows; where its turn then stands."""
         head = writer.head
         assert head is not None  # noqa: S101 (for the type checker)
         session, now = writer.record.id, self._store.now()
@@ -393,7 +375,6 @@ class TurnLog:
         writer.record = record
 
     async def _refer(self, transaction: Transaction, order: AppendRequest, uses: list[Use]) -> None:
-        """Note what the turn refers to, and see to it that it is there when the turn is."""
         known = transaction.collection(Use)
         for artifact in order.there:
             used = await known.query().where("artifact", "=", artifact).exists()
@@ -415,10 +396,8 @@ class TurnLog:
         return await self._store.collection(Condemned).get(artifact, STRONG) is not None
 
     async def _put_again(self, order: AppendRequest, exc: Conflict) -> AppendRequest:
-        """Store content anew that somebody deleted.
-
-        If it is not at hand, the message keeps a reference to what is gone, which `verify` names:
-        what was said is not lost because of it.
+        """If the content is not at hand, the message keeps a reference to what is gone, and
+        `verify` reports it: what was said is not lost.
         """
         for content in order.artifacts:
             if (await asyncio.to_thread(Artifact.of, content)).hash == exc.key:
@@ -439,9 +418,8 @@ class TurnLog:
         return touched
 
     async def _unless_expected(self, writer: WriteCursor, order: AppendRequest) -> Written | None:
-        """Raises `Conflict` if the newest turn is another than expected: what we know may be old.
-
-        Unless it was us who wrote it: who did not hear the answer asks again in the same words.
+        """Raises `Conflict` if the newest turn is another than expected, unless this is a
+        repetition of the append that wrote it (same key).
         """
         head = await self.refresh(writer)
         if order.expected is None or order.expected == head.turn:
@@ -452,13 +430,11 @@ class TurnLog:
         return repeated
 
     async def _reload(self, writer: WriteCursor) -> None:
-        """Others wrote: where the session stands, and whether it is archived, has to be read."""
         found = await self._store.collection(SessionRecord).get(writer.record.id)
         writer.record = found or writer.record
         writer.head = None
 
     async def _repeated(self, writer: WriteCursor, key: str | None) -> Written | None:
-        """What an append of this key wrote, if there was one."""
         if key is None:
             return None
         found = await self._store.collection(Receipt).get(receipt_key(writer.record.id, key))

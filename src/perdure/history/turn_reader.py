@@ -1,8 +1,7 @@
-"""Reading turns back: by number, newest first, by time, by tag; along the line of a fork.
+"""Reads turns: by number, newest first, by time, by tag; along the line of a fork.
 
-A turn is put together from its pieces, what is known about its rounds, and the draft of an answer
-that is arriving. Pieces are read in key order and never all at once: memory is bounded by the turns
-asked for.
+A turn is put together from its pieces, its counts, and the draft of an answer that is arriving.
+Memory is bounded by the turns asked for.
 """
 
 from __future__ import annotations
@@ -33,16 +32,11 @@ from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
 _TURN = attrgetter("turn")
-#: Turns read at once when a whole line is walked.
-_STEP = 50
-#: Turns in front of a fork that are looked at for late pieces.
-_NEAR = 20
-#: Rows of a range that are asked for at once.
-_ROWS = 128
-#: Sorts behind every key of a turn.
-_BEHIND = "~"
-#: The largest number that a key can hold, less one.
-_LAST = 10**8 - 2
+_STEP = 50  # Turns read at once when a whole line is walked.
+_NEAR = 20  # Turns in front of a fork that are looked at for late pieces.
+_ROWS = 128  # Rows of a range that are asked for at once.
+_BEHIND = "~"  # Sorts behind every key of a turn.
+_LAST = 10**8 - 2  # The largest number that a key can hold, less one.
 
 
 class TurnReader:
@@ -64,10 +58,8 @@ class TurnReader:
         counted: bool = True,
         arriving: bool = True,
     ) -> list[Turn]:
-        """The turns from `first` to `last` that exist, oldest first, undone ones included.
-
-        They are as the head says: what was written behind it is left out. Without `arriving`, so
-        are answers that are not complete.
+        """The turns from `first` to `last` that exist, oldest first, undone ones included. Leaves
+        out what was written after `head` and, without `arriving`, incomplete answers.
         """
         found = list[Turn]()
         for owned in owners(record, max(first, 1), min(last, head.newest)):
@@ -94,10 +86,8 @@ class TurnReader:
     async def holding(
         self, record: SessionRecord, head: Head, first: int, last: int, words: Sequence[bytes]
     ) -> list[int]:
-        """Those of these turns in which one of some ASCII words may stand, oldest first.
-
-        The words are small, and case does not matter. Only what is stored is looked at, unparsed:
-        a tenth of the time of reading the turns.
+        """Turns that may contain one of some lower-case ASCII words, oldest first. Case does not
+        matter. Searches stored bytes, unparsed: a tenth of the time of reading the turns.
         """
         found = dict[int, None]()
         for owned in owners(record, max(first, 1), min(last, head.newest)):
@@ -108,7 +98,7 @@ class TurnReader:
         return list(found)
 
     async def turn(self, record: SessionRecord, head: Head, number: int) -> Turn:
-        """One turn. Raises `InvalidInput` if there is none of this number."""
+        """Raises `InvalidInput` if there is no turn of this number."""
         found = await self.turns(record, head, number, number)
         if not found:
             newest = f"the newest is T-{head.turn}" if head.turn else "it has no turns yet"
@@ -126,7 +116,6 @@ class TurnReader:
         *,
         arriving: bool = True,
     ) -> AsyncIterator[Turn]:
-        """All turns of a line in their order, a few at a time."""
         end = head.newest if last is None else min(last, head.newest)
         while first <= end:
             step = min(first + _STEP - 1, end)
@@ -146,7 +135,6 @@ class TurnReader:
         tags: dict[str, str] | None = None,
         undone: bool = False,
     ) -> list[int]:
-        """The numbers of the newest turns that fit, oldest first."""
         end = head.newest if before is None else min(before - 1, head.newest)
         found = list[int]()
         if since is None and until is None and not tags:
@@ -170,7 +158,6 @@ class TurnReader:
     def _openings(
         self, owned: Owned, since: int | None, until: int | None, tags: dict[str, str]
     ) -> QueryBuilder[TurnPiece]:
-        """The pieces that open turns of this time, with these tags, the newest first."""
         finder = (
             self._pieces.query()
             .where("session", "=", owned.session)
@@ -188,7 +175,6 @@ class TurnReader:
         return finder.tagged(**tags) if tags else finder
 
     async def pieces(self, owned: Owned) -> list[TurnPiece]:
-        """The pieces of these turns, in key order."""
         found = list[TurnPiece]()
         prefix = f"{owned.session}/"
         start = f"{prefix}{numbered(owned.first)}"
@@ -207,7 +193,7 @@ class TurnReader:
             start = page[-1].id
 
     async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
-        """What turns of a line take raw, as far as they were counted."""
+        """Raw tokens of turns, as far as they were counted."""
         found = 0
         for owned in owners(record, first, last):
             within = (
@@ -220,13 +206,11 @@ class TurnReader:
         return found
 
     async def latest(self, record: SessionRecord, count: int) -> list[TurnPiece]:
-        """A session's own pieces at the end of its newest turns, the newest first."""
         prefix = f"{record.id}/"
         end = prefix + _BEHIND
         return await self._pieces.behind(end, prefix, limit=count, descending=True)
 
     async def chained(self, record: SessionRecord, after: int, head: Head) -> list[TurnPiece]:
-        """A session's own pieces from one place in its chain on, in the order of the chain."""
         found = list[TurnPiece]()
         wanted = head.pieces - after
         prefix = f"{record.id}/"
@@ -242,10 +226,7 @@ class TurnReader:
         return sorted(found, key=lambda piece: piece.number)
 
     async def end_of(self, record: SessionRecord, head: Head, turn: int) -> tuple[int, bytes]:
-        """The last piece, and its link, of this turn and those before it.
-
-        Raises `Corrupted` if it is not there.
-        """
+        """The last piece, and its link, up to this turn. Raises `Corrupted` if it is not there."""
         if turn == head.turn:
             return head.pieces, head.link
         if turn == record.forked_at:
@@ -262,17 +243,13 @@ class TurnReader:
         return last.number, last.link
 
     async def mark(self, record: SessionRecord, turn: int) -> ConversationState:
-        """Where a turn of the session's own stands."""
         pieces = await self.pieces(Owned(record.id, turn, turn))
         return mark_of(turn, [message for piece in pieces for message in piece.messages()])
 
     async def draft(self, session: str, turn: int) -> AnswerDraft | None:
         return await self._drafts.get(turn_key(session, turn))
 
-    # ------------------------------------------------------------------------------------------
-
     async def _counts(self, owned: Owned) -> dict[int, TurnCount]:
-        """What is known about turns, by their number."""
         start = turn_key(owned.session, owned.first - 1)
         most = owned.last - owned.first + 1
         found = await self._totals.behind(start, f"{owned.session}/", limit=most)
@@ -298,7 +275,6 @@ def _as_of(owned: Owned, record: SessionRecord, head: Head) -> Owned:
 
 
 def mark_of(turn: int, messages: Iterable[Message]) -> ConversationState:
-    """Where a turn with these messages stands."""
     cutter = TurnSplitter(ConversationState(turn - 1))
     for message in messages:
         cutter.feed(message)
@@ -361,9 +337,8 @@ def _rounds(
 
 
 def _tokens(count: TurnCount | None, round: int, messages: int) -> int | None:
-    """The count of a round, if it was all of it that was counted, and no more.
-
-    More, if it is a fork's, and its parent went on with the round.
+    """The count of a round, if exactly these messages were counted. A fork's parent may have gone
+    on with the round, and its count is then of more.
     """
     counted = None if count is None else count.of(round)
     return counted.tokens if counted is not None and counted.messages == messages else None
@@ -384,7 +359,7 @@ def _status(
 
 
 def position(text: str | int | Position, record: SessionRecord) -> Position:
-    """The position that a text names, checked to be one of this session if it says which."""
+    """Raises `InvalidInput` if the text names no position, or one of another session."""
     if isinstance(text, str) and "#" in text:
         session, _, text = text.rpartition("#")
         if session != record.id:

@@ -1,7 +1,5 @@
-"""Searching a session's turns by words, over what was said.
-
-Simple on purpose: it looks at the turns themselves and needs no index. It is bounded, so that it
-answers in a moment; what is older than that is found by recall.
+"""Searches a session's turns by words, without an index. Bounded, so that it answers quickly:
+recall finds what is older.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ MOST_WORDS, _QUERY = 100, 4_000
 _terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
 #: Characters around the first word found.
 _BEFORE, _LINE = 60, 200
-#: Turns that are looked at for a phrase behind enough others that have all words.
-_FURTHER = 500
+_FURTHER = 500  # Turns that are looked at for a phrase behind enough others that have all words.
 
 _marks = re.compile("[\u0300-\u036f]+")
 #: Letters with a stroke, which no accent is taken from.
@@ -43,20 +40,16 @@ _letters = re.compile(r"[a-z]+(?![?])").match
 
 
 class FoundTurn(msgspec.Struct, frozen=True):
-    """A round in which words were found."""
+    """A round that matches."""
 
     #: ``T-12.3``.
     id: str
     line: str
-    #: How many of the words it has.
-    words: int
-    #: It has all of them as they were asked for, one behind the other.
-    phrase: bool = False
+    words: int  # How many of the words it has.
+    phrase: bool = False  # It has all of them as they were asked for, one behind the other.
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """What is looked for, in folded text."""
-
     words: tuple[re.Pattern[str], ...]
     phrase: re.Pattern[str]
     #: How each word begins where it is stored, but for its case, if all of them are names.
@@ -82,18 +75,15 @@ async def search(
     *,
     ignore: Collection[str] = (),
 ) -> list[FoundTurn]:
-    """The rounds that have most words of the query, but at least half of them.
+    """The rounds that have most words of the query, at least half of them.
 
-    Among those that have the same number, first come the ones with the phrase itself, then the
-    newest. One round for each turn, of the newest `MOST_TURNS` turns; if enough are found that have
-    all words, phrases are looked for a little further only.
+    Of those with the same number of words, rounds with the phrase come first, then the newest. One
+    round for each turn, of the newest `MOST_TURNS` turns; once enough have all words, phrases are
+    searched only a little further. Only the first `MOST_WORDS` words of a query count.
 
-    Of a long query the beginning counts: `MOST_WORDS` words.
-
-    Case and accents do not matter, nor do simple endings of English (`token` finds `tokens`). What
-    is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or forgotten are
-    left out, and so is what the tools named in `ignore` were asked and said: what was fetched from
-    the past would be found again and again.
+    Ignores case, accents and simple English endings (`token` finds `tokens`). ``FIN-20`` and
+    ``auth.py`` are one word. Leaves out undone and forgotten turns, and calls and results of the
+    tools in `ignore`: what was fetched from the past would be found again and again.
     """
     wanted = _Wanted.of(query)
     if not wanted.words or limit < 1:
@@ -123,7 +113,6 @@ async def search(
 async def _turns(
     reader: TurnReader, record: SessionRecord, head: Head, span: tuple[int, int], wanted: _Wanted
 ) -> list[Turn]:
-    """These turns; only those that may have something, if that is told without reading them."""
     if not wanted.names:
         return await reader.turns(record, head, *span, counted=False)
     numbers = await reader.holding(record, head, *span, wanted.names)
@@ -134,7 +123,7 @@ async def _turns(
 
 
 def folded(text: str) -> str:
-    """The text without case and accents. Places in it may have moved a little."""
+    """Without case and accents. Positions may move a little."""
     if text.isascii():
         return text.lower()
     bare = _marks.sub("", unicodedata.normalize("NFKD", text.casefold()))
@@ -142,17 +131,15 @@ def folded(text: str) -> str:
 
 
 def is_name(word: str) -> bool:
-    """Whether a word is written as programmers write names: ``head_count``, ``fooBar``, ``1.2``."""
+    """Whether it is written like an identifier: ``head_count``, ``fooBar``, ``1.2``."""
     return not (word.isalpha() and (word.islower() or word.isupper() or word[1:].islower()))
 
 
 def _pattern(expression: str) -> re.Pattern[str]:
-    """Finds what does not go on to either side."""
     return re.compile(rf"(?<!\w)(?:{expression})(?!\w)")
 
 
 def _inflected(term: str) -> str:
-    """An expression for a word and its simple forms: retry, retries, retried, retrying."""
     if not (term.isascii() and term.isalpha()):
         return re.escape(term)
     if len(term) < _LEAST_WORD:
@@ -174,7 +161,6 @@ def _inflected(term: str) -> str:
 
 
 def _beginning(term: str) -> str:
-    """What all forms of a word begin with."""
     found = _letters(_inflected(term)) if term.isalpha() else None
     return term if found is None else found[0]
 
@@ -184,7 +170,6 @@ def _doubled(stem: str) -> str:
 
 
 def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> FoundTurn | None:
-    """The round of a turn that has most of the words, the first of equals."""
     best: FoundTurn | None = None
     ignored = set[str]()
     for round in turn.rounds:
@@ -218,7 +203,6 @@ def _said(
 
 
 def _line(text: str, at: int) -> str:
-    """What stands around a place, on one line. Folding may have moved it a little."""
     start = max(0, at - _BEFORE)
     if start:
         start = text.find(" ", start, at) + 1 or start

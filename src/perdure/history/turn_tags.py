@@ -54,25 +54,21 @@ def closing(name: str, level: Level) -> str:
 
 
 def element(name: str, level: Level, text: str) -> str:
-    """The text, escaped, in its element."""
     return f"{opening(name, level)}\n{escape(text)}\n{closing(name, level)}"
 
 
 def escape(text: str) -> str:
-    """The text with ``<`` of everything that looks like a tag of ours written ``&lt;``.
-
-    Nothing else changes. Escaping again changes nothing.
-    """
+    """Writes ``<`` of everything that looks like a tag of ours as ``&lt;``. Idempotent."""
     return _begins_tag.sub("&lt;", text) if "<" in text else text
 
 
 def unescape(text: str) -> str:
-    """What `escape` was given, unless that held such escapes itself."""
+    """The inverse of `escape`, unless its input held such escapes itself."""
     return _compiled(_ESCAPED).sub("<", text) if "&lt;" in text else text
 
 
 def without_tags(text: str) -> tuple[str, int]:
-    """The text without tags of ours, and how many there were: for showing what a model said."""
+    """The text without tags of ours, and how many there were."""
     count = sum(1 for _ in _compiled(_WHOLE).finditer(text)) if "<" in text else 0
     if not count:
         return text, 0
@@ -86,7 +82,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def escaped(message: Message) -> Message:
-    """The message; the same object if there is nothing to escape, or if a model said it."""
+    """The same object if there is nothing to escape, or if a model said it."""
     if message.role == "assistant":
         return message
     parts = tuple(map(_escaped, message.parts))
@@ -126,9 +122,8 @@ def _escaped_data(data: Any) -> Any:
 
 
 def hidden_tags(messages: Iterable[Message]) -> tuple[tuple[Message, ...], int]:
-    """The messages with tags of ours taken out of what models said, and how many there were.
-
-    Of what lies in the artifact store, only the beginning that stands in its reference is seen.
+    """Takes tags of ours out of models' messages, and counts them. Of content in the artifact
+    store, only the head in its pointer is searched.
     """
     shown, count = list[Message](), 0
     for message in messages:
@@ -139,7 +134,6 @@ def hidden_tags(messages: Iterable[Message]) -> tuple[tuple[Message, ...], int]:
 
 
 def hidden_in(turn: Turn) -> tuple[Turn, int]:
-    """The turn with tags of ours taken out of what models said, and how many there were."""
     found = [hidden_tags(round.messages) for round in turn.rounds]
     count = sum(leaked for _, leaked in found)
     if not count:
@@ -152,7 +146,6 @@ def hidden_in(turn: Turn) -> tuple[Turn, int]:
 
 
 def told(count: int) -> str:
-    """``2 leaked tags hidden``."""
     return f"{plural(count, 'leaked tag')} hidden"
 
 

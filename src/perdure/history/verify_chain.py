@@ -1,4 +1,4 @@
-"""Proving the log: every chain is derived again from what is stored."""
+"""Verifies the log: every chain is derived again from what is stored."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _PAGE = 200
 
 
 async def verify_chains(store: Store, progress: Progress | None = None) -> AsyncIterator[Problem]:
-    """Follow the chain of every session; yields each place where one does not close.
-
-    Memory does not grow with the length of a chain.
+    """Yields each place where a session's chain does not close. Memory does not grow with its
+    length.
     """
     known = {size.collection for size in await store.adapter.sizes()}
     if "perdure_sessions" not in known:
@@ -88,11 +87,9 @@ async def _roots_of(store: Store, record: SessionRecord) -> AsyncIterator[Proble
 
 
 async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIterator[TurnPiece]:
-    """A session's own pieces in the order of the chain.
-
-    They are stored by turn, and that is nearly always the same: what was added late to a turn waits
-    in a heap until its number comes. What stands before the start was copied for a fork by somebody
-    who did not come to the end of it (see `forgetting`), and is not read by anyone.
+    """A session's own pieces in the order of the chain. They are stored by turn, which is nearly
+    the same: late additions wait in a heap. Pieces before the start are leftovers of a rerooting
+    that was interrupted, and are skipped.
     """
     pieces, prefix = store.collection(TurnPiece), f"{record.id}/"
     early = list[tuple[int, str, TurnPiece]]()
@@ -112,9 +109,7 @@ async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIte
 
 
 async def verify_uses(store: Store, artifacts: ArtifactStore) -> AsyncIterator[Problem]:
-    """See whether the artifacts that turns refer to are there; yields those turns of which one is
-    not.
-    """
+    """Yields turns that refer to an artifact which is not there."""
     known = {size.collection for size in await store.adapter.sizes()}
     if "perdure_uses" not in known:
         return

@@ -1,9 +1,8 @@
-"""Work that waits until nobody writes: begun after a pause, done in slices, one piece at a time.
+"""Idle work: begun after a pause in writing, done in slices, one piece at a time.
 
-An append must never be slower because of what is done with it later. So idle work begins some
-tens of milliseconds after the last write, stops when another begins, and waits longer the next time
-where that happens often. All kinds of it share these pauses and run one after the other, in the
-order in which they were registered: they compete neither with writers nor with each other. Where
+An append must never be slower because of later work. So idle work begins some tens of milliseconds
+after the last write, stops when another begins, and waits longer the next time where that happens
+often. All kinds share these pauses and run one after the other, in the order of registration. Where
 writes never pause, each gets a few milliseconds now and then.
 """
 
@@ -21,8 +20,7 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, PerdureError
 
-#: Tells work whether to go on; asked between two units of it.
-GoOn: TypeAlias = Callable[[], bool]
+GoOn: TypeAlias = Callable[[], bool]  # Tells work whether to go on; asked between two units of it.
 #: Tells the runner that there is something to do. Cheap, and never waits.
 Wake: TypeAlias = Callable[[], None]
 #: Does some of what there is to do, at least one unit, until it is told to stop; whether there is
@@ -37,19 +35,14 @@ _IDLE, _LONGEST_IDLE = 0.05, 0.4
 PATIENCE, _MOMENT, _BETWEEN = 1.0, 0.004, 0.25
 #: Seconds before work that failed is tried again; doubled with each failure in a row.
 _FIRST_RETRY, _LONGEST_RETRY = 0.1, 60.0
-#: Seconds of work after which others get a turn on the event loop.
-_SLICE = 0.002
-#: How often somebody who writes is looked after before there is work again.
-_LOOKS = 20
-#: Who is polite rests so many times as long as it works, while others write.
-_REST = 25
+_SLICE = 0.002  # Seconds of work after which others get a turn on the event loop.
+_LOOKS = 20  # How often somebody who writes is looked after before there is work again.
+_REST = 25  # Who is polite rests so many times as long as it works, while others write.
 
 _log = logging.getLogger(__name__)
 
 
 class _Idle(msgspec.Struct, eq=False):
-    """Some work, and how it stands."""
-
     name: str
     work: Work
     covers: str
@@ -76,8 +69,7 @@ class IdleWork:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._is_on = False
-        #: When the slice began that is being worked.
-        self._slice = 0.0
+        self._slice = 0.0  # When the slice began that is being worked.
 
     def add(self, name: str, work: Work, *, covers: str, patience: float, closing: float) -> Wake:
         if name in self._works:
@@ -91,11 +83,9 @@ class IdleWork:
 
         return wake
 
-    # Who writes -------------------------------------------------------------------------------
-
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around what must not be delayed. No mark is taken away meanwhile."""
+        """Around what must not be delayed. No mark is removed meanwhile."""
         if self._task is not None:
             self._quiet = min(self._quiet * 2, _LONGEST_IDLE)
         self._writers += 1
@@ -107,15 +97,13 @@ class IdleWork:
 
     @property
     def is_writing(self) -> bool:
-        """Whether somebody writes right now."""
         return self._writers > 0
 
     def is_idle(self) -> bool:
-        """Whether nobody has written for a while."""
         return not self._writers and time.monotonic() - self._last >= self._quiet
 
     async def breathe(self) -> None:
-        """Let others run, if there was work for a while; and a writer at once, to its end."""
+        """Let others run, if this worked for a while; and a writer at once, to its end."""
         if self._writers:
             # It gives way several times itself, and would find us at work each time.
             for _ in range(_LOOKS):
@@ -128,18 +116,16 @@ class IdleWork:
             self._slice = time.perf_counter()
 
     async def give_way(self, worked: float) -> None:
-        """Rest for a multiple of the seconds that were worked, if somebody writes these days."""
+        """Rest for a multiple of the seconds worked, if writes are coming."""
         if not self.is_idle():
             await asyncio.sleep(min(worked * _REST, 1.0))
-
-    # Its life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._is_on = True
         self._arm()
 
     async def settle(self, name: str = "") -> None:
-        """Do everything now, or all of one kind of work. Raises what the work raises."""
+        """Do everything now, or all of one name. Raises what the work raises."""
         works = [self._works[name]] if name else list(self._works.values())
         async with self._lock:
             while waiting := [work for work in works if work.waits]:
@@ -155,8 +141,6 @@ class IdleWork:
             await self._task
         if was_on:
             await self._pass(lambda work: _for(work.closing) if work.closing else None)
-
-    # ------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         waiting = [work.not_before for work in self._works.values() if work.waits]
@@ -203,7 +187,6 @@ class IdleWork:
             self._arm()
 
     async def _pass(self, choose: Callable[[_Idle], GoOn | None]) -> None:
-        """Let each work do some of what waits, if `choose` gives it leave."""
         async with self._lock:
             for work in list(self._works.values()):
                 go_on = choose(work) if work.waits else None
@@ -240,7 +223,6 @@ class IdleWork:
         _log.warning(message, work.name, pause, exc, exc_info=None if known else exc)
 
     async def _clear(self) -> None:
-        """Say which kinds of marks have nothing left to cover."""
         if not self._writers:  # or they rely on their mark, and wake us when they are done
             works = self._works.values()
             for kind in {work.covers for work in works} - {
@@ -255,7 +237,6 @@ def _always() -> bool:
 
 
 def _for(seconds: float) -> GoOn:
-    """True for so many seconds, from the first call on."""
     end = 0.0
 
     def go_on() -> bool:

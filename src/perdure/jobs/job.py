@@ -1,4 +1,4 @@
-"""A job: a row that says what is to be done, and how far that has come."""
+"""A job: a row that says what is to be done, and its progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.storage.store import Store
 
 
 class JobState(StrEnum):
-    """Where a job stands. One that is done is deleted."""
+    """The state of a job. One that is done is deleted."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -43,13 +43,11 @@ class Job(msgspec.Struct, frozen=True):
     payload: Any
     state: JobState
     due: int
-    #: How often it was begun, this time included.
-    attempts: int = 0
+    attempts: int = 0  # How often it was begun, this time included.
     #: Who runs it, and how long that one may be silent.
     owner: str = ""
     until: int = 0
-    #: What went wrong the last time.
-    error: str = ""
+    error: str = ""  # What went wrong the last time.
     #: Jobs of one order run one after the other, as they were enqueued.
     order: str | None = None
     placed: int = 0
@@ -57,7 +55,6 @@ class Job(msgspec.Struct, frozen=True):
     again: bool = False
 
     def pending(self, due: int, *, attempts: int | None = None, error: str | None = None) -> Job:
-        """The same, waiting for its time."""
         return msgspec.structs.replace(
             self,
             state=JobState.PENDING,
@@ -70,13 +67,11 @@ class Job(msgspec.Struct, frozen=True):
         )
 
     def running(self, owner: str, until: int) -> Job:
-        """The same, begun once more."""
         return msgspec.structs.replace(
             self, state=JobState.RUNNING, attempts=self.attempts + 1, owner=owner, until=until
         )
 
     def failed(self, error: str) -> Job:
-        """The same, given up."""
         return msgspec.structs.replace(
             self, state=JobState.FAILED, error=error, owner="", until=0, again=False
         )
@@ -96,10 +91,9 @@ class JobKind(msgspec.Struct, frozen=True):
 
 
 async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[Job] | None:
-    """Write a job, or delete it, if it is still as it was found. None: it is not.
-
-    All that workers agree on goes through here. The time of creation is checked too, because a job
-    with a key may be done, deleted, enqueued anew and reach the same version again.
+    """Write a job, or delete it, if it is unchanged since it was found; else returns None. The time
+    of creation is checked too: a job with a key may be done, deleted, enqueued anew and reach the
+    same version again.
     """
     declared = type_of(Job)
     check = Check(declared.name, found.key, found.version, found.created_us)
@@ -114,7 +108,7 @@ async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[J
 
 
 def check_kind(kind: str) -> str:
-    """The kind itself, if it can be the beginning of a job's key."""
+    """Raises if it cannot be the beginning of a job's key."""
     if "/" in record_keys.check(kind):
         raise InvalidInput(f"The kind {kind!r} has a slash.", hint="Use a plain name.")
     return kind

@@ -1,4 +1,4 @@
-"""One job being done: its handler, its lease, and how it ended."""
+"""One running job: its handler, its lease, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ LONGEST_RETRY = 600 * SECOND
 
 
 class JobCounts(msgspec.Struct):
-    """What became of the jobs that a runner began."""
+    """How the jobs that a runner began ended."""
 
     done: int = 0
     retried: int = 0
     failed: int = 0
-    #: Put back when the runner was stopped.
-    withdrawn: int = 0
-    #: Taken over by another process, because the lease could not be renewed in time.
-    lost: int = 0
+    withdrawn: int = 0  # Put back when the runner was stopped.
+    lost: int = 0  # Taken over by another process, because the lease could not be renewed in time.
 
 
 class JobRun:
-    """A claimed job. `serve` sees it through; `withdraw` cancels it and puts it back."""
+    """A claimed job. `serve` runs it; `withdraw` cancels it and puts it back."""
 
     def __init__(
         self, store: Store, kind: JobKind, held: Stored[Job], lease: float, counts: JobCounts
@@ -49,12 +47,11 @@ class JobRun:
         self._handler = asyncio.create_task(_call(kind, held.value), name=name)
 
     def withdraw(self) -> None:
-        """Cancel the handler. Unless it ends well all the same, the attempt does not count."""
+        """Cancel the handler. Unless it succeeds all the same, the attempt does not count."""
         self._withdrawn = True
         self._handler.cancel()
 
     async def serve(self) -> None:
-        """Keep the lease until the handler ends, then record the end."""
         try:
             while not (await asyncio.wait({self._handler}, timeout=self._lease / 3))[0]:
                 await self._renew()
@@ -105,9 +102,8 @@ class JobRun:
         return None if exc is None else f"{type(exc).__name__}: {exc}"[:500]
 
     async def _replace(self, change: Callable[[Job], Job | None]) -> bool:
-        """Change the row, or delete it; False if it is not ours any more.
-
-        Whoever enqueues the same key while it runs changes it, too: then it is read again.
+        """Change or delete the row; False if it is not ours any more. Enqueueing the same key while
+        it runs changes it, too: then it is read again.
         """
         while True:
             replaced = await replace(self._store, self._held, change(self._held.value))

@@ -1,7 +1,7 @@
-"""Marks: a process says in a transaction that it has work to do about what is written there.
+"""Marks: a process records, in a transaction, that it has work to do about what is written there.
 
-Only the first transaction of a burst writes one; it goes when the work is done. So a killed process
-loses nothing: whoever finds its mark does the work. One row for each kind, key and process.
+Only the first transaction of a burst writes one; it is removed when the work is done. If the
+process is killed, another finds its mark and does the work. One row for each kind, key and process.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ class PendingMark(msgspec.Struct, frozen=True):
     """A process has work of a kind to do about a key, or had when it died."""
 
     id: Annotated[str, Key()]  # key/kind.process
-    #: From this number on: a turn, say.
-    first: int
-    #: When it said so. Microseconds.
-    time: int
+    first: int  # From this number on: a turn, say.
+    time: int  # When it said so. Microseconds.
 
     @property
     def key(self) -> str:
@@ -47,7 +45,6 @@ class PendingMark(msgspec.Struct, frozen=True):
         return self.id.rpartition(".")[2]
 
     def is_abandoned(self, now: int) -> bool:
-        """Whether the process that left it is dead."""
         return abs(now - self.time) > 3 * _RENEW
 
 
@@ -55,7 +52,7 @@ _NAME = type_of(PendingMark).name
 
 
 async def marks_of(store: Store, kind: str, key: str = "") -> list[PendingMark]:
-    """All marks of a kind, whoever left them: those about a key, or all. One read."""
+    """All marks of a kind, of any process: those about a key, or all. One read."""
     query = store.collection(PendingMark).query()
     found = await (query.prefix(f"{key}/{kind}.") if key else query).values()
     return [mark for mark in found if mark.kind == kind]
@@ -72,7 +69,7 @@ class ProcessMarks:
         self._adopted: dict[str, dict[str, int]] = {}
 
     async def leave(self, transaction: Transaction, kind: str, key: str, first: int) -> None:
-        """Say it in this transaction, unless it is said."""
+        """Write the mark in this transaction, unless it is there."""
         now = self._store.now()
         known = self._own.get(kind, {}).get(key)
         if known is not None:
@@ -89,18 +86,16 @@ class ProcessMarks:
         transaction.after_commit(committed)
 
     def own(self, kind: str) -> Mapping[str, int]:
-        """What this process has marked: the first number by key."""
+        """The first number by key."""
         return {key: mark.first for key, (mark, _) in self._own.get(kind, {}).items()}
 
     async def others(self, kind: str, key: str = "") -> list[PendingMark]:
-        """What other processes have marked, living ones and dead ones."""
         found = await marks_of(self._store, kind, key)
         return [mark for mark in found if mark.process != self.process]
 
     async def adopt(self, mark: PendingMark) -> bool:
-        """Take a mark of a dead process away when the work of its kind is done here.
-
-        False, if the process that left it may be alive.
+        """Remove a mark of a dead process when the work of its kind is done here; False if that
+        process may be alive.
         """
         if not mark.is_abandoned(self._store.now()):
             return False
@@ -110,7 +105,6 @@ class ProcessMarks:
         return True
 
     async def remove(self, kind: str) -> None:
-        """Take all marks of a kind away: the work is done."""
         own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})
         records = self._store.collection(PendingMark)
         for key, version in (adopted | {mark.id: at for mark, at in own.values()}).items():

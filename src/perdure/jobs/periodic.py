@@ -15,11 +15,11 @@ LONGEST_RETRY = 60.0
 
 
 class Periodic:
-    """A function that runs when it is started, every so many seconds, and whenever it is woken.
+    """Calls a function at the start, every so many seconds, and when woken.
 
     It never overlaps itself: woken while it runs, it runs once more afterwards. If it raises, that
-    is logged, and it runs again after a pause that grows with each failure in a row and that no
-    call of `wake` cuts short, so that a failing function is not called in a rush.
+    is logged, and it runs again after a pause that doubles with each failure in a row and that
+    `wake` does not cut short.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Periodic:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin. In a running event loop."""
         self._task = asyncio.create_task(self._serve(), name=f"perdure-{self.name}")
 
     def wake(self) -> None:
@@ -79,7 +78,6 @@ class Periodic:
 
 
 async def pause_until(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, but no longer than this."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,20 +1,19 @@
 """The in-process runner: jobs are rows, idle work and periodic work live in memory.
 
-A job is pending, running or failed; one that is done is deleted. What is promised:
+A job is pending, running or failed; one that is done is deleted. Guaranteed:
 
-* A job that was committed runs at least once. It runs again if its process dies, or cannot record
-  the end of it; a handler must bear that. `Job.id` tells repetitions.
+* A committed job runs at least once. It runs again if its process dies, or cannot record the end of
+  it: handlers must bear that. `Job.id` tells repetitions.
 * Several processes may run the jobs of one bank. A worker claims a job by writing a lease into it,
   at the version it read, so one process at a time has it. The lease is renewed while the handler
   runs; if the process dies, the job becomes pending again when the lease has run out.
-* A handler that raises, or takes longer than its timeout, is called again after 1, 2, 4 … seconds;
-  after the last attempt the job is failed, with the error, until somebody calls `retry`. Attempts
-  that ended with the death of the process count, so a job that kills its worker fails too.
+* A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds; after the
+  last attempt the job is failed, with the error, until `retry`. Attempts that ended with the death
+  of the process count, so a job that kills its worker fails too.
 
-What is not: jobs are begun in the order of their due times, but run side by side and may end in any
-order, unless they have an `order` in common. A process that stands still for longer than the lease
-may, when it goes on, run a job for a moment beside the one that took it over. Leases assume clocks
-that agree to a few seconds.
+Not guaranteed: jobs begin in the order of their due times, but run side by side and may end in any
+order, unless they share an `order`. A process that stands still for longer than the lease may run a
+job for a moment beside the one that took it over. Leases assume clocks that agree to a few seconds.
 """
 
 from __future__ import annotations
@@ -42,18 +41,17 @@ from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 
-#: Seconds a cancelled handler has to end before it is left to itself.
-CANCEL_PATIENCE = 5.0
+CANCEL_PATIENCE = 5.0  # Seconds a cancelled handler has to end before it is left to itself.
 #: Jobs that are looked at together: some of them may have to wait for others of their order.
 _PAGE = 16
 
 
 class Runner:
-    """Runs the jobs of a bank whose kinds are registered here, and periodic work.
+    """Runs the jobs of a bank whose kinds are registered here, and idle and periodic work.
 
     `concurrency` is how many jobs run at the same time; `poll` the seconds between two looks for
-    work that other processes enqueued (one's own is begun at once); `lease` the seconds after
-    which the jobs of a dead process are taken over.
+    work of other processes (one's own begins at once); `lease` the seconds after which the jobs of
+    a dead process are taken over.
     """
 
     def __init__(
@@ -82,9 +80,8 @@ class Runner:
     def register(
         self, kind: str, handler: JobHandler, *, retries: int = 5, timeout: float = 300.0
     ) -> None:
-        """Let this runner do jobs of a kind: one attempt and up to `retries` more.
-
-        A handler has to bear being cancelled: by its timeout in seconds, and by `stop`.
+        """Run jobs of a kind here: one attempt and up to `retries` more. A handler has to bear
+        being cancelled: by its timeout in seconds, and by `stop`.
         """
         if check_kind(kind) in self._kinds:
             raise InvalidInput(f"Jobs of kind {kind!r} have a handler.", hint="Register it once.")
@@ -101,14 +98,14 @@ class Runner:
         order: str = "",
         delay: float = 0.0,
     ) -> str:
-        """Add a job, to be begun after `delay` seconds; returns its id.
+        """Add a job, to begin after `delay` seconds; returns its id.
 
-        It exists if and only if the transaction commits; None for one of its own. With a key, at
-        most one job of this kind and key waits: if there is one, nothing is added, and it keeps its
-        payload and due time. One that is running does not count, since it may have begun before
-        what you are about to commit: it runs once more when it has ended. One that failed is begun
-        anew. Jobs with the same order run one after the other, in the order in which they were
-        enqueued, whatever their kind; one that is to be tried again keeps the others waiting.
+        It exists only if the transaction commits; None for one of its own. With a key, at most one
+        job of this kind and key waits: if there is one, nothing is added, and it keeps its payload
+        and due time. A running one does not count, since it may have begun before this commit: it
+        runs once more when it has ended. A failed one begins anew. Jobs with the same order run one
+        after the other, as enqueued, whatever their kind; one that is to be tried again keeps the
+        others waiting.
         """
         self._placed = max(self._placed + 1, self._store.now())
         job = Job(
@@ -139,13 +136,12 @@ class Runner:
         return job.id
 
     async def failed(self, limit: int = 100) -> list[Job]:
-        """Jobs that were given up, of any kind, oldest first; `Job.error` says why."""
+        """Failed jobs of any kind, oldest first; `Job.error` says why."""
         return await self._jobs(JobState.FAILED).order_by("due").limit(limit).values()
 
     async def retry(self, job: str) -> None:
-        """Make a failed job pending again, with all its attempts.
-
-        Raises `InvalidInput` if there is no failed job of this id.
+        """Make a failed job pending again, with all its attempts. Raises `InvalidInput` if there is
+        none of this id.
         """
 
         async def bring_back(transaction: Transaction) -> None:
@@ -171,11 +167,12 @@ class Runner:
         patience: float = PATIENCE,
         closing: float = 0.0,
     ) -> Wake:
-        """Do work when nobody writes; call what is returned when there is some. See `jobs.idle`.
+        """Do work when nobody writes; call the returned function when there is some. See
+        `jobs.idle`.
 
         `covers` is a kind of mark that stays until this work is done, too. `patience` is for how
         many seconds the work waits where writers never pause; `closing` how many it gets when the
-        runner is stopped. What was registered first is done first.
+        runner is stopped. Work runs in the order of registration.
         """
         return self._idle.add(name, work, covers=covers, patience=patience, closing=closing)
 
@@ -185,37 +182,34 @@ class Runner:
 
     @property
     def is_writing(self) -> bool:
-        """Whether somebody is inside `writing` right now."""
         return self._idle.is_writing
 
     async def breathe(self) -> None:
-        """Called between two units of work: lets others run, and a writer end first."""
+        """Call between two units of work: lets others run, and a writer end first."""
         await self._idle.breathe()
 
     async def give_way(self, worked: float) -> None:
-        """For work outside of pauses: rests, if somebody writes, after so many seconds of work."""
+        """For work outside of pauses: rests, if there are writes, after so many seconds of work."""
         await self._idle.give_way(worked)
 
     # Marks ------------------------------------------------------------------------------------
 
     async def mark(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
-        """Say that work of a kind is to be done about a key, from a number on. See `jobs.marks`.
-
-        Called inside `writing`, which ends after the work was woken. Writes a row only if there is
-        none of this process that says it.
+        """Record work of a kind about a key, from a number on. See `jobs.marks`. Call it inside
+        `writing`, which ends after the work was woken. Writes a row only if this process has none.
         """
         await self._marks.leave(transaction, kind, key, first)
 
     def pending(self, kind: str) -> Mapping[str, int]:
-        """What this process has marked and not done: the first number by key. Reads nothing."""
+        """Marks of this process: the first number by key. Reads nothing."""
         return self._marks.own(kind)
 
     async def marks(self, kind: str, key: str = "") -> list[PendingMark]:
-        """What other processes have marked, about this key or about any. One read."""
+        """Marks of other processes, about this key or any. One read."""
         return await self._marks.others(kind, key)
 
     async def adopt(self, mark: PendingMark) -> bool:
-        """Take a mark away when the work of its kind is done here, if its process is dead."""
+        """Remove a mark when the work of its kind is done here, if its process is dead."""
         return await self._marks.adopt(mark)
 
     # Periodic work ----------------------------------------------------------------------------
@@ -228,11 +222,9 @@ class Runner:
         *,
         first: float = 0.0,
     ) -> Wake:
-        """Run a function at the start and every so many seconds, until `stop`; see `Periodic`.
-
-        `first` is how many seconds after the start: short commands do without.
-
-        What is returned has it run at once, or once more if it is running.
+        """Run a function every so many seconds, until `stop`; see `Periodic`. `first` is the
+        seconds until the first run: short commands do without. The returned function runs it at
+        once, or once more if it is running.
         """
         if name in self._periodic:
             raise InvalidInput(f"Periodic work {name!r} exists.", hint="Choose another name.")
@@ -244,7 +236,6 @@ class Runner:
     # Life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work. The store must be open."""
         if self._task is not None:
             raise InvalidInput("This runner has been started.", hint="Start it once.")
         self._stopping = False
@@ -256,8 +247,8 @@ class Runner:
     async def stop(self, grace: float = 5.0) -> None:
         """Begin nothing more and wait for what is running; after `grace` seconds, cancel it.
 
-        A cancelled job is pending again at once, and the attempt does not count. Periodic work
-        ends and is forgotten. Idle work gets the seconds that it asked for. Safe to call twice.
+        A cancelled job is pending again at once, and the attempt does not count. Idle work gets the
+        seconds that it asked for. Safe to call twice.
         """
         if self._task is None:
             return
@@ -281,8 +272,8 @@ class Runner:
     async def settle(self) -> None:
         """Wait until all idle work is done, and no job of a registered kind is running or due.
 
-        Jobs that wait for their time, or for their next attempt, are not waited for; jobs that run
-        elsewhere are. Raises what idle work raises. Never returns if called inside a job.
+        Does not wait for jobs whose time, or next attempt, has not come; waits for jobs that run
+        elsewhere. Raises what idle work raises. Never returns if called inside a job.
         """
         if self._task is None:
             raise InvalidInput("This runner is not started.", hint="Call start() first.")
@@ -305,8 +296,6 @@ class Runner:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    # ------------------------------------------------------------------------------------------
-
     async def _serve(self) -> None:
         failures = 0
         while not self._stopping:
@@ -321,7 +310,6 @@ class Runner:
             await pause_until(self._wake, pause)
 
     async def _poll(self) -> float:
-        """Begin what is due, as far as there is room; returns the seconds until the next look."""
         await self._take_over()
         room = self._concurrency - len(self._running)
         if room <= 0 or not self._kinds:
@@ -334,7 +322,6 @@ class Runner:
         return self._poll_every if later is None else min(self._poll_every, (later - now) / SECOND)
 
     async def _due(self, now: int, room: int) -> tuple[list[Stored[Job]], int | None]:
-        """Jobs that can begin, the longest due first, and when the next one is due."""
         query = self._jobs(JobState.PENDING).where("kind", "in", list(self._kinds))
         query = query.order_by("due").limit(max(room, _PAGE))
         # One that runs here and was taken over for being late must not run beside itself.
@@ -359,7 +346,6 @@ class Runner:
                 return found, None
 
     async def _first_of(self, order: str) -> str:
-        """The job of an order that goes first; the others wait for it."""
         query = self._store.collection(Job).query().where("order", "=", order)
         query = query.where("state", "in", [JobState.PENDING, JobState.RUNNING])
         first = await query.order_by("placed").first()
@@ -415,7 +401,6 @@ class Runner:
         return bool(can_begin) or JobState.RUNNING in await self._states()
 
     async def _states(self) -> dict[str, int]:
-        """The states that jobs of our kinds are in, each with the first due time."""
         # One statement, though it takes a scan: between two, each of which could use an index, a
         # job may go from the state that is yet to be looked at to the one that was.
         query = self._store.collection(Job).query().where("kind", "in", list(self._kinds))

@@ -1,4 +1,4 @@
-"""What a bank does for its storage by itself: sweeping, delivering, watching, leaving no traces."""
+"""Background work for the store: sweeping, delivering events, alerts, erasing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZES_EVERY = 60.0
 
 
 class StoreMaintenance:
-    """Looks after the storage of one bank, as far as its backend needs it."""
+    """Maintains the store of one bank, as far as its backend needs it."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class StoreMaintenance:
         self._tracing = chain.tracing
 
     def schedule(self) -> None:
-        """Have it done from now on, beside everything else."""
         capabilities = self._store.adapter.capabilities
         if Capability.TTL in capabilities:
             self._jobs.every("sweep", self._storage.sweep_every, self._sweep)
@@ -59,7 +58,7 @@ class StoreMaintenance:
             self._jobs.every("metrics", self._watching.publish_every, self._publisher.publish)
 
     async def settle(self) -> None:
-        """Fill what is not filled, look at limits, deliver all events that wait."""
+        """Fill what is not filled, check limits, deliver all waiting events."""
         await self._store.refill()
         if self._watching.alerts:
             await self._alerts.check()
@@ -68,12 +67,12 @@ class StoreMaintenance:
                 pass
 
     async def close(self) -> None:
-        """Leave the last figures of this process, if it left some before."""
+        """Write the last figures of this process, if it wrote some before."""
         if self._watching.publish_every:
             await self._publisher.close()
 
     async def scrub(self) -> bool:
-        """Leave nothing readable of what was deleted; False if some may still be."""
+        """Make deleted content unreadable; False if some may still be readable."""
         if Capability.ERASURE not in self._store.adapter.capabilities:
             return Capability.DURABLE not in self._store.adapter.capabilities
         try:

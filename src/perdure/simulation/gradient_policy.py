@@ -1,8 +1,6 @@
-"""The gradient as a policy: a real session in a bank of its own, shown by the product's strategy.
-
-Each call is appended as a session would; before each, `history.strategies.gradient` decides whether
-an epoch is due and what is shown, and `context.assembly` makes messages of it. Renditions are made
-without a model. What is compared with the request before are these messages, part by part.
+"""The gradient as a policy: a real session in a temporary bank, shown by the product's own
+strategy. Renditions are made without a model. Messages are compared with the request before, part
+by part.
 """
 
 from __future__ import annotations
@@ -108,8 +106,6 @@ class GradientPolicy:
 
 
 class _Parts:
-    """Messages as blocks, one for each part: what was added to a message is new, not all of it."""
-
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._tokens: dict[bytes, int] = {}

@@ -1,11 +1,8 @@
-"""Ways to keep a history within a budget, as they are commonly built, to be compared with ours.
+"""Common ways to keep a history within a budget, to compare ours with.
 
-A policy is asked for one request after the other. It shows what was said before this model call:
-the calls before it, and the prompt that it answers. What the model says, and what its tools answer,
-is part of the next request. The budget covers all messages, not system text and tools.
-
-No policy drops the newest call before the one it is asked for: its tools' answers have not been
-seen by any model. If it alone does not fit, it is cut at its end.
+A policy is asked for one request after the other: the calls before it, and the prompt. The budget
+covers all messages, not system text and tools. No policy drops the newest call: no model has seen
+its tools' answers. If it alone does not fit, it is cut at its end.
 """
 
 from __future__ import annotations
@@ -20,30 +17,24 @@ from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedReques
 
 __all__ = ["POLICIES", "Policy", "ReplaySetting", "SimulatedRequest"]
 
-#: Tokens of a rolling summary, unless that is more than a quarter of the budget.
-SUMMARY = 2_500
-#: The share of the budget that a rolling summary leaves as it was said.
-KEPT = 0.35
-#: Calls whose tools' outputs are not masked.
-UNMASKED = 10
+SUMMARY = 2_500  # Tokens of a rolling summary, unless that is more than a quarter of the budget.
+KEPT = 0.35  # The share of the budget that a rolling summary leaves as it was said.
+UNMASKED = 10  # Calls whose tools' outputs are not masked.
 
 
 class Policy(Protocol):
     """One way to keep a history. Made anew for each replay."""
 
     async def request(self, number: int) -> SimulatedRequest:
-        """What is sent for this call. Asked for each call once, from 0 on.
-
-        Raises `BudgetTooSmall` if the prompt alone does not fit.
+        """What is sent for this call. Asked for each call once, from 0 on. Raises `BudgetTooSmall`
+        if the prompt alone does not fit.
         """
 
     async def close(self) -> None:
-        """Give back what it holds. Safe to call twice."""
+        """Safe to call twice."""
 
 
 class _Pure:
-    """A policy that holds nothing but values."""
-
     async def close(self) -> None:
         pass
 
@@ -99,10 +90,9 @@ class DropHalf(_Pure):
 
 
 class RollingSummary(_Pure):
-    """A summary of everything, then the newest calls.
-
-    When they no longer fit, the summary is written anew and covers all but the newest 35 % of the
-    budget. What the model that writes it costs is not counted.
+    """A summary of everything, then the newest calls. When they no longer fit, the summary is
+    written anew and covers all but the newest 35 % of the budget. The cost of writing it is not
+    counted.
     """
 
     def __init__(self, setting: ReplaySetting) -> None:
@@ -137,10 +127,9 @@ class RollingSummary(_Pure):
 
 
 class Masking(_Pure):
-    """Everything, but of tools' outputs only those of the newest ten calls.
-
-    Each request masks the outputs of one more call, so all that follows it is new to the cache.
-    When that is not enough, the oldest calls go until half of the budget is free.
+    """Everything, but only the newest ten calls' tool outputs. Each request masks the outputs of
+    one more call, so all that follows it is new to the cache. When that is not enough, the oldest
+    calls go until half of the budget is free.
     """
 
     def __init__(self, setting: ReplaySetting) -> None:
@@ -185,15 +174,9 @@ POLICIES: dict[str, Callable[[ReplaySetting], Policy]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 class _Shown(NamedTuple):
-    """A call as it is shown."""
-
     blocks: tuple[CacheBlock, ...]
-    #: What it stands for.
-    raw: int
+    raw: int  # What it stands for.
 
     @property
     def tokens(self) -> int:
@@ -229,10 +212,8 @@ class _Window:
         return shown
 
     def shrink(self, wanted: int, most: int | None = None) -> bool:
-        """Let the oldest go until at most `wanted` tokens are left.
-
-        With `most`, the newest call stays, cut to so many tokens if it takes more. Returns whether
-        anything changed.
+        """Drop the oldest until at most `wanted` tokens are left. With `most`, the newest call
+        stays, cut to so many tokens. Returns whether anything changed.
         """
         before = self.tokens
         while self.tokens > wanted and len(self._calls) > (most is not None):
@@ -243,7 +224,6 @@ class _Window:
         return self.tokens != before
 
     def request(self, call: Call, *, rewritten: bool) -> SimulatedRequest:
-        """These calls, and what this one answers."""
         return SimulatedRequest(
             [*self.blocks, *call.prompt],
             rewritten=rewritten,

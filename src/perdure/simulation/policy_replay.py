@@ -1,4 +1,4 @@
-"""One replay: every request of a policy through the provider's cache, and what came of it."""
+"""Replays every request of a policy through the provider's cache."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from perdure.simulation.prompt_cache import Charge, Rules, SimulatedCache, rules
 from perdure.simulation.replay_input import History, ReplaySetting, SimulatedRequest
 from perdure.storage.store import Progress
 
-#: Tokens of system text and tools that are assumed in front of every request.
-SYSTEM = 8_000
-#: No budget is smaller.
-LEAST_BUDGET = 500
-#: Requests after which others may run.
-_BREATH = 16
+SYSTEM = 8_000  # Tokens of system text and tools that are assumed in front of every request.
+LEAST_BUDGET = 500  # No budget is smaller.
+_BREATH = 16  # Requests after which others may run.
 
 
 class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy came to. Tokens are o200k; docs/simulate.md defines each figure."""
+    """The result of one policy. Tokens are o200k; docs/simulate.md defines each figure."""
 
-    #: Of all requests, system text and injections included.
-    input_tokens: int
+    input_tokens: int  # Of all requests, system text and injections included.
     #: The share of them that was read from the cache, and that was written to it.
     cache_read: int
     cache_write: int
@@ -41,12 +37,10 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
     #: that is shown in any form.
     span: float
     covered: float
-    #: The largest request, without system text.
-    max_tokens: int
+    max_tokens: int  # The largest request, without system text.
     #: Requests that did not extend the one before although the policy did not say so.
     prefix_violations: int
-    #: The size of each request, without system text.
-    sizes: Sequence[int] = ()
+    sizes: Sequence[int] = ()  # The size of each request, without system text.
 
 
 class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +87,8 @@ async def simulate(
     injection: int = 0,
     progress: Progress | None = None,
 ) -> PolicyComparison:
-    """Replay the history under each policy.
-
-    Raises `BudgetTooSmall` if the budget is below 500 or does not hold the largest prompt, and
-    `InvalidInput` for a policy that does not exist.
+    """Replay the history under each policy. Raises `BudgetTooSmall` if the budget is below 500 or
+    does not hold the largest prompt, and `InvalidInput` for an unknown policy.
     """
     check_budget(budget)
     largest = max((call.prompt_tokens for call in history.calls), default=0) + injection
@@ -143,9 +135,8 @@ async def replay(
     system: int = SYSTEM,
     progress: Callable[[int, int], None] | None = None,
 ) -> PolicyFigures:
-    """Send every request of the policy, in order, and close it.
-
-    The same policy and history give the same figures. Others may run now and then.
+    """Send every request of the policy, in order, and close it. The same policy and history give
+    the same figures. Others may run now and then.
     """
     rules, cache = bill.rules, SimulatedCache(bill.rules, system)
     total, cost, sizes = Charge(0, 0, 0), 0.0, list[int]()

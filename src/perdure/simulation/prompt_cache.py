@@ -1,11 +1,11 @@
-"""Providers' prompt caches: what of a request is read from them, what is written, what it costs.
+"""Providers' prompt caches: what of a request is read, what is written, what it costs.
 
-A request is a list of blocks. The cache holds the request before; what both have in common at their
-beginning is read, the rest is new. Providers differ in figures only, so their rules are data.
+A request is a list of blocks. The cache holds the request before; the common beginning is read, the
+rest is new. Providers differ in figures only, so their rules are data.
 
-Assumed in favour of every policy alike: breakpoints are set well (the end of each request and every
-place where two requests part can be read from), and nothing runs out between two requests. Only the
-request before is remembered: a policy that went back to an older one would do better in reality.
+Assumed in favour of every policy: breakpoints are set well, and nothing expires between two
+requests. Only the request before is remembered: a policy that went back to an older one would do
+better in reality.
 """
 
 from __future__ import annotations
@@ -37,14 +37,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     read: float
-    #: None: what is not read costs the same whether it is kept or not.
-    write: float | None
-    #: A shorter beginning is neither read nor written.
-    minimum: int = 1_024
-    #: What is read is a multiple of this.
-    step: int = 1
-    #: What is written is kept for an hour.
-    for_an_hour: bool = False
+    write: float | None  # None: what is not read costs the same whether it is kept or not.
+    minimum: int = 1_024  # A shorter beginning is neither read nor written.
+    step: int = 1  # What is read is a multiple of this.
+    for_an_hour: bool = False  # What is written is kept for an hour.
 
 
 RULES: dict[str, Rules] = {
@@ -87,7 +83,7 @@ RULES: dict[str, Rules] = {
 
 
 def rules_for(name: str) -> Rules:
-    """The rules of this name. Raises `InvalidInput` if there are none."""
+    """Raises `InvalidInput` if there are none of this name."""
     if name not in RULES:
         raise InvalidInput(
             f"There are no cache rules called {name!r}.", hint=f"Use one of {', '.join(RULES)}."
@@ -96,7 +92,7 @@ def rules_for(name: str) -> Rules:
 
 
 class Charge(NamedTuple):
-    """The input tokens of one request, by what is charged for them."""
+    """The input tokens of one request, by rate."""
 
     read: int
     written: int
@@ -107,7 +103,6 @@ class Charge(NamedTuple):
         return self.read + self.written + self.plain
 
     def plus(self, other: Charge) -> Charge:
-        """Both together."""
         return Charge(
             self.read + other.read, self.written + other.written, self.plain + other.plain
         )
@@ -118,7 +113,6 @@ class Charge(NamedTuple):
         return self.read * rules.read + self.written * write + self.plain
 
     def usage(self, rules: Rules) -> Usage:
-        """The same as a provider would say it, without what came out."""
         native = (
             {"cache_creation": {"ephemeral_1h_input_tokens": self.written}}
             if rules.for_an_hour
@@ -138,17 +132,12 @@ class Sent(NamedTuple):
     """One request: its charge, and how much of it is the request before."""
 
     charge: Charge
-    #: All of the request before stands at the beginning of this one.
-    extends: bool
-    #: Tokens of its blocks.
-    tokens: int
+    extends: bool  # All of the request before stands at the beginning of this one.
+    tokens: int  # Tokens of its blocks.
 
 
 class SimulatedCache:
-    """A provider's cache, as far as one conversation is concerned.
-
-    `system` tokens, always the same, stand in front of every request.
-    """
+    """A provider's cache for one conversation. `system` tokens are in front of every request."""
 
     def __init__(self, rules: Rules, system: int = 0) -> None:
         self._rules = rules
@@ -158,9 +147,8 @@ class SimulatedCache:
         self._warm = False
 
     def send(self, blocks: Sequence[CacheBlock], behind: int = 0) -> Sent:
-        """Send a request; `behind` tokens at its end are new each time and not worth keeping.
-
-        Takes time for what is new, and next to none for what is not.
+        """Send a request; `behind` tokens at its end are new each time and not worth keeping. Takes
+        time for what is new only.
         """
         rules, before = self._rules, self._before
         common = common_blocks(before, blocks)
@@ -183,7 +171,6 @@ class SimulatedCache:
 
 
 def common_blocks(first: Sequence[CacheBlock], second: Sequence[CacheBlock]) -> int:
-    """How many blocks at their beginnings are the same."""
     most = min(len(first), len(second))
     at = 0
     while at < most:

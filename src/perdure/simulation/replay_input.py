@@ -1,4 +1,4 @@
-"""What is replayed: the calls of transcripts, and within which limits."""
+"""The calls of transcripts that are replayed, and the limits."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     position: Position
     messages: tuple[Message, ...]
-    #: A block for each message.
-    blocks: tuple[CacheBlock, ...]
+    blocks: tuple[CacheBlock, ...]  # A block for each message.
     #: The same with tools' outputs masked where that makes them shorter.
     masked: tuple[CacheBlock, ...]
     #: How many of the messages were there before the model spoke: the prompt, most of all.
@@ -43,7 +42,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt(self) -> tuple[CacheBlock, ...]:
-        """What was said before the model spoke."""
         return self.blocks[: self.opening]
 
     @property
@@ -56,7 +54,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All calls in their order."""
+    """All calls in order."""
 
     calls: tuple[Call, ...]
     #: Which path was taken for which format, and the files that could not be read.
@@ -75,10 +73,8 @@ class History(msgspec.Struct, frozen=True):
     def of(
         cls, rounds: Iterable[tuple[Position, Sequence[Message]]], counter: Counter | None = None
     ) -> History:
-        """The history of these rounds, each of which is one model call.
-
-        What is never sent to a model (events) is left out, and so are rounds of nothing else: the
-        others are numbered anew, without gaps. Every message is counted once.
+        """The history of these rounds, each one model call. Events, and rounds of nothing else, are
+        left out; the others are numbered anew, without gaps. Every message is counted once.
         """
         counter = counter or o200k()
         calls = list[Call]()
@@ -99,12 +95,9 @@ async def read_history(
     format: str | None = None,  # noqa: A002 (that is what it is)
     progress: Progress | None = None,
 ) -> History:
-    """The transcripts at these paths, joined into one session.
-
-    Without a format, the files at each path tell it: see `simulation.formats`.
-
-    Raises `InvalidInput` if a path or format does not exist, if no format fits, or if nothing was
-    said.
+    """The transcripts at these paths, joined into one session. Without a format, the files tell it:
+    see `transcript_formats`. Raises `InvalidInput` if a path or format does not exist, if no format
+    fits, or if nothing was said.
     """
     rounds = list[tuple[Position, Sequence[Message]]]()
     turns, seen = 0, set[str]()
@@ -137,9 +130,6 @@ async def read_history(
     )
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 def _call(counter: Counter, position: Position, said: tuple[Message, ...]) -> Call:
     blocks = tuple(block_of(counter, message) for message in said)
     return Call(
@@ -159,7 +149,7 @@ def _before_reply(said: Iterable[Message]) -> Iterator[Message]:
 
 
 def block_of(counter: Counter, message: Message) -> CacheBlock:
-    """The message as a block. Its key covers all of it, so equal keys mean equal bytes."""
+    """Its key covers all of the message, so equal keys mean equal bytes."""
     key = hashlib.blake2b(encode((message,)), digest_size=_KEY_BYTES).digest()
     return CacheBlock(key, count_message(counter, message))
 
@@ -181,15 +171,12 @@ class ReplaySetting(msgspec.Struct, frozen=True, kw_only=True):
     """What is replayed, and within which limits."""
 
     calls: Sequence[Call]
-    #: For all messages of a request: history, injection and prompt.
-    budget: int
-    #: What is injected with each request.
-    injection: int = 0
+    budget: int  # For all messages of a request: history, injection and prompt.
+    injection: int = 0  # What is injected with each request.
 
     def room(self, number: int) -> int:
-        """What the prompt of this call, and what is injected with it, leave for the history.
-
-        Raises `BudgetTooSmall` if they do not fit themselves.
+        """What the prompt of this call, and its injection, leave for the history. Raises
+        `BudgetTooSmall` if they do not fit themselves.
         """
         needed = self.calls[number].prompt_tokens + self.injection
         if needed > self.budget:
@@ -201,15 +188,14 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
     """What is sent for one call, without system text and injection."""
 
     blocks: list[CacheBlock]
-    #: The policy says that this does not extend the request before.
-    rewritten: bool = False
+    rewritten: bool = False  # The policy says that this does not extend the request before.
     #: Raw tokens of the calls that it stands for in any form, and what it shows for them.
     covered: int = 0
     history: int = 0
 
 
 def cut(blocks: Iterable[CacheBlock], most: int) -> tuple[CacheBlock, ...]:
-    """The blocks with their end cut off, so that they take at most so many tokens."""
+    """With the end cut off, at most so many tokens."""
     found, left = list[CacheBlock](), most
     for block in blocks:
         if block.tokens > left:
@@ -222,16 +208,13 @@ def cut(blocks: Iterable[CacheBlock], most: int) -> tuple[CacheBlock, ...]:
 
 
 def digest(key: bytes, number: int) -> bytes:
-    """The key of what was made from this."""
     return blake2b(b"%b %d" % (key, number), digest_size=16).digest()
 
 
 @asynccontextmanager
 async def scratch_bank() -> AsyncIterator[Bank]:
-    """A bank in a folder of its own, which nobody else can read, and which is gone afterwards.
-
-    It has nothing of the user's own settings: no model is ever called for it. (A bank in memory
-    searches all its rows for each page: a session of some thousand rounds would take minutes.)
+    """A temporary bank, without the user's settings: no model is ever called. (Not in memory: that
+    backend searches all its rows for each page, which would take minutes for some thousand rounds.)
     """
     with TemporaryDirectory(prefix="perdure-") as folder:
         async with Bank(f"sqlite:///{Path(folder) / 'scratch.db'}", config=Config()) as bank:

@@ -1,8 +1,8 @@
-"""Which formats transcripts are written in.
+"""Detects the format of transcripts.
 
-Many records are the same in several formats: ``{"role": "user", "content": "hi"}``. So a file is
-what its first record says that only one of them can have; of the others, a folder is taken
-together. What tells nothing in that many records is a chat like any other.
+Many records look the same in several formats: ``{"role": "user", "content": "hi"}``. So a file's
+format is that of its first record that only one format can have; of the others, a folder is taken
+together. If nothing tells, it is a plain chat.
 """
 
 from __future__ import annotations
@@ -34,19 +34,16 @@ _PATTERNS = ("*.jsonl", "*.jsonl.zst", "*.json", "*.json.zst")
 
 
 class DetectedFormat(msgspec.Struct, frozen=True):
-    """What stands at a path: what to read as what, and the files that cannot be read."""
+    """What to read as what, and the files that cannot be read."""
 
     formats: dict[Path, str]
     unread: tuple[Path, ...] = ()
 
 
 def detect_format(path: Path, given: str | None = None) -> DetectedFormat:
-    """The formats of the file at a path, or of those in a folder.
-
-    A folder with files of one format is read as a whole, so that what is beside them is found.
-    `given` is the format that the user says they have.
-
-    Raises `InvalidInput` if there is no such path or format, or nothing that can be read.
+    """The formats of the file at a path, or of those in a folder. A folder with files of one format
+    is read as a whole, so that what is beside them is found. `given` is the user's choice. Raises
+    `InvalidInput` if there is no such path or format, or nothing that can be read.
     """
     path = path.expanduser()
     if not path.exists():
@@ -74,7 +71,7 @@ def detect_format(path: Path, given: str | None = None) -> DetectedFormat:
 
 
 def format_of(file: Path) -> str | None:
-    """The format of a file; empty if it may be any chat, None if nothing in it can be read."""
+    """Empty if it may be any chat, None if nothing in it can be read."""
     if any(each.session for each in importer_for("perdure").transcripts(file)):
         return "perdure"  # it says so in its first line
     try:
@@ -86,11 +83,7 @@ def format_of(file: Path) -> str | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 def _files_of(format: str, path: Path) -> list[Path]:  # noqa: A002 (that is what it is)
-    """The files that an importer looks for, also those that it then leaves out on purpose."""
     return [each.path for each in importer_for(format).transcripts(path)]
 
 

@@ -210,16 +210,9 @@ class Adapter(ABC):
         """
         return None
 
-    def layout_generation(self) -> int | None:
-        """A number that differs from an earlier one if anybody has made a collection since.
-
-        None if that cannot be told at once and for next to nothing.
-        """
-        return None
-
-    async def collection_names(self) -> frozenset[str]:
-        """The collections that were made. For backends that have a `layout_generation`."""
-        raise NotImplementedError
+    def lacks(self, collection: str) -> bool:
+        """Whether nobody has made this collection, as far as that is known for next to nothing."""
+        return False
 
     @property
     def replicated(self) -> bool:

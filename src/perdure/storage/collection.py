@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import Conflict
-from perdure.storage import artifact_references, record_keys
+from perdure.storage import record_keys, record_references
 from perdure.storage.adapter import Capability
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.finder import Page, QueryBuilder
@@ -88,8 +88,8 @@ class Collection(Generic[T]):
         self.name = self._type.name
         self._there = self._made = False
         #: Finds what its records refer to, if they can and the backend keeps track of it.
-        self._gather = artifact_references.gatherer(cls)
-        if self._gather is not None and not executor.capabilities >= artifact_references.NEEDED:
+        self._gather = record_references.gatherer(cls)
+        if self._gather is not None and not executor.capabilities >= record_references.NEEDED:
             self._gather = None
 
     async def get(self, key: str, options: Options = DEFAULT) -> T | None:
@@ -157,7 +157,7 @@ class Collection(Generic[T]):
         checked = dict.fromkeys(record_keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
         if self._gather is not None:
-            deletes += [artifact_references.no_row_of(self.name, key) for key in checked]
+            deletes += [record_references.no_row_of(self.name, key) for key in checked]
         if deletes:
             await self._executor.write(deletes, options)
 
@@ -219,7 +219,7 @@ class Collection(Generic[T]):
         """Make the collection in the backend, if this was not done yet."""
         self.declared = await self._executor.ready(self._type) or self._type
         if self._gather is not None:
-            for declared in artifact_references.TYPES:
+            for declared in record_references.TYPES:
                 await self._executor.ready(declared)
         self._there = self._made = True
 
@@ -247,20 +247,20 @@ class Collection(Generic[T]):
         self,
         puts: Sequence[Put],
         records: Sequence[T],
-        gather: artifact_references.Gather,
+        gather: record_references.Gather,
         options: Options,
     ) -> builtins.list[int]:
         """Write records together with the rows that say what they refer to.
 
         Raises `Conflict` if that was deleted since it was stored, because nothing referred to it.
         """
-        writes = [*puts, *artifact_references.writes_of(puts, records, gather)]
+        writes = [*puts, *record_references.writes_of(puts, records, gather)]
         hashes = {hash_: None for record in records for hash_ in gather(record)}
-        absent = [(artifact_references.CONDEMNED, hash_) for hash_ in hashes]
+        absent = [(record_references.CONDEMNED, hash_) for hash_ in hashes]
         try:
             return (await self._executor.write(writes, options, absent))[: len(puts)]
         except Conflict as exc:
-            raise artifact_references.clarified(exc) from None
+            raise record_references.clarified(exc) from None
 
     def _expiry(self) -> int | None:
         ttl = self.declared.ttl

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import Conflict, MigrationFailed
-from perdure.storage import artifact_references
+from perdure.storage import record_references
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.records import RecordType, all_types, type_of
@@ -202,7 +202,7 @@ class _Migration:
 class _References:
     """Keeps what the records of a collection refer to, while they are rewritten."""
 
-    def __init__(self, store: Store, collection: str, gather: artifact_references.Gather) -> None:
+    def __init__(self, store: Store, collection: str, gather: record_references.Gather) -> None:
         self._store = store
         self._collection = collection
         self._gather = gather
@@ -213,13 +213,13 @@ class _References:
     def of(cls, store: Store, declared: RecordType[Any]) -> _References | None:
         """None if these records cannot refer to anything, or the backend keeps no references."""
         type_: type[msgspec.Struct] = declared.cls
-        gather = artifact_references.gatherer(type_)
-        if gather is None or not store.capabilities >= artifact_references.NEEDED:
+        gather = record_references.gatherer(type_)
+        if gather is None or not store.capabilities >= record_references.NEEDED:
             return None
         return cls(store, declared.name, gather)
 
     async def make(self) -> None:
-        for declared in artifact_references.TYPES:
+        for declared in record_references.TYPES:
             await self._store.ready(declared)
 
     def note(self, key: str, record: Any) -> None:
@@ -244,8 +244,8 @@ class _References:
     async def _kept(self, recodes: Sequence[Recode]) -> dict[str, dict[str, int]]:
         """What the store says that records refer to now."""
         keys = [recode.row.key for recode in recodes]
-        places = [artifact_references.row_key(self._collection, key) for key in keys]
-        rows = await self._store.collection(artifact_references.Referring).get_many(places, STRONG)
+        places = [record_references.row_key(self._collection, key) for key in keys]
+        rows = await self._store.collection(record_references.Referring).get_many(places, STRONG)
         return {
             key: {} if row is None else dict(zip(row.hashes, row.sizes, strict=True))
             for key, row in zip(keys, rows, strict=True)
@@ -268,9 +268,9 @@ class _References:
                 dropped = {key for keys, _ in one_by_one for key in keys}
                 return dropped, [failure for _, failures in one_by_one for failure in failures]
             key = recodes[0].row.key
-            is_gone = exc.collection == artifact_references.CONDEMNED
+            is_gone = exc.collection == record_references.CONDEMNED
             return {key}, [
-                Failure(key, artifact_references.clarified(exc).message)
+                Failure(key, record_references.clarified(exc).message)
             ] if is_gone else []
         return set(), []
 
@@ -281,14 +281,14 @@ class _References:
             row, hashes = recode.row, wanted[recode.row.key]
             if hashes:
                 writes.append(
-                    artifact_references.row_of(self._collection, row.key, hashes, row.expires)
+                    record_references.row_of(self._collection, row.key, hashes, row.expires)
                 )
             else:
-                writes.append(artifact_references.no_row_of(self._collection, row.key))
+                writes.append(record_references.no_row_of(self._collection, row.key))
             # Whoever has changed the record since has kept its references, too.
             checks[Check(self._collection, row.key, row.version, row.created)] = None
             checks |= dict.fromkeys(
-                Check(artifact_references.CONDEMNED, hash_, 0) for hash_ in hashes
+                Check(record_references.CONDEMNED, hash_, 0) for hash_ in hashes
             )
         return Batch(tuple(writes), tuple(checks))
 

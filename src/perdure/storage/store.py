@@ -86,8 +86,6 @@ class Store:
         self._declared: dict[str, RecordType[Any]] = {}
         self._declaring: dict[str, asyncio.Lock] = {}
         self._writable: set[str] = set()
-        #: The collections that are there, and `Adapter.layout_generation` before the look.
-        self._there: tuple[int, frozenset[str]] | None = None
         self._filling = Filling(self, progress)
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
         self.on_events: Callable[[], None] = lambda: None
@@ -217,7 +215,7 @@ class Store:
             and (not make or declared.name in self._writable)
         ):
             return known
-        if known is None and not make and not await self._may_be_there(declared.name):
+        if known is None and not make and self.adapter.lacks(declared.name):
             return None
         if known is not None and _full_name(known) != _full_name(declared):
             raise InvalidRecordType(
@@ -235,16 +233,6 @@ class Store:
         # One lock each: filling an index of one collection may need another's records.
         async with self._declaring.setdefault(declared.name, asyncio.Lock()):
             return await self._made_ready(declared, make=make)
-
-    async def _may_be_there(self, name: str) -> bool:
-        """False if there is no such collection. One look tells of all until one is made."""
-        generation = self.adapter.layout_generation()
-        if generation is None:
-            return True
-        there = self._there
-        if there is None or there[0] != generation:
-            there = self._there = generation, await self.adapter.collection_names()
-        return name in there[1]
 
     async def _made_ready(self, declared: RecordType[T], *, make: bool) -> RecordType[T] | None:
         name = declared.name

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
-from perdure.storage import artifact_references, codecs, record_keys
+from perdure.storage import codecs, record_keys, record_references
 from perdure.storage.adapter import Capability
 from perdure.storage.extension import ExtensionChange
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
@@ -74,7 +74,7 @@ class Transaction:
             try:
                 self._versions = await self._store.commit(batch, self._options)
             except Conflict as conflict:
-                raise artifact_references.clarified(conflict) from None
+                raise record_references.clarified(conflict) from None
         if kind is None:
             for callback in self._callbacks:
                 callback()

@@ -1,14 +1,13 @@
 """For tests of programs that use Perdure, and of backends written for it.
 
-The *conformance kit* shows whether a backend keeps its promises; `MemoryAdapter` is a store that
-needs no disk, and passes the same kit; `ManualClock` is time as a test sets it; `ScriptedModel` is
-a server of models that says what a test wrote down; `project_history` is a
-made-up project.
+`run` and `trials_for` are the conformance kit for storage backends; `MemoryAdapter` is a store in
+memory that passes it. `ManualClock` is a clock that a test sets; `ScriptedModel` a model server
+that answers as a script says.
 """
 
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance import ConformanceReport, perform, run, trials_for
+from perdure.testing.manual_clock import ManualClock
 from perdure.testing.model import (
     ReceivedRequest,
     Script,
@@ -16,7 +15,6 @@ from perdure.testing.model import (
     ScriptedFault,
     ScriptedModel,
 )
-from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
     "ConformanceReport",
@@ -27,11 +25,7 @@ __all__ = [
     "ScriptedAnswer",
     "ScriptedFault",
     "ScriptedModel",
-    "fill_project",
     "perform",
-    "planted",
-    "project_history",
-    "project_turn",
     "run",
     "trials_for",
 ]

@@ -16,7 +16,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 def text_of(value: Any, *, objects: bool) -> str:
-    """Compact JSON, keys in order; or the text that `value_of` wrapped.
+    """Compact JSON, or the text that `value_of` wrapped.
 
     Raises TypeError, ValueError or RecursionError if JSON cannot say it.
     """

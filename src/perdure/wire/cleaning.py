@@ -79,7 +79,6 @@ def _comes_first(parts: tuple[Part, ...]) -> bool:
 
 
 def _as_user(message: Message, parts: Sequence[Part]) -> Message:
-    """What a tool's message holds besides results goes in the user's name, as injected."""
     kept = tuple(part for part in parts if not isinstance(part, Unknown))
     return Message("user", kept, time=message.time, injected=True)
 
@@ -167,7 +166,6 @@ def _only_text(result: ToolResult, limits: Limits) -> bool:
 
 
 def _is_sound(part: Unknown, message: Message, limits: Limits, seen: set[str]) -> bool:
-    """Whether this goes back to its format without breaking rules that can be checked."""
     rules = RULES.get(part.wire)
     if rules is None:
         return True

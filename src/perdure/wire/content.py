@@ -57,7 +57,6 @@ def put_content(
     nothing: str,
     name: str = "content",
 ) -> None:
-    """Write the blocks in the noted form if it still fits, else in the usual one."""
     if not blocks:
         form = form if form in _NONE or form == "list" else nothing
     elif _is_bare(blocks):

@@ -74,10 +74,7 @@ def kept_items(groups: Sequence[Group], decode: Decode, place: Place = TOP) -> l
 
 
 def decode_kept(items: list[Item], decode: Decode, place: Place = TOP) -> tuple[Message, ...]:
-    """The messages, with what was kept. `decode` sees no kept fields.
-
-    Raises `InvalidInput` for a field that does not fit its message.
-    """
+    """`decode` sees no kept fields. Raises `InvalidInput` for one that does not fit."""
     messages: list[Message] = []
     start = position = 0
     while position < len(items):

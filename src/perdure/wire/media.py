@@ -66,7 +66,6 @@ def stand_in(part: ArtifactPointer | Media) -> str:
 
 
 def arguments_of(call: ToolCall) -> str:
-    """The arguments, or an object that says where they are stored."""
     if call.reference is None:
         return call.arguments
     kept = {"kept_as": call.reference.artifact, "bytes": call.reference.size}

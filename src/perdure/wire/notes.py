@@ -19,7 +19,6 @@ _NOTHING: Item = {}
 
 
 def native(wire: str, fields: Item, /, **notes: Any) -> Native:
-    """Empty if there is nothing to remember."""
     kept = {name: note for name, note in notes.items() if note is not None}
     if kept:
         return {wire: {**fields, NOTES: kept}}

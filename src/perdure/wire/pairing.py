@@ -44,10 +44,8 @@ class _Asked:
 
 
 def with_whole_replies(messages: list[Message], limits: Limits) -> list[Message]:
-    """Joins pieces of a reply where an API refuses them apart.
-
-    That is where reasoning and what it led to are in two pieces; and in chat, where a piece with
-    calls is not the last.
+    """Joins pieces of a reply where an API refuses them apart: reasoning and what it led to; in
+    chat, a piece with calls that is not the last.
     """
     whole: list[Message] = []
     for unit in _units(messages):
@@ -147,7 +145,6 @@ def _tool_parts(messages: list[Message]) -> Iterator[tuple[int, int, ToolCall | 
 
 
 def _homes(messages: list[Message]) -> dict[int, int]:
-    """For every message of a reply, the position of the reply's last one."""
     homes: dict[int, int] = {}
     at = 0
     for unit in _units(messages):

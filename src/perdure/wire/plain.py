@@ -39,10 +39,8 @@ def role_of(item: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Replaces objects of provider libraries by dictionaries that can be sent back.
-
-    Only fields that were set, under the provider's names, without what its library adds
-    (``parsed``).
+    """Replaces objects of provider libraries by dictionaries that can be sent back: fields that
+    were set, under the provider's names, without what its library adds (``parsed``).
     """
     if isinstance(value, str | int | float | bytes | None):
         return value
@@ -127,7 +125,7 @@ def _with_numbers(part: Any) -> Any:
 
 
 def verbatim(part: Unknown) -> Any:
-    """A copy of what came from the wire, without Perdure's marks."""
+    """What came from the wire; a dictionary is a copy, which callers may change."""
     data = part.data
     if not isinstance(data, dict):
         return data

@@ -50,9 +50,8 @@ def build(request: Request, provider: Provider, model: str, *, stream: bool) -> 
 
 
 def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> ProviderRequest:
-    """The request for the vectors of the texts, as OpenAI's API has it.
-
-    Raises `NoModel` if the provider has none, `InvalidInput` for no text or an empty one.
+    """As OpenAI's API has it. Raises `NoModel` if the provider has none, `InvalidInput` for no text
+    or an empty one.
     """
     if not provider.embeddings:
         raise NoModel(

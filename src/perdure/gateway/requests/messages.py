@@ -47,7 +47,7 @@ _always_thinks = re.compile(r"claude-(?:fable|mythos)").search
 
 
 def headers(model: str) -> dict[str, str]:
-    """The newest API version, but an older one for models that need it."""
+    """The newest API version, or the last one with sampling for models that take it."""
     is_new = "claude" in model and not _takes_sampling(model)
     return {"anthropic-version": _NEWEST if is_new else _SAMPLED}
 

@@ -34,9 +34,8 @@ _WORDS = frozenset({"text", "input_text"})
 def fitted(messages: Iterable[Message], wire: CallWire, model: str) -> tuple[Message, ...]:
     """The messages as this model may get them, valid in its wire format.
 
-    Raises `InvalidInput` if one is not whole or nothing is left to answer, and `NoModel` if the
-    prompt shows media that the format cannot. Earlier media, and those of tools, are named in
-    words.
+    Raises `InvalidInput` if one is not whole or nothing is left to answer, `NoModel` if the prompt
+    shows media that the format cannot. Earlier media, and those of tools, are named in words.
     """
     whole = tuple(
         _own(message, at, wire, model)
@@ -117,9 +116,7 @@ class ToolOffer(NamedTuple):
 
 
 def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> ToolOffer:
-    """The request's tools in this format.
-
-    Raises `InvalidInput` for refused or duplicate names; `NoModel` if a tool must be called and
+    """Raises `InvalidInput` for refused or duplicate names; `NoModel` if a tool must be called and
     this format has none.
     """
     limit = Limits.of(wire).tool_name
@@ -218,7 +215,6 @@ _O_SERIES = re.compile(r"(?:^|/)o\d").search
 
 
 def word_of(reasoning: Effort | int) -> Effort:
-    """The smallest word that covers the number."""
     if isinstance(reasoning, str):
         return reasoning
     return next((word for word, tokens in BUDGETS.items() if reasoning <= tokens), "high")
@@ -229,7 +225,6 @@ def may_reason(model: str) -> bool:
 
 
 def effort_of(reasoning: Effort | int, model: str) -> Effort:
-    """The nearest word that the model knows."""
     word = word_of(reasoning)
     if word in {"none", "minimal"}:
         if _O_SERIES(model):

@@ -36,10 +36,7 @@ def decoder(wire: CallWire, where: str = "") -> StreamDecoder:
 
 
 def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> ModelAnswer:
-    """The answer in a response body.
-
-    Raises `BadAnswer` if it is none, another `GatewayError` for an error with status 200.
-    """
+    """Raises `BadAnswer` if there is no answer, or the error that came with status 200."""
     error = body.get("error")
     if error or body.get("status") == "failed":
         raise failed(error or "The response failed.", where)

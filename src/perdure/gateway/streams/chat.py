@@ -214,10 +214,7 @@ class ChatDecoder(StreamDecoder):
 
 
 def _merge(into: Item, field: str, value: Any) -> None:
-    """Add a piece to a field: strings and lists grow, objects field by field.
-
-    Numbered objects in a list grow by number, as OpenRouter's reasoning does.
-    """
+    """Strings and lists grow, objects field by field; numbered objects in a list by number."""
     before = into.get(field)
     if isinstance(before, str) and isinstance(value, str) and field not in _FIXED:
         into[field] = before + value
@@ -250,7 +247,6 @@ def _merge_entry(entries: list[Any], entry: Any) -> None:
 # Changing it changes the ids of calls that have none from their server, in answers read again.
 _CALL_IDS = UUID("5c2ad0f4-8a1e-5d0b-9d3b-1c6f0f0f7c11")
 _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
-#: Where each kind of call says what the tool is given.
 _KEYS = {"function": "arguments", "custom": "input"}
 
 

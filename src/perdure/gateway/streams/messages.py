@@ -37,7 +37,6 @@ _FINISH: dict[Any, Finish] = {
     "tool_use": "tools",
     "refusal": "filter",
 }
-#: Where each type of delta adds to its block.
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 

@@ -26,8 +26,7 @@ class ServerEvent(msgspec.Struct, frozen=True, gc=False):
 class EventParser:
     """Takes bytes and gives events. Bytes that are no UTF-8 become U+FFFD.
 
-    `feed` raises `BadAnswer` if a line or event is over the limit; do not use the parser after
-    that.
+    `feed` raises `BadAnswer` if a line or event is over the limit; the parser is unusable then.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -68,7 +67,6 @@ class EventParser:
         return events
 
     def close(self) -> list[ServerEvent]:
-        """The event that was begun and never closed, if any."""
         if self._begun:
             line = b"".join(self._begun)
             self._begun.clear()

@@ -54,10 +54,7 @@ class StreamDecoder(ABC):
         self.done = False
 
     def feed(self, event: ServerEvent) -> list[Delta]:
-        """The deltas of an event; none for unknown types.
-
-        Raises `BadAnswer` if it cannot be read, another `GatewayError` if it reports an error.
-        """
+        """Empty for unknown types. Raises `BadAnswer`, or the error that the event reports."""
         if self.done:
             return []
         data = event.data
@@ -163,9 +160,8 @@ def message_of(wire: CallWire, body: Item) -> Message:
 
 
 def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:
-    """The answer, with its finish reason corrected by the message.
-
-    Several servers say ``stop`` when they ask for tools, and OpenAI when it refuses.
+    """Corrects the finish reason: several servers say ``stop`` when they ask for tools, and OpenAI
+    when it refuses.
     """
     if finish == "stop":
         if message.calls:
@@ -192,10 +188,8 @@ Vectors = tuple[tuple[float, ...], ...]
 
 
 def read(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
-    """The vectors in the order of the texts, and the usage.
-
-    Lists of numbers, or 32-bit floats in base64. Raises `BadAnswer` if one is missing or
-    unreadable, or if lengths differ.
+    """The vectors (numbers, or 32-bit floats in base64) in the order of the texts, and the usage.
+    Raises `BadAnswer` if one is missing or unreadable, or if lengths differ.
     """
     data = body.get("data")
     if not isinstance(data, list) or not data:

@@ -1,16 +1,14 @@
-"""What a round or a turn looks like with fewer words.
+"""Renditions: rounds and turns in fewer words.
 
-Without a model: `algorithm` makes S and C of a round and T of a turn, `merging` one text of many
-neighbours, `cutting` what is left when nothing else fits. `tools` says what a tool was asked and
-what came of it. `sentences` cuts words into units, `weighing` tells what each is worth, `binding`
-which of them bind and what must not be torn apart, `choice` takes the best, `facts` finds what must
-not be lost; `tidy` and `spelling` (with `misspellings.txt`) remove noise, in no language but their
-own (`language`). `measures` tells how much was kept.
+Without a model: `algorithm` makes S and C of a round and T of a turn, `merged_text` one text of
+many neighbours. `tool_calls` shortens calls and results. `sentences` splits text into units,
+`unit_weights` weighs them, `unit_choice` takes the best, `facts` finds what must not be lost,
+`tidy_text` removes noise.
 
-With one: `prompts` says what it is asked, `asking` finds what waits for one, `calling` calls it,
-`checks` judges what it answers.
+With one: `model_prompts` says what it is asked and checks the answer, `model_renditions` finds the
+work and calls it.
 
-`records` says what is stored, `packing` how; `sources` reads what was said, `craft` makes texts of
-it, `making` what is missing of some turns, `shelf` reads it back; `scribe` sees to it that nothing
-stays missing, `standing` tells how far it is.
+`rendition_records` says what is stored, `rendition_packing` how; `rendition_maker` makes texts,
+`rendition_store` reads them and makes what is missing; `rendition_service` does so in the
+background, `rendition_status` reports.
 """

@@ -58,8 +58,7 @@ _LONG = 12_000
 _ORDER_SHARE, _ORDER = 0.6, 150
 #: T has room for so many tokens, and for more where 5 % of the turn are more.
 _T_SHORT, _T_LONG = 40, 120
-#: Up to so many tokens of words, C says it as briefly as T would.
-_T_SAME = 80
+_T_SAME = 80  # Up to so many tokens of words, C says it as briefly as T would.
 #: Up to so many tokens of words, T is compared with C.
 _T_COMPARED = 400
 _SPEAKERS = {
@@ -96,7 +95,7 @@ def raw(messages: Sequence[Message]) -> str:
 
 
 def smooth(messages: Sequence[Message], place: str) -> str:
-    """S of a round: noise removed, tool output at a third. `place` says where the whole is."""
+    """S of a round: noise removed, tool output at a third. `place` is where the whole is."""
     return _smoothed(messages, _uses(messages), place)[0]
 
 
@@ -119,9 +118,8 @@ def both(messages: Sequence[Message], place: str) -> tuple[str, str]:
 
 
 def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
-    """T of a turn: who wanted what and what came of it, in one or two sentences.
-
-    At most 5 % of the turn's tokens, or 40; never more than its words have.
+    """T of a turn: who wanted what and what came of it, in one or two sentences. At most 5 % of the
+    turn's tokens, or 40; never more than its words have.
     """
     spoken = [list(_spoken(messages)) for messages in rounds]
     said = [each for words in spoken for each in words if each.text.strip()]
@@ -147,20 +145,18 @@ def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
 
 
 def speaker_of(message: Message) -> str:
-    """Who speaks: ``User``, ``Assistant``, ``User (Caroline)``."""
+    """``User``, ``Assistant``, ``User (Caroline)``."""
     who = "Note" if message.injected else _SPEAKERS.get(message.role, message.role)
     name = " ".join(message.name.split())[:40]
     return f"{who} ({name})" if name else who
 
 
 def _short_name(message: Message) -> str:
-    """Who speaks, where every token counts: the name alone, if there is one."""
     name = " ".join(message.name.split())[:40]
     return name if name and name.capitalize() not in _SPEAKERS.values() else speaker_of(message)
 
 
 def _smoothed(messages: Sequence[Message], uses: _Uses, place: str) -> tuple[str, int]:
-    """S of a round, and how many tokens it has: for a large one, the least that it can have."""
     counter = o200k()
     text = str(sound("\n".join(_smooth_lines(messages, uses, place))))
     whole = raw(messages)
@@ -171,10 +167,6 @@ def _smoothed(messages: Sequence[Message], uses: _Uses, place: str) -> tuple[str
 
 
 def _uses(messages: Sequence[Message]) -> _Uses:
-    """The uses of tools in a round, by the place where each is told of: message, part.
-
-    A result is told of with its call, or by itself if it has none.
-    """
     results: dict[str, tuple[int, int]] = {}
     for at, message in enumerate(messages):
         for number, part in enumerate(message.parts):
@@ -244,7 +236,6 @@ def _compact_lines(
 def _compact_words(
     messages: Sequence[Message], said: Sequence[SpeakerText], counter: Counter
 ) -> list[tuple[SpeakerText, str]]:
-    """The words of each message that has any, and what C keeps of them."""
     works = any(message.calls for message in messages)
     if works:
         # The line of its tool call says the same.
@@ -265,7 +256,6 @@ def _compact_words(
 
 
 def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
-    """What is said of a turn in which only tools were used: their names, if those are few."""
     names = [
         call.name
         for messages in rounds
@@ -278,7 +268,6 @@ def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str
 
 
 def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
-    """The words of each message that has any."""
     for message in messages:
         if message.role == "event" or message.injected:
             continue
@@ -292,7 +281,6 @@ def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
 
 
 def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter) -> int:
-    """The tokens of a turn's words, calls and results; counting ends when there are enough."""
     tokens = 0
     for messages in rounds:
         for message in messages:

@@ -62,12 +62,11 @@ _LOUD = frozenset(
 
 
 def facts(text: str) -> tuple[str, ...]:
-    """What the text names, in the order of first mention, each once, in lower case."""
+    """In the order of first mention, each once, in lower case."""
     return tuple(dict.fromkeys(fact.casefold() for fact, _ in mentions(text)))
 
 
 def mentions(text: str) -> Iterator[tuple[str, int]]:
-    """Every mention of a fact as it is written, and where it begins."""
     for found in _fact.finditer(text):
         kind = found.lastgroup
         start = found.start(kind or 0)
@@ -94,9 +93,8 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def holds(lowered: str, fact: str) -> bool:
-    """Whether a text in lower case names the fact, and not a longer word that contains it.
-
-    Looks at the first hundred places where it could be.
+    """Whether a lower-case text names the fact, and not a longer word that contains it. Checks the
+    first hundred occurrences.
     """
     at = -1
     for _ in range(_PLACES):
@@ -149,7 +147,6 @@ def _is_first(text: str, start: int) -> bool:
 
 
 def _is_technical(word: str) -> bool:
-    """A path, an identifier, a version, a hash: not a word of any language, not a bare number."""
     if word.isalpha():
         return bool(_camel(word)) or (len(word) > 1 and word.isupper())
     if word.endswith("()") or "_" in word.strip("_") or word.startswith(("--", "@")):
@@ -183,9 +180,8 @@ def _is_name(text: str, word: str, start: int) -> bool:
 
 
 def keeps(source_words: str, rendition: str) -> float | None:
-    """The share of the named entities, numbers and paths of some words that a rendition names.
-
-    Each counts once, however often it is named. None if there are none.
+    """The share of the facts in some words that a rendition names, each counted once; None if there
+    are none.
     """
     named = facts(source_words)
     if not named:
@@ -195,7 +191,7 @@ def keeps(source_words: str, rendition: str) -> float | None:
 
 
 def words_said(messages: Iterable[Message]) -> str:
-    """What users and assistants said: no tools, no reasoning, no notes of a harness, no events."""
+    """What users and assistants said: no tools, reasoning, harness notes or events."""
     return "\n".join(
         words_of(part)
         for message in messages

@@ -22,8 +22,7 @@ from perdure.history.renditions.sentences import binds, retracts, truncate
 from perdure.history.renditions.unit_choice import gist_of, names_of, value_of
 from perdure.history.renditions.unit_weights import bounded, is_idle
 
-#: With less room than that, a part says nothing.
-_LEAST = 26
+_LEAST = 26  # With less room than that, a part says nothing.
 #: From so much room on, a part that is cut names facts that are not in its sentences.
 _NAMES_FROM = 40
 #: So many of a run of neighbours are compared.
@@ -42,10 +41,8 @@ class _Item(NamedTuple):
 
 
 def merge(parts: Sequence[str], cap: int, counter: Counter) -> str:
-    """One text of at most `cap` tokens for several, in their order. Never more than they have.
-
-    A line that begins with an id (``T-50: …``) begins what is told of that turn, round or range;
-    a part may hold several. Takes time in proportion to the parts.
+    """One text of at most `cap` tokens for several, in their order. Never more than they have. A
+    line that begins with an id (``T-50: …``) begins that turn, round or range. Linear time.
     """
     seats = max(1, cap // _LEAST)
     if len(parts) > seats * _HEARD * 2:
@@ -73,7 +70,6 @@ def merge(parts: Sequence[str], cap: int, counter: Counter) -> str:
 
 
 def _items(part: str, counter: Counter) -> list[_Item]:
-    """The turns that a part tells of: lines behind an id belong to it."""
     found: list[tuple[str, list[str]]] = []
     for line in part.splitlines():
         if not line.strip():
@@ -88,7 +84,6 @@ def _items(part: str, counter: Counter) -> list[_Item]:
 
 
 def _delegates(items: list[_Item], seats: int) -> list[_Item]:
-    """The item that says most from each of so many runs of neighbours."""
     many = len(items)
     runs = (items[seat * many // seats : (seat + 1) * many // seats] for seat in range(seats))
     # Of a long run some are heard: it makes no difference which of a thousand turns is named.
@@ -97,7 +92,6 @@ def _delegates(items: list[_Item], seats: int) -> list[_Item]:
 
 
 def _delegate(run: Sequence[_Item]) -> _Item:
-    """The item that says most, or a later one that speaks of the same and says nearly as much."""
     worths = [_worth(item.text) for item in run]
     best = max(range(len(run)), key=lambda at: (worths[at], -at))
     for at in range(best + 1, len(run)):
@@ -112,7 +106,6 @@ def _delegate(run: Sequence[_Item]) -> _Item:
 
 
 def _worth(text: str) -> float:
-    """What is told in sentences is worth more than names alone, and than the use of a tool."""
     said = [line for line in text.split("\n") if _TOOL not in line]
     plain = _names.sub("", "\n".join(said))
     failed = " failed" in text
@@ -124,14 +117,12 @@ def _worth(text: str) -> float:
 
 
 def _chatter(line: str) -> bool:
-    """Whether a line is a courtesy, an announcement, or a word."""
     begin = _speaker(line)
     words = line[begin.end() :] if begin else line
     return len(words) < _LONGEST_CHATTER and (is_idle(words) or words.count(" ") < 2)
 
 
 def _told(items: list[_Item], room: int, counter: Counter) -> list[str]:
-    """Each item within its share: short ones whole, what they leave goes to the others."""
     share = _level([item.tokens for item in items], room)
     lines: list[str] = []
     for item in items:
@@ -145,7 +136,6 @@ def _told(items: list[_Item], room: int, counter: Counter) -> list[str]:
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
-    """The largest share with which all sizes, cut at it, fit into the room."""
     left = room
     ordered = sorted(sizes)
     for number, size in enumerate(ordered):
@@ -157,7 +147,6 @@ def _level(sizes: Sequence[int], room: int) -> int:
 
 
 def _shortened(text: str, room: int, counter: Counter) -> str:
-    """What a part says in less room: of each line the best, or of the best line."""
     lines = [line for line in (_names.sub("", each) for each in text.split("\n")) if line.strip()]
     if not lines or room < 4:
         return truncate(text, room, counter)

@@ -1,9 +1,8 @@
-"""What a model is asked when it is to shorten the rounds of a turn, and what it has to answer.
+"""The prompt for a model that shortens the rounds of a turn, and the checks of its answer.
 
-One call covers several rounds. The model is given what the algorithm made at S, where tool output
-stands at a third already: giving it all of that again would cost three times as much for nothing.
-Pure functions: the same rounds give the same request, byte for byte. Whoever changes what is asked
-gives `records.PROMPT` another number.
+One call covers several rounds. The model gets the algorithm's S: raw tool output would cost three
+times as much for nothing. The same rounds give the same request, byte for byte. Whoever changes the
+prompt changes `rendition_records.PROMPT`.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _SHAPE = Shape(_SCHEMA, name="renditions")
 
 
 class PromptRound(NamedTuple):
-    """A round as it is given to a model: what the algorithm made at S, and what that takes."""
+    """A round as it is given to a model: the algorithm's S, and its tokens."""
 
     round: int
     text: str
@@ -72,25 +71,23 @@ class PromptRound(NamedTuple):
 
 
 class ShortenedRound(msgspec.Struct, frozen=True):
-    """What a model made of a round."""
+    """A round as a model shortened it."""
 
     round: int
     compact: str
-    #: None: as it was.
-    smooth: str | None = None
+    smooth: str | None = None  # None: as it was.
 
 
 class ShortenedTurn(msgspec.Struct, frozen=True):
-    """What a model answered."""
+    """A model's answer."""
 
     rounds: list[ShortenedRound] = []
     turn: str | None = None
 
 
 def request(rounds: Sequence[PromptRound], *, limit: int | None, earlier: str = "") -> Request:
-    """Ask for S and C of these rounds and, with a limit of tokens, for T of their turn.
-
-    `earlier` is what happened in the turn before them, in short.
+    """Ask for S and C of these rounds and, with a limit of tokens, for T of their turn. `earlier`
+    is a short account of the turn before them.
     """
     asked = [f"Rounds {', '.join(str(each.round) for each in rounds)} of a turn."]
     asked.append("The turn is asked for." if limit else "The turn is not asked for.")
@@ -110,7 +107,7 @@ def request(rounds: Sequence[PromptRound], *, limit: int | None, earlier: str = 
 
 
 def answer(text: str) -> ShortenedTurn:
-    """What a model answered. Raises `BadAnswer` if it is not what was asked for."""
+    """Raises `BadAnswer` if it is not what was asked for."""
     start, end = text.find("{"), text.rfind("}")
     try:
         return msgspec.json.decode(text[start : end + 1], type=ShortenedTurn)
@@ -148,8 +145,7 @@ _closing_chatter = re.compile(
 _counted = re.compile(
     r"\[… [^\]\n]{0,300}\]|\(×\d+\)|\b[\d,]{1,12} (?:lines?|characters|files found)\b"
 ).sub
-#: Too short to tell a language by.
-_FEW = 40
+_FEW = 40  # Too short to tell a language by.
 
 
 def faults(
@@ -157,9 +153,9 @@ def faults(
 ) -> list[str]:
     """What is wrong with a text that should say the source's words at a level; empty if nothing.
 
-    `limit` is how many tokens it may have; without it, a generous share of the source's. Invented
-    are paths, URLs and numbers that the source does not hold; numbers up to ten may be words there.
-    Catches no false statement made of true names.
+    `limit` is in tokens; without it, a generous share of the source's. Paths, URLs and numbers that
+    the source does not hold are invented; numbers up to ten may be words there. Does not catch
+    false statements made of true names.
     """
     if not text.strip():
         return ["empty"]
@@ -195,7 +191,6 @@ def _manners(source: str, text: str) -> list[str]:
 
 
 def _holds_start(source: str, text: str) -> bool:
-    """Whether the source itself says this, with or without a speaker before it."""
     start = text.strip()[:24].casefold()
     return start in source.casefold()
 

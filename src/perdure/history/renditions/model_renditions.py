@@ -1,12 +1,12 @@
 """Renditions made by a model, where one is configured for ``compress``.
 
-What waits for a model is a row with a time (`renditions.records`). Whoever takes the rows of a turn
-writes a later time into them first: so two processes do not pay for the same work, and what a
-killed one had taken comes up again. One call makes S and C of several rounds, and T of their turn.
+Waiting work is a row with a time. A process that takes the rows of a turn first writes a later time
+into them: so two processes do not pay for the same work, and what a killed one had taken comes up
+again. One call makes S and C of several rounds, and T of their turn.
 
-What comes back is checked. What passes becomes a variant, beside the algorithm's, and is shown from
-the next epoch on. What does not is tried again, later each time, and at last given up: the
-algorithm's stays. Nothing that a model does raises an error here; `perdure renditions` tells.
+Answers are checked. A good one becomes a variant beside the algorithm's, shown from the next epoch
+on. A bad one is tried again, later each time, and at last given up: the algorithm's stays. Nothing
+that a model does raises an error here; `perdure renditions` reports it.
 """
 
 from __future__ import annotations
@@ -56,29 +56,23 @@ from perdure.storage.transaction import Transaction
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
 
-#: Whoever takes rows has so long; a call may take less. Microseconds.
-_LEASE = 600 * SECOND
-#: Rows that are due by then are taken along with others of their turn.
-_ALONG = 60 * SECOND
+_LEASE = 600 * SECOND  # Whoever takes rows has so long; a call may take less. Microseconds.
+_ALONG = 60 * SECOND  # Rows that are due by then are taken along with others of their turn.
 #: After a failure; four times as long after each further one. While a budget does not allow it.
 _BACK_OFF, _BROKE = 120 * SECOND, 300 * SECOND
 _PAGE = 64
 
-#: Seconds that a call may take.
-_DEADLINE = 300.0
+_DEADLINE = 300.0  # Seconds that a call may take.
 #: Tokens of S in one call; what is longer alone, or shorter than this, is left to the algorithm.
 _CALL, _LONGEST, _SHORTEST = 6_000, 16_000, 24
 #: T of a turn: a share of its tokens, but so many in any case.
 _TINY_SHARE, _TINY_LEAST = 0.05, 40
-#: Of what happened before, a model is shown so many tokens.
-_EARLIER = 2_000
+_EARLIER = 2_000  # Of what happened before, a model is shown so many tokens.
 
 _log = logging.getLogger(__name__)
 
 
 class _Round(msgspec.Struct):
-    """A round that a model works on."""
-
     row: Rendition
     full: tuple[Message, ...]
     smooth: str
@@ -92,7 +86,7 @@ class _Round(msgspec.Struct):
 
 
 class ModelTask(msgspec.Struct):
-    """The rows of a turn that were taken, and what came of them."""
+    """The rows of a turn that were taken, and the results."""
 
     session: str
     turn: int
@@ -101,14 +95,12 @@ class ModelTask(msgspec.Struct):
     #: By round: S and C; T; who made them.
     made: dict[int, tuple[str, str, str]] = {}
     made_tiny: tuple[str, str] | None = None
-    #: What went wrong, by round; 0 is the turn.
-    problems: dict[int, str] = {}
-    #: No budget: it is tried again without counting as a failure.
-    broke: bool = False
+    problems: dict[int, str] = {}  # What went wrong, by round; 0 is the turn.
+    broke: bool = False  # No budget: it is tried again without counting as a failure.
 
 
 class ModelRenditions:
-    """Lets models make renditions. Made only where one is configured for that."""
+    """Lets models make renditions. Made only where one is configured."""
 
     def __init__(
         self,
@@ -127,11 +119,9 @@ class ModelRenditions:
         self._tasks: dict[str, ModelTask] = {}
         self._beginning = asyncio.Lock()
         self._stopped = False
-        #: Called when there is room for more.
-        self.on_room: Wake | None = None
+        self.on_room: Wake | None = None  # Called when there is room for more.
 
     async def settle(self) -> None:
-        """Do all that is due."""
         while not self._stopped:
             await self.begin()
             if not self._running:
@@ -139,7 +129,7 @@ class ModelRenditions:
             await asyncio.wait(list(self._running.values()))
 
     async def stop(self) -> None:
-        """End calls that are under way, and give back what was taken for them."""
+        """Cancel running calls, and give back what was taken for them."""
         self._stopped = True
         tasks = list(self._running.values())
         for task in tasks:
@@ -150,7 +140,7 @@ class ModelRenditions:
                 await self._put_off(job, self._store.now())
 
     async def want(self, owned: Owned) -> None:
-        """Have a model work on what is not made by one in these turns, unless it was given up."""
+        """Queue what no model has made in these turns, unless it was given up."""
         now = self._store.now()
 
         async def body(transaction: Transaction) -> None:
@@ -170,7 +160,6 @@ class ModelRenditions:
     # Finding work -----------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin with what is due, as far as there is room."""
         async with self._beginning:
             room = self._config.concurrency - len(self._running)
             if room <= 0 or self._stopped:
@@ -189,7 +178,6 @@ class ModelRenditions:
             self.on_room()
 
     async def _due(self) -> list[str]:
-        """Turns with rows that are due, those that wait longest first."""
         now = self._store.now()
         found = dict[str, int]()
         for collection in (self._tinies, self._rows):
@@ -215,7 +203,6 @@ class ModelRenditions:
             _log.warning("what a model made of %s could not be stored: %s", key, exc)
 
     async def _take(self, key: str) -> ModelTask | None:
-        """Take the rows of a turn that are due, and those that will be soon."""
         session, _, number = key.rpartition("/")
         now = self._store.now()
         soon = all_of(where("waits", "=", 1), where("due", "<=", now + _ALONG))
@@ -241,7 +228,6 @@ class ModelRenditions:
     # Storing ----------------------------------------------------------------------------------
 
     async def _store_made(self, job: ModelTask) -> None:
-        """Add what is good to the rows; say of the rest when it is to be tried again."""
         key = turn_key(job.session, job.turn)
 
         async def body(transaction: Transaction) -> None:
@@ -286,7 +272,6 @@ class ModelRenditions:
         return Tiny(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
 
     def _again(self, job: ModelTask, row: Rendition | Tiny, round: int) -> Work:
-        """When a row is to be tried again, if at all."""
         problem = job.problems.get(round, "")
         now = self._store.now()
         if job.broke:
@@ -299,7 +284,6 @@ class ModelRenditions:
         return Work(now + _BACK_OFF * 4 ** (attempts - 1), attempts, problem)
 
     async def _put_off(self, job: ModelTask, due: int) -> None:
-        """Give rows back that were taken."""
         key = turn_key(job.session, job.turn)
 
         async def body(transaction: Transaction) -> None:
@@ -323,7 +307,6 @@ class _Caller:
         self._gateway = gateway
 
     async def work(self, job: ModelTask) -> None:
-        """Let a model shorten the rounds of a job, and keep of it what is good."""
         try:
             told = await self._maker.told(Owned(job.session, job.turn, job.turn))
             if not told:
@@ -343,7 +326,6 @@ class _Caller:
             done += batch
 
     async def _rounds(self, job: ModelTask, told: TurnMessages) -> list[_Round]:
-        """The rounds to be worked on, with what the algorithm made of them."""
         found = list[_Round]()
         for row in job.rows:
             newest = row.newest
@@ -367,7 +349,6 @@ class _Caller:
         told: TurnMessages | None,
         before: Sequence[_Round],
     ) -> None:
-        """Make one call, and keep of it what is good."""
         asked = [each.number for each in batch] + ([0] if told is not None else [])
         limit = await self._limit(told) if told is not None else None
         earlier = "\n".join(each.compact for each in before if each not in batch)
@@ -445,19 +426,16 @@ class _Caller:
 
 
 def _lacks_model(row: Rendition | Tiny) -> bool:
-    """Whether a model is to be asked: no model of today made it, none is about to, or gave up."""
     newest = row.newest
     by_model = newest is not None and newest.recipe.partition(" ")[0] == PROMPT
     return newest is not None and not by_model and not row.waits and not row.problem
 
 
 def _is_worth_it(round: _Round) -> bool:
-    """Whether a model could make it shorter, and can be asked for so much."""
     return _SHORTEST <= round.tokens <= _LONGEST
 
 
 def _batches(rounds: Sequence[_Round]) -> Iterator[list[_Round]]:
-    """Rounds that go into one call together."""
     batch, tokens = list[_Round](), 0
     for each in rounds:
         if batch and tokens + each.tokens > _CALL:

@@ -1,6 +1,5 @@
-"""Reads what was said, and makes texts of it by the algorithm, without holding up the event loop.
-
-The algorithm is loaded when something is first made: who only reads a bank does not wait for it.
+"""Makes renditions by the algorithm, without blocking the event loop. The algorithm is loaded when
+something is first made: a process that only reads does not wait for it.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ from perdure.storage.store import Store
 _HEAVY = 4_096
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
 _SWITCH = 0.0005
-#: Tokens of a turn at T that is merely cut.
-_TINY = 40
+_TINY = 40  # Tokens of a turn at T that is merely cut.
 
 _log = logging.getLogger(__name__)
 
@@ -48,19 +46,17 @@ R = TypeVar("R")
 
 
 class TurnMessages(msgspec.Struct, frozen=True, gc=False):
-    """What was said in a turn, round by round."""
+    """The messages of a turn, round by round."""
 
     number: int
     rounds: dict[int, tuple[Message, ...]]
-    #: Where each round begins: the number of a piece.
-    begins: dict[int, int]
+    begins: dict[int, int]  # Where each round begins: the number of a piece.
 
     @property
     def messages(self) -> int:
         return sum(map(len, self.rounds.values()))
 
     def is_complete(self, round: int) -> bool:
-        """Whether nothing more is expected in a round: its calls are answered, or another began."""
         if round < max(self.rounds):
             return True
         mark = mark_of(1, self.rounds[round])
@@ -74,7 +70,7 @@ class TurnMessages(msgspec.Struct, frozen=True, gc=False):
 
 
 class RenditionMaker:
-    """Reads what was said, and makes texts of it; stores nothing."""
+    """Makes texts by the algorithm; stores nothing."""
 
     def __init__(
         self,
@@ -96,17 +92,14 @@ class RenditionMaker:
         return self._counts.counter
 
     async def variant(self, messages: tuple[Message, ...], place: RoundId) -> Variant:
-        """S and C of a round, made by the algorithm."""
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
 
     async def tiny(self, rounds: Iterable[tuple[Message, ...]]) -> TinyVariant:
-        """T of a turn, made by the algorithm."""
         full = [await self.full(messages) for messages in rounds]
         return await self._worked(sum(map(_weight, full)), lambda: _tiny_of(full, self.counter))
 
     async def tokens(self, messages: tuple[Message, ...]) -> int:
-        """What a round takes raw."""
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
 
@@ -122,9 +115,8 @@ class RenditionMaker:
         return work()
 
     async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[TurnMessages]:
-        """What was said in these turns; those that are forgotten are left out.
-
-        Of a single turn, only from this round on, which begins in this piece.
+        """The messages of these turns without forgotten ones. Of a single turn, only from this
+        round on, which begins in this piece.
         """
         if piece:
             prefix = turn_prefix(owned.session, owned.first)
@@ -147,9 +139,8 @@ class RenditionMaker:
         return found
 
     async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        """The messages with the words put back that lie in the artifact store; no pictures.
-
-        Where an artifact is missing, its reference stays.
+        """With the text that is in the artifact store; no media. A missing artifact stays a
+        reference.
         """
         return tuple([await self._with_words(message) for message in messages])
 
@@ -176,9 +167,8 @@ class RenditionMaker:
 
 
 class _Sharing:
-    """While threads of ours work, others get the interpreter ten times as often.
-
-    Whoever waits for it otherwise waits 5 ms each time, and an append waits several times.
+    """While our threads work, others get the interpreter ten times as often: each wait is otherwise
+    5 ms, and an append waits several times.
     """
 
     def __init__(self) -> None:
@@ -220,7 +210,7 @@ def _variant_of(full: tuple[Message, ...], place: RoundId, counter: Counter) -> 
 def packed_variant(
     full: tuple[Message, ...], smooth: str, compact: str, counter: Counter, recipe: str
 ) -> Variant:
-    """The variant that holds these texts of a round. They have to be `packing.clean`."""
+    """The texts have to be `clean`."""
     return Variant(
         rendition_packing.pack(smooth, compact, rendition_packing.ground(full)),
         counter.count(escape(smooth)),
@@ -243,7 +233,6 @@ def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVaria
 
 
 def _weight(messages: Iterable[Message]) -> int:
-    """About how many characters there are to work on."""
     total = 0
     for message in messages:
         for part in message.parts:
@@ -260,7 +249,6 @@ _TURN = attrgetter("turn")
 
 
 def _has_words_outside(part: Part) -> bool:
-    """Whether words of the part lie in the artifact store."""
     if isinstance(part, ToolResult):
         return any(isinstance(inner, ArtifactPointer) for inner in part.content)
     return isinstance(part, ArtifactPointer) or (

@@ -1,11 +1,8 @@
 """How S and C of a round are stored: together, with the words of the round as dictionary.
 
-Both are made of the round's own words, so next to nothing has to be said twice: on coding
-transcripts they take 0.05 bytes for each byte of the round, where compressed by themselves they
-would take 0.2. What is too short for that is stored as it is.
-
-Reading them needs the round. If its words are not what they were, `unpack` raises: a rendition can
-be made again.
+On coding transcripts they take 0.05 bytes for each byte of the round, where compressed by
+themselves they would take 0.2. Very short ones are stored as they are. Reading needs the round; if
+its words have changed, `unpack` raises, and the rendition can be made again.
 """
 
 from __future__ import annotations
@@ -24,17 +21,14 @@ _SHORT = 24
 _LEVEL = 6
 _MAGICLESS = zstandard.FORMAT_ZSTD1_MAGICLESS
 _MOST = 64 * 1024 * 1024
-#: Between S and C; no text holds it (`clean`).
-_BETWEEN = b"\x00"
+_BETWEEN = b"\x00"  # Between S and C; no text holds it (`clean`).
 #: Renditions say these where the round does not.
 _PHRASES = b" was called and failed: was called: tool \xe2\x86\x92 lines, in all: Assistant: User: "
 
 
 def ground(messages: Iterable[Message]) -> bytes:
-    """The words of a round that its renditions are compressed against.
-
-    Part of what is stored: changing it in any way makes stored renditions unreadable. A better one
-    gets a form of its own (see `_AGAINST_GROUND`).
+    """The words of a round that its renditions are compressed against. Changing this makes stored
+    renditions unreadable: a better one gets a form of its own (see `_AGAINST_GROUND`).
     """
     return _PHRASES + str(sound("\n".join(_lines(messages)))).encode()
 
@@ -60,7 +54,7 @@ def _lines(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def clean(text: str) -> str:
-    """The text as it can be packed: without NUL and half surrogate pairs."""
+    """Without NUL and half surrogate pairs, so that it can be packed."""
     return str(sound(text)).replace("\x00", "\ufffd")
 
 

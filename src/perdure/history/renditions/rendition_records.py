@@ -1,14 +1,13 @@
-"""What is stored of renditions: a row for each round with its S and C, for each turn with its T.
+"""The records of renditions: a row for each round with its S and C, for each turn with its T.
 
-A row holds *variants*, the newest last: what the algorithm made, what a model made later, what was
-made of a round before more was said in it. A variant is never changed or taken away, so an epoch
-can name the one that it showed by its place in the row, and show the same words years later.
+A row holds *variants*, the newest last: the algorithm's, later a model's, those made before more
+was said in the round. A variant is never changed or removed, so an epoch can name the one that it
+showed by its place in the row, and show the same words years later.
 
-The rows of a turn lie in the session that owns the turn. A fork that shares only a part of a turn
-has variants of its own in them: each says how many messages it is made from.
+The rows of a turn belong to the session that owns the turn. A fork that shares only a part of a
+turn has variants of its own in them: each says how many messages it is made from.
 
-A row also says whether a model is still to work on it, and when: whoever looks for work reads a
-partial index that holds only such rows.
+A row also says whether and when a model is to work on it; a partial index holds only such rows.
 
 Keys: ``planner/auth/00000183.00000004`` for a round, ``planner/auth/00000183`` for a turn.
 """
@@ -29,13 +28,11 @@ from perdure.storage.rows import Index
 #: used until it is shown the next time.
 Status = Literal["pending", "stale", "failed", "given up", "done"]
 
-#: Recipes of models begin like this; those of the algorithm do not.
-BY_MODEL = "m"
+BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do not.
 #: What recipes of models begin with today: the version of `renditions.prompts`. What was made by
 #: another is stale.
 PROMPT = f"{BY_MODEL}1"
-#: A manifest names a variant in one byte.
-MOST_VARIANTS = 255
+MOST_VARIANTS = 255  # A manifest names a variant in one byte.
 
 V = TypeVar("V", "Variant", "TinyVariant")
 _DUE = Index(("due",), where=(("waits", 1),))
@@ -44,13 +41,11 @@ _DUE = Index(("due",), where=(("waits", 1),))
 class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """S and C of a round."""
 
-    #: See `renditions.packing`. Empty if its words are forgotten.
-    packed: bytes
+    packed: bytes  # See `renditions.packing`. Empty if its words are forgotten.
     #: In o200k tokens, escaped as a prompt would carry them.
     smooth: int
     compact: int
-    #: Made from so many messages of the round: its first ones.
-    messages: int
+    messages: int  # Made from so many messages of the round: its first ones.
     #: Who made it, by which version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
     recipe: str
 
@@ -66,10 +61,9 @@ class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a model has still to do, and what came of it so far."""
+    """What a model has still to do, and how that went so far."""
 
-    #: When it is to be tried, in microseconds; None if nothing is to do.
-    due: int | None = None
+    due: int | None = None  # When it is to be tried, in microseconds; None if nothing is to do.
     #: How often it failed, and with what at last.
     attempts: int = 0
     problem: str = ""
@@ -96,12 +90,10 @@ class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return int(self.id[-8:])
 
     def best(self, messages: int) -> int | None:
-        """Which variant to use for so many messages: the newest made from them."""
         return _best(self.variants, messages)
 
     @property
     def newest(self) -> Variant | None:
-        """The newest of those that are made from the most messages."""
         return _newest(self.variants)
 
 
@@ -137,7 +129,6 @@ def work_of(row: Rendition | Tiny) -> Work:
 
 
 def working(row: Rendition, work: Work) -> Rendition:
-    """The row with what a model has still to do."""
     return Rendition(
         row.id, row.variants, work.due, int(work.due is not None), work.attempts, work.problem
     )
@@ -150,10 +141,8 @@ def working_tiny(row: Tiny, work: Work) -> Tiny:
 
 
 def status_of(row: Rendition | Tiny, *, recipe: str, prompt: str | None) -> Status:
-    """How a row stands.
-
-    `recipe` is the algorithm's of today; `prompt` what recipes of models begin with today, None if
-    none is asked: what a model made then is as good as any.
+    """`recipe` is the algorithm's current one; `prompt` the current beginning of models' recipes,
+    None if no model is asked: then any model's variant counts as current.
     """
     if row.waits:
         return "failed" if row.attempts else "pending"
@@ -164,7 +153,6 @@ def status_of(row: Rendition | Tiny, *, recipe: str, prompt: str | None) -> Stat
 
 
 def is_stale(made_by: str, *, recipe: str, prompt: str | None) -> bool:
-    """Whether a newer recipe would make something else."""
     if made_by.startswith(BY_MODEL):
         return prompt is not None and made_by.partition(" ")[0] != prompt
     return made_by != recipe

@@ -1,10 +1,8 @@
-"""The scribe: sees to it that every round has its S and C, and every turn its T.
+"""Makes S and C of every round and T of every turn.
 
-Renditions are made in the background, when nothing is being written; the marks of the log tell of
-what a killed process left undone. Nobody has to wait for that: `sizes`, `tinies` and `texts` make
-at once what is not there. So a row that is missing is only one that nobody has asked for yet.
-
-What a model could make better waits as a row until its turn comes: see `model_renditions`.
+Renditions are made in the background, when nothing is being written; marks of the log tell what a
+killed process left undone. Nobody waits for that: `sizes`, `tinies` and `texts` make what is
+missing at once. What a model could make better waits as a row: see `model_renditions`.
 """
 
 from __future__ import annotations
@@ -58,18 +56,15 @@ __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 _ROWS, _BATCH = 256, 24
 #: A round of an open turn waits so long for the others of its turn before a model is asked.
 _GATHER = 60 * SECOND
-#: Seconds of work when the bank is closed; the mark tells of the rest.
-_LAST_MOMENT = 0.25
-#: Seconds between two looks for what others left to models, or what failed.
-_POLL = 30.0
+_LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
+_POLL = 30.0  # Seconds between two looks for what others left to models, or what failed.
 
 _log = logging.getLogger(__name__)
 
 
 class RenditionService:
-    """Makes renditions for one bank. The log tells it what to work on: `note`, `missed`.
-
-    `gateway` gives the way to models, when it is first needed; None if there is none.
+    """Makes renditions for one bank. `gateway` is called when a model is first needed; None if
+    there is none.
     """
 
     def __init__(  # noqa: PLR0917 (the rooms that it works in)
@@ -104,18 +99,16 @@ class RenditionService:
         self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
-        """Begin to ask models, if any are configured; also for what was left in the bank."""
         if self.uses_models and self._wake_models is _nothing:
             self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
 
     @property
     def uses_models(self) -> bool:
-        """Whether a model is asked for renditions."""
         return self._config.model and self._gateway is not None
 
     @functools.cached_property
     def models(self) -> ModelRenditions:
-        """What models make. Only if `uses_models`; loaded when first needed."""
+        """Only if `uses_models`; loaded when first needed."""
         from perdure.history.renditions.model_renditions import ModelRenditions
 
         assert self._gateway is not None  # noqa: S101 (for the type checker)
@@ -131,20 +124,16 @@ class RenditionService:
 
     @property
     def _prompt(self) -> str | None:
-        """What recipes of models begin with today; None if none is asked."""
+        """The current beginning of models' recipes; None if no model is asked."""
         return PROMPT if self.uses_models else None
 
-    # In the background -------------------------------------------------------------------------
-
     def note(self, written: Written) -> None:
-        """Note that messages were added to turns."""
         if written.bulk:
             self._missed_bulk(written.session, written.first, written.last)
         else:
             self.missed(written.session, written.first, written.last)
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Note that messages were added to these turns of a session's own."""
         _, turns = self._noted.setdefault(record.id, (record, set()))
         turns.update(range(first, last + 1))
         # A turn that was open is closed by the next one.
@@ -154,16 +143,14 @@ class RenditionService:
         self._wake()
 
     def _missed_bulk(self, record: SessionRecord, first: int, last: int) -> None:
-        """Note that many turns were written at once: by an importer.
-
-        They are made last, and no model is asked for them: a history of years would cost a fortune.
+        """Turns of an importer are made last, and no model is asked for them: a history of years
+        would cost a fortune.
         """
         _, begun, end = self._bulk.get(record.id, (record, first, last))
         self._bulk[record.id] = record, min(begun, first), max(end, last)
         self._wake()
 
     async def work(self, go_on: GoOn) -> bool:
-        """Make what is missing of the turns that were noted, for as long as `go_on` says so."""
         is_first = not self._noted
         await self._work_on_noted(go_on)
         while self._bulk and (is_first or go_on()):
@@ -172,7 +159,6 @@ class RenditionService:
         return bool(self._noted or self._bulk)
 
     async def _work_on_bulk(self, go_on: GoOn) -> None:
-        """Make some of the turns that came at once."""
         name, (record, first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
         many = 1 if name in self._damaged else _BATCH
@@ -226,7 +212,6 @@ class RenditionService:
     async def _make_noted(
         self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
-        """Make renditions of these turns; returns those of which nothing is left to do."""
         first, last = run
         wish = self._wish()
         if (session, first) in self._open:
@@ -256,17 +241,15 @@ class RenditionService:
         return MakeRequest(tiny=True, due=now, due_open=now + _GATHER)
 
     async def settle(self) -> None:
-        """Make everything that is noted, and let models make what is due. Not what failed."""
+        """Make everything queued, and let models make what is due. Not what failed."""
         await self._jobs.settle_idle("making renditions")
         if self.uses_models:
             await self.models.settle()
 
     async def stop(self) -> None:
-        """End. What is not done is found again: by its mark, or by its row."""
+        """What is not done is found again: by its mark, or by its row."""
         if "models" in self.__dict__:
             await self.models.stop()
-
-    # On demand ---------------------------------------------------------------------------------
 
     async def sizes(
         self,
@@ -276,9 +259,8 @@ class RenditionService:
         last: RoundId,
         progress: Progress | None = None,
     ) -> list[RoundSizes]:
-        """What the rounds from `first` to `last` of a session's line take, in their order.
-
-        Whatever is missing is made now. Turns that are undone or forgotten are left out.
+        """The sizes of the rounds from `first` to `last` of a session's line, in order. Makes what
+        is missing. Leaves out undone and forgotten turns.
         """
         found = list[RoundSizes]()
         wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
@@ -289,9 +271,8 @@ class RenditionService:
     async def tinies(
         self, record: SessionRecord, head: Head, turns: Iterable[int]
     ) -> dict[int, TinySize]:
-        """What these turns take at T; whatever is missing is made now.
-
-        Turns that are undone or forgotten are left out.
+        """The sizes of these turns at T. Makes what is missing. Leaves out undone and forgotten
+        turns.
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
         found = dict[int, TinySize]()
@@ -325,20 +306,16 @@ class RenditionService:
         wanted: Sequence[RoundAtLevel],
         rows: Mapping[str, Rendition | None] | None = None,
     ) -> list[str]:
-        """The words of rounds at R, S or C: see `RenditionStore.texts`."""
         return await self._renditions.texts(record, head, wanted, rows)
 
     async def tiny_texts(
         self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
     ) -> list[str]:
-        """The words of turns at T, by turn and variant: see `RenditionStore.tiny_texts`."""
         return await self._renditions.tiny_texts(record, head, wanted)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
-        """Make whatever is missing of a session's own turns; returns how many turns were looked at.
-
-        Finds also what nobody noted: turns that were imported, or lost their rows. Gives way to
-        whoever appends meanwhile.
+        """Make whatever is missing of a session's own turns; returns how many turns were checked.
+        Finds also imported turns and lost rows. Gives way to writers.
         """
         head = await self._heads.get(record.id)
         if head is None:
@@ -354,7 +331,6 @@ class RenditionService:
         return len(turns)
 
     def could_be_better(self, made: RoundSizes) -> bool:
-        """Whether `refresh` would do something for a round."""
         if made.recipe.startswith(BY_MODEL):
             return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
         from perdure.history.renditions import algorithm
@@ -362,10 +338,9 @@ class RenditionService:
         return self.uses_models or made.recipe != algorithm.RECIPE
 
     async def refresh(self, record: SessionRecord, head: Head, places: Iterable[RoundId]) -> int:
-        """Make again what an older recipe made of these rounds; returns how many are new.
-
-        Called at an epoch, for what it is about to show: so a new recipe costs nothing for what is
-        never shown. A model is asked for what has none of a model's yet; that shows at a later one.
+        """Make again what an older recipe made of these rounds; returns how many are new. Called at
+        an epoch, for what it is about to show: so a new recipe costs nothing for the rest. Models
+        are asked for what has no model's variant yet; that shows at a later epoch.
         """
         wanted = {place.turn for place in places if not head.is_undone(place.turn)}
         numbers = sorted(number for number in wanted if 0 < number <= head.turn)
@@ -388,12 +363,9 @@ class RenditionService:
         return done
 
     async def status(self, session: str | None = None) -> list[RenditionStatus]:
-        """How the renditions of a session, or of all, stand."""
         from perdure.history.renditions.rendition_status import rendition_status
 
         return await rendition_status(self._store, session, self._prompt)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _walk(
         self,
@@ -403,7 +375,6 @@ class RenditionService:
         wish: MakeRequest,
         progress: Progress | None,
     ) -> AsyncIterator[list[RoundSizes]]:
-        """What the rounds of these turns take, some turns at a time, oldest first."""
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)
         for stretch in await self._renditions.stretches(record, head, numbers):
@@ -422,5 +393,4 @@ class RenditionService:
                 yield [made for number in live for made in known.get(number, ())]
 
 
-def _nothing() -> None:
-    """Wakes nobody."""
+def _nothing() -> None: ...

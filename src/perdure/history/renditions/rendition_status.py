@@ -1,4 +1,4 @@
-"""How the renditions of a session stand: what waits, what failed, who made them, what they take."""
+"""The status of a session's renditions: what waits, what failed, who made them, what they take."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAGE = 500
 
 
 class LevelSize(msgspec.Struct, frozen=True):
-    """What rounds, or turns, take at a level, compared with what the same ones take raw."""
+    """The tokens of rounds, or turns, at a level, and those of the same ones raw."""
 
     tokens: int = 0
     raw: int = 0
@@ -41,7 +41,7 @@ class LevelSize(msgspec.Struct, frozen=True):
 
 
 class RenditionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the renditions of one session's own turns stand. Rounds and turns count alike."""
+    """The renditions of one session's own turns. Rounds and turns count alike."""
 
     session: str
     rounds: int
@@ -58,10 +58,8 @@ class RenditionStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: Who made what is used now.
     by_algorithm: int = 0
     by_model: int = 0
-    #: By S, C and T.
-    levels: dict[str, LevelSize] = {}
-    #: What failed with, the most frequent first.
-    problems: dict[str, int] = {}
+    levels: dict[str, LevelSize] = {}  # By S, C and T.
+    problems: dict[str, int] = {}  # What failed with, the most frequent first.
     #: Model calls, and what they cost in picodollars: None if that is not known of all.
     calls: int = 0
     cost: int | None = 0
@@ -70,7 +68,7 @@ class RenditionStatus(msgspec.Struct, frozen=True, kw_only=True):
 async def rendition_status(
     store: Store, session: str | None, prompt: str | None
 ) -> list[RenditionStatus]:
-    """Of one session, or of all that have turns. `prompt`: see `records.status_of`."""
+    """Of one session, or of all that have turns. `prompt`: see `status_of`."""
     records = store.collection(SessionRecord)
     if session is not None:
         found = await records.get(session)
@@ -122,8 +120,6 @@ async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> 
 
 
 class _Tally:
-    """Adds rows up."""
-
     def __init__(self, prompt: str | None) -> None:
         self._prompt = prompt
         self.counts: dict[Status, int] = {}
@@ -159,7 +155,6 @@ async def _all(collection: Collection[T], session: str) -> list[T]:
 
 
 async def _spent(store: Store, session: str) -> tuple[int, int | None]:
-    """Calls for a session's renditions, and what they cost."""
     finder: QueryBuilder[Outcome] = store.collection(Outcome).query().where("session", "=", session)
     outcomes = [each for each in await finder.values() if each.task == TASK]
     costs = [each.cost for each in outcomes]

@@ -1,10 +1,9 @@
-"""What is stored of renditions, for the turns that a session sees; what is missing is made.
+"""Reads the renditions of the turns that a session sees, through its ancestors' logs; makes what is
+missing.
 
-A session's line runs through the logs of its ancestors (`history.lines`), and so do its renditions.
-
-What a transaction stores is made from pieces that were read after the turn's count, and it commits
-only if that count is still the same. Forgetting a turn deletes its count before its content, and
-again afterwards: so nothing that was made from a turn is stored once it is forgotten.
+A transaction stores what was made from pieces read after the turn's count, and commits only if that
+count is unchanged. Forgetting a turn deletes its count before its content, and again afterwards: so
+nothing made from a turn is stored once it is forgotten.
 """
 
 from __future__ import annotations
@@ -49,14 +48,13 @@ T = TypeVar("T")
 _READ, KEYS_AT_ONCE = 16, 512
 #: Turns that are as near to each other are read with those between them.
 _APART = 8
-#: Turns in front of a fork that its parent may still have added to.
-_NEAR = 20
+_NEAR = 20  # Turns in front of a fork that its parent may still have added to.
 
 _log = logging.getLogger(__name__)
 
 
 class RoundSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a round takes at R, S and C, in tokens, and which variant of its renditions that is."""
+    """A round's tokens at R, S and C, and the variant they are of."""
 
     place: RoundId
     raw: int
@@ -67,7 +65,7 @@ class RoundSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TinySize(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a turn takes at T, and which variant that is."""
+    """A turn's tokens at T, and the variant they are of."""
 
     tokens: int
     variant: int
@@ -76,36 +74,32 @@ class TinySize(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class MakeRequest(NamedTuple):
     """What is to be made."""
 
-    #: Also of rounds in which more is expected.
-    incomplete: bool = False
+    incomplete: bool = False  # Also of rounds in which more is expected.
     #: T of turns: of those that are closed, or of all.
     tiny: bool = False
     open_tiny: bool = False
-    #: Once more, where an older recipe made it.
-    stale: bool = False
+    stale: bool = False  # Once more, where an older recipe made it.
     #: When a model is to work on what is new, in microseconds: of closed turns, of open ones.
     due: int | None = None
     due_open: int | None = None
-    #: Slowly, while somebody appends.
-    polite: bool = False
+    polite: bool = False  # Slowly, while somebody appends.
     #: The first round of interest, if only one turn is looked at, and the piece that it begins in.
     round: int = 1
     piece: int = 0
 
 
 class TurnRenditions(msgspec.Struct, frozen=True, gc=False):
-    """A turn, and what there is of it now."""
+    """A turn, and its renditions now."""
 
     told: TurnMessages
     closed: bool
     rounds: list[RoundSizes]
     tiny: TinySize | None
-    #: Something of it was left for later, since others were to go first.
-    left: bool = False
+    left: bool = False  # Something of it was left for later, since others were to go first.
 
 
 class RoundAtLevel(NamedTuple):
-    """A round's words: at which level, and in which variant of its renditions."""
+    """A round at a level, in a variant of its renditions."""
 
     place: RoundId
     level: Level
@@ -113,7 +107,7 @@ class RoundAtLevel(NamedTuple):
 
 
 class LineStretch(msgspec.Struct, frozen=True):
-    """Turns of a line in one log, and the first of them that has to be read to know it."""
+    """Turns of a line in one log, and the first of them that has to be read again."""
 
     owned: Owned
     doubtful: int
@@ -137,10 +131,8 @@ class RenditionStore:
         wanted: Sequence[RoundAtLevel],
         rows: Mapping[str, Rendition | None] | None = None,
     ) -> list[str]:
-        """The words of rounds at R, S or C, not escaped; empty for those that are forgotten.
-
-        What cannot be read any more is made anew by the algorithm of today. `rows` are those that
-        have been read just now, by key.
+        """The words of rounds at R, S or C, not escaped; empty for forgotten ones. What cannot be
+        read any more is made anew by the current algorithm. `rows` are those read just now, by key.
         """
         found = dict[RoundAtLevel, str]()
         turns = sorted({each.place.turn for each in wanted})
@@ -155,7 +147,7 @@ class RenditionStore:
     async def tiny_texts(
         self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
     ) -> list[str]:
-        """The words of turns at T, by turn and variant; empty for those that are forgotten."""
+        """The words of turns at T, by turn and variant; empty for forgotten ones."""
         found = dict[tuple[int, int], str]()
         turns = sorted({turn for turn, _ in wanted})
         for owned in _owned(record, head, turns):
@@ -173,7 +165,6 @@ class RenditionStore:
         return [found.get(each, "") for each in wanted]
 
     async def known(self, owned: Owned, doubtful: int) -> dict[int, list[RoundSizes]]:
-        """The turns of which all is there, in front of the first doubtful one."""
         session, found = owned.session, dict[int, list[RoundSizes]]()
         last = min(owned.last, doubtful - 1)
         if owned.first > last:
@@ -197,7 +188,6 @@ class RenditionStore:
         return found
 
     async def rows_of(self, owned: Owned) -> list[Rendition]:
-        """The rows of the rounds of these turns."""
         found, prefix = list[Rendition](), f"{owned.session}/"
         start, end = (f"{prefix}{numbered(n)}" for n in (owned.first, owned.last + 1))
         while True:
@@ -210,10 +200,9 @@ class RenditionStore:
     async def stretches(
         self, record: SessionRecord, head: Head, numbers: Sequence[int]
     ) -> list[LineStretch]:
-        """Whose logs hold these turns, and from where on their rows cannot be trusted.
-
-        Messages may have been added that nobody has counted yet: a mark tells from where on. And a
-        fork does not see what was added to its parent's last turns later.
+        """Whose logs hold these turns, and from where on their rows cannot be trusted: messages may
+        have been added that are not counted yet (a mark says from where on), and a fork does not
+        see what was added to its parent's last turns later.
         """
         found = list[LineStretch]()
         if not numbers:
@@ -227,8 +216,6 @@ class RenditionStore:
                 end = next(s.turn for s in record.line if s.turn >= owned.last)
                 found.append(LineStretch(owned, min(doubtful, end - _NEAR + 1)))
         return found
-
-    # ------------------------------------------------------------------------------------------
 
     async def _texts_of(
         self, owned: Owned, wanted: Sequence[RoundAtLevel], known: Mapping[str, Rendition | None]
@@ -270,8 +257,6 @@ class RenditionStore:
                 _log.warning("%s is made anew: %s", place, exc)
         return rendition_packing.unpack((await self._maker.variant(full, place)).packed, ground)
 
-    # Making -----------------------------------------------------------------------------------
-
     async def make(
         self,
         owned: Owned,
@@ -279,11 +264,9 @@ class RenditionStore:
         wish: MakeRequest,
         go_on: Callable[[], bool] = lambda: True,
     ) -> list[TurnRenditions]:
-        """Make what is missing of these turns, and store it; returns all there is then.
-
-        Once `go_on` says no, what is made is stored, and the rest is left; one thing is made in any
-        case. Turns that are forgotten are not among the results. Raises `Corrupted` if a piece of
-        the log is damaged.
+        """Make what is missing of these turns, store it, and return all renditions. Once `go_on`
+        says no, the rest is left; one thing is made in any case. Leaves out forgotten turns. Raises
+        `Corrupted` if a piece of the log is damaged.
         """
         made = _Made()
         for counted in (False, True):
@@ -324,13 +307,10 @@ class _Made(msgspec.Struct):
     variants: dict[tuple[RoundId, int], Variant] = {}
     tinies: dict[tuple[int, int], TinyVariant] = {}
     tokens: dict[tuple[RoundId, int], int] = {}
-    #: Counting was tried.
-    counted: bool = False
+    counted: bool = False  # Counting was tried.
 
 
 class _Batch:
-    """Rows of some turns, as a transaction finds and leaves them."""
-
     def __init__(
         self, maker: RenditionMaker, session: str, head: Head, wish: MakeRequest, made: _Made
     ) -> None:
@@ -415,7 +395,6 @@ class _Batch:
         return TinySize(row.variants[at].tokens, at)
 
     def _is_worn(self, go_on: Callable[[], bool]) -> bool:
-        """Whether to stop: something was made, and others are to go first."""
         return bool(self._made.variants or self._made.tinies) and not go_on()
 
     def _is_old(self, recipe: str) -> bool:

@@ -25,8 +25,7 @@ class Unit(NamedTuple):
 
     text: str
     kind: Kind
-    #: Which paragraph or list it belongs to.
-    paragraph: int
+    paragraph: int  # Which paragraph or list it belongs to.
 
 
 _fence = re.compile(r" {0,12}(`{3,}|~{3,})").match
@@ -49,17 +48,15 @@ _ABBREVIATIONS = frozenset(
 _months = re.compile(
     r"Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez|Uhr|Etage|Stock|Klasse|Kapitel"
 ).match
-#: A line this long was broken by a margin, not by a thought.
-_FULL_LINE = 56
+_FULL_LINE = 56  # A line this long was broken by a margin, not by a thought.
 
 
 def sentences(text: str) -> list[str]:
-    """The texts of the units."""
     return [unit.text for unit in units(text)]
 
 
 def units(text: str) -> list[Unit]:
-    """The units of a text, in order. Blank lines and lines that only decorate are in none."""
+    """In order. Blank lines and lines that only decorate are in none."""
     found: list[Unit] = []
     for number, (kind, block) in enumerate(_blocks(text)):
         if kind in {"code", "heading", "row"}:
@@ -70,7 +67,6 @@ def units(text: str) -> list[Unit]:
 
 
 def split(paragraph: str) -> list[str]:
-    """The sentences of one paragraph, without the blanks between them."""
     hidden = [found.span() for found in _code.finditer(paragraph)] if "`" in paragraph else []
     pieces: list[str] = []
     start = at = 0
@@ -93,7 +89,6 @@ def split(paragraph: str) -> list[str]:
 
 
 def _ends(text: str, start: int, dot: int, end: int) -> bool:
-    """Whether a sentence ends with this dot."""
     behind = text[end : end + 8].lstrip()
     if not behind or behind[0].islower():
         return not behind
@@ -113,7 +108,6 @@ def _ends(text: str, start: int, dot: int, end: int) -> bool:
 
 
 def _blocks(text: str) -> Iterator[tuple[Kind, str]]:
-    """Code, and paragraphs whose lines are joined."""
     fence = ""
     held: list[str] = []
     kind: Kind = "sentence"
@@ -161,15 +155,12 @@ def _kind(line: str) -> Kind | None:
     return "heading" if line.lstrip()[0] in "#*" and _heading(line) else "sentence"
 
 
-#: No token of o200k is longer.
-_LONGEST_TOKEN = 128
+_LONGEST_TOKEN = 128  # No token of o200k is longer.
 
 
 def truncate(text: str, cap: int, counter: Counter) -> str:
-    """The beginning of a text, at most `cap` tokens of it, cut between words where there are any.
-
-    What is cut off is marked by an ellipsis, if there is room for one. Takes time in proportion to
-    the cap, not to the text.
+    """The beginning of a text, at most `cap` tokens, cut between words where there are any, marked
+    by an ellipsis if there is room. Takes time in proportion to the cap, not to the text.
     """
     if cap <= 0:
         return ""
@@ -266,7 +257,7 @@ _SHORT_ANSWER = 32
 
 
 def binds(text: str) -> int:
-    """How much it binds: how many words tell of a constraint, a decision, a reason, a failure."""
+    """How many words tell of a constraint, a decision, a reason, a failure."""
     lowered = text.lower()
     words = set(_words(lowered))
     many = len(_BIND & words)
@@ -276,7 +267,6 @@ def binds(text: str) -> int:
 
 
 def decides(text: str) -> bool:
-    """Whether the sentence gives a verdict."""
     return not _VERDICT.isdisjoint(_words(text.lower()))
 
 
@@ -296,7 +286,6 @@ def leans(text: str) -> bool:
 
 
 def retracts(text: str) -> bool:
-    """Whether the text takes back something that was said before."""
     return _retracts(text) is not None
 
 
@@ -306,9 +295,8 @@ def opens(text: str) -> bool:
 
 
 def clauses(sentence: str, *, fine: bool) -> list[str]:
-    """The parts of a long sentence that are each true without the others; mostly, all of it.
-
-    The items of a list that is written as a sentence always are (``1. do this, 2. do that``).
+    """The parts of a long sentence that are each true without the others; mostly, all of it. Items
+    of a list written as a sentence always are (``1. do this, 2. do that``).
     """
     if len(sentence) < _LONG_SENTENCE:
         return [sentence]
@@ -329,9 +317,8 @@ def clauses(sentence: str, *, fine: bool) -> list[str]:
 
 
 def cut(sentence: str, room: int, counter: Counter) -> str:
-    """The beginning of a sentence and, if its meaning turns behind that, the place where it does.
-
-    Ends with an ellipsis where something is left out. At most `room` tokens.
+    """The beginning of a sentence, in at most `room` tokens, and the place where its meaning turns,
+    if it does. Ends with an ellipsis where something is left out.
     """
     head = truncate(sentence, room, counter)
     if head == sentence or not head:
@@ -352,7 +339,6 @@ def cut(sentence: str, room: int, counter: Counter) -> str:
 
 
 def _at_break(head: str, quarters: int = 1) -> str:
-    """A cut sentence, ended where a clause ends, if that is within so many quarters of it."""
     if not head.endswith("…"):
         return head
     at = max((found.start() for found in _break.finditer(head)), default=0)

@@ -34,7 +34,6 @@ _rule = re.compile(r"^[ \t]*(?:[-=*_~#+]{4,}|[─━═]{3,})[ \t]*\n?", re.MULT
 
 
 def outside(text: str, change: Callable[[str], str]) -> str:
-    """The text, with what is not protected changed."""
     pieces: list[str] = []
     at = 0
     for found in protected.finditer(text):
@@ -50,7 +49,7 @@ def outside(text: str, change: Callable[[str], str]) -> str:
 
 
 def tidied(text: str) -> str:
-    """The text without noise. Tidying again changes nothing that a reader would see."""
+    """Tidying again changes nothing that a reader would see."""
     if not text:
         return text
     fenced = "```" in text or "~~~" in text
@@ -96,7 +95,6 @@ def _mark(found: re.Match[str]) -> str:
 
 
 def _without_repetition(text: str) -> str:
-    """Of several equal lines in a row, one, and how many there were."""
     lines = text.split("\n")
     if len(lines) < 3:
         return text
@@ -116,7 +114,6 @@ def _without_repetition(text: str) -> str:
 
 
 def _close(kept: list[str], times: int) -> None:
-    """Ends a run of equal lines. A short line twice costs less than saying that it was twice."""
     if times == 2 and len(kept[-1]) < 8:
         kept.append(kept[-1])
     else:
@@ -206,7 +203,7 @@ _lonely_i = re.compile(
 
 
 def corrected(text: str) -> str:
-    """The text with what is surely misspelt put right. Never raises."""
+    """Corrects sure misspellings. Never raises."""
     if len(text) > _LONGEST:
         return text
     wrong = _misspellings().keys() & set(_words(text.lower()))

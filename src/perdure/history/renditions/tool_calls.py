@@ -31,10 +31,8 @@ _LONGEST_WORD = 60
 #: What failed is shown whole if it is no longer, and the rest was dots.
 _FAILURES = 1_200
 _MANY_LINES = 5_000
-#: Of a larger output, only what is kept of it is cleaned.
-_LARGE = 50_000
-#: Where a program says how it went: so many characters from the end.
-_WINDOW = 2_000
+_LARGE = 50_000  # Of a larger output, only what is kept of it is cleaned.
+_WINDOW = 2_000  # Where a program says how it went: so many characters from the end.
 
 # Lines that tell what came of a command.
 _summary = re.compile(
@@ -67,13 +65,12 @@ _wrapping = re.compile(
 
 
 class Printed(NamedTuple):
-    """What a tool printed, without the JSON around it; cleaned, unless it is large."""
+    """A tool's output without the JSON around it; cleaned, unless it is large."""
 
     output: str
     failed: bool = False
     code: int | None = None
-    #: It failed, or looks as if it had.
-    trouble: bool = False
+    trouble: bool = False  # It failed, or looks as if it had.
 
 
 class Used(NamedTuple):
@@ -94,7 +91,6 @@ class Used(NamedTuple):
 
 
 def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
-    """The ends of a text and, if it tells of a failure, its errors: so much of it, and a stub."""
     if len(text) <= SHORT:
         return text
     cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
@@ -112,7 +108,6 @@ def _counted(rows: re.Match[str]) -> str:
 
 
 def _between_words(text: str, short: str) -> str:
-    """An excerpt whose ends, if they are no ends of lines, are at least ends of words."""
     begin, notice, rest = short.partition("\n[… ")
     if not notice or not text.startswith(begin):
         return short
@@ -133,14 +128,12 @@ def _between_words(text: str, short: str) -> str:
 
 
 def _to_a_word(text: str, line: str) -> str:
-    """A line of the text that was cut at its end, without the word that was cut."""
     end = text.find(line) + len(line)
     space = line.rfind(" ", 1)
     return f"{line[:space]}…" if space > 0 and text[end : end + 1].strip() else line
 
 
 def smooth_use(used: Used, place: str) -> str:
-    """S of a call and what came of it."""
     begin = f"tool {used.name}({_short(_asked(used.call), _LONGEST_ASKED['S'])})"
     body = _body(used.call, place)
     if body:
@@ -154,7 +147,7 @@ def smooth_use(used: Used, place: str) -> str:
 
 
 def compact_use(used: Used, *, brief: bool = False) -> str:
-    """C of a call and what came of it: one line. Briefly, without saying that it was called."""
+    """C of a call and its result in one line; with `brief`, without saying that it was called."""
     whole = _asked(used.call)
     what = _short(whole, _LONGEST_ASKED["C"]).replace("`", "'")
     begin = f"{used.name} `{what}`" if what else used.name
@@ -169,7 +162,6 @@ def compact_use(used: Used, *, brief: bool = False) -> str:
 
 
 def came_of(result: ToolResult, printed: Printed) -> str:
-    """What came of a call, in a few words: its summary or its error, and the exit code."""
     output, failed, code, trouble = printed
     lines = output.count("\n") + 1 if output else 0
     tail = cleaned(output[-_WINDOW:])
@@ -232,7 +224,7 @@ def _printed(result: ToolResult) -> Printed:
 
 
 def cleaned(output: str) -> str:
-    """An output without colours, without what was overwritten, and without runs of blank lines."""
+    """Without colours, overwritten text, and runs of blank lines."""
     if "\x1b" in output:
         output = _escapes.sub("", output)
     if "\x00" in output or "\x08" in output:
@@ -266,7 +258,6 @@ def _short(text: str, longest: int) -> str:
 
 
 def _body(call: ToolCall | None, place: str) -> str:
-    """The long arguments of a call: what was written to a file, a patch, a script."""
     if call is None or len(call.arguments) <= _LONGEST_ASKED["S"] + 60:
         return ""
     strings = _long_strings(call.arguments)
@@ -277,7 +268,6 @@ def _body(call: ToolCall | None, place: str) -> str:
 
 
 def _long_strings(arguments: str) -> list[str]:
-    """The strings in JSON that are longer than a line; all of what is no JSON."""
     if not arguments.lstrip().startswith(("{", "[")):
         return [arguments]
     try:
@@ -298,13 +288,11 @@ def _long_strings(arguments: str) -> list[str]:
 
 
 def _summary_line(tail: str) -> str:
-    """How it went, as far as one of the last lines says so."""
     lines = [line for line in tail.splitlines()[-_LAST_LINES:] if _summary(line)]
     return lines[-1].strip(" =-") if lines else ""
 
 
 def _failed_tests(tail: str) -> str:
-    """The count and the names of the tests that failed, if a summary tells them."""
     failed = _failed_test(tail)
     if not failed or not all("::" in each for each in failed):
         return ""
@@ -314,14 +302,12 @@ def _failed_tests(tail: str) -> str:
 
 
 def _first_line(output: str) -> str:
-    """The first line that says something, of an output that may begin with courtesies."""
     lines = [line for line in output[:_WINDOW].splitlines()[:12] if line.strip()]
     telling = (line for line in lines if " " in line.strip() and not is_idle(line))
     return next(telling, lines[0] if lines else "")
 
 
 def _error_line(output: str) -> str:
-    """The line that says what went wrong: the last one of a trace, or the first with an error."""
     for part in (output[-_WINDOW:], output[:_WINDOW]):
         lines = [found[0].strip() for found in _error.finditer(part)]
         named = [line for line in lines if re.match(r"(?:E\s+)?[\w.]*(?:Error|Exception)\b", line)]

@@ -39,12 +39,9 @@ _ANY_UNIT = 6
 #: Of what a unit costs, so much may lie beyond the room: all in all, that evens out.
 _BEYOND = 0.2
 _STOPS = frozenset(".!?…]。！？")  # noqa: RUF001 (wide stops)
-#: Nobody counts so many tokens beyond the room, if they make a sentence whole.
-_ROUNDED = 4
-#: In so little room sentences come first, and long ones.
-_LITTLE = 48
-#: What is worth less need not be said.
-_WORTHY = 0.3
+_ROUNDED = 4  # Nobody counts so many tokens beyond the room, if they make a sentence whole.
+_LITTLE = 48  # In so little room sentences come first, and long ones.
+_WORTHY = 0.3  # What is worth less need not be said.
 #: For what binds there is so much more room: of its tokens, and at most.
 _BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40
 #: A fact that takes more tokens is not named by itself.
@@ -56,10 +53,8 @@ _WHOLE, _FAR_MORE = 0.8, 4
 
 
 def chosen(said: Sequence[SpeakerText], room: int, counter: Counter) -> list[str]:
-    """For each speaker's words, what is left of them: together about `room` tokens.
-
-    Empty where nothing is; but a user is never left without a word. Takes time in proportion to the
-    words, times a logarithm.
+    """What is left of each speaker's words: together about `room` tokens, nothing where empty; but
+    a user always keeps a word. Takes time in proportion to the words, times a logarithm.
     """
     offered = candidates(said, counter)
     more, others = _more(offered)
@@ -95,10 +90,8 @@ def chosen(said: Sequence[SpeakerText], room: int, counter: Counter) -> list[str
 
 
 def outcome(said: Sequence[SpeakerText], room: int, counter: Counter) -> str:
-    """Who wanted what and what came of it, in at most `room` tokens: T of a turn.
-
-    The request is what the user said first, the outcome what was said last; what was said besides
-    leaves its facts.
+    """Who wanted what and what came of it, in at most `room` tokens: T of a turn. The request is
+    what the user said first, the outcome what was said last; the rest leaves its facts.
     """
     asked = [spoken for spoken in said if spoken.weight > 1]
     told = [asked[0]._replace(text="\n\n".join(each.text for each in asked))] if asked else []
@@ -119,18 +112,15 @@ def outcome(said: Sequence[SpeakerText], room: int, counter: Counter) -> str:
 
 
 def value_of(text: str) -> float:
-    """How much a text tells: its facts, and its other words."""
     text = bounded(text)
     return len(phrases(text)) + text.count(" ") * 0.05
 
 
 def gist_of(text: str, room: int, counter: Counter) -> str:
-    """The sentences of a text that say most, or the beginning of the best one."""
     return _sentence(SpeakerText("", text), room, counter)
 
 
 def names_of(text: str, shown: str, room: int, counter: Counter) -> list[str]:
-    """Facts of a text that are not shown yet, as many as there is room for."""
     return _names([SpeakerText("", text)], shown.casefold(), room, counter)
 
 
@@ -149,7 +139,6 @@ def _flow_of(offered: Sequence[UnitCandidate], taken: Sequence[int]) -> str:
 
 
 def _tells(text: str) -> bool:
-    """Whether a statement is more than a courtesy or an announcement."""
     if len(text) >= _LONGEST_IDLE:
         return True
     return any(not is_idle(lean(unit)) and " " in unit.text for unit in units(text))
@@ -182,9 +171,8 @@ def _must(
     share: int,
     counter: Counter,
 ) -> list[int]:
-    """What is taken first: a user's request and what binds in it, what opens an answer.
-
-    Users get their share of the room; a request that is too long is cut.
+    """What is taken first: a user's request and what binds in it, what opens an answer. Users get
+    their share of the room; a request that is too long is cut.
     """
     own: list[list[int]] = [[] for _ in said]
     for at, each in enumerate(offered):
@@ -226,7 +214,6 @@ def _must(
 def _firsts(
     offered: Sequence[UnitCandidate], own: Sequence[int], length: int, room: int
 ) -> list[int]:
-    """Of an answer: its verdict, or what opens it, or the best of it."""
     verdicts = [at for at in own if offered[at].binds and decides(offered[at].text)]
     leads = [at for at in own if offered[at].leads]
     if verdicts and not (leads and reports(offered[leads[0]].text)):
@@ -242,7 +229,6 @@ def _firsts(
 def _binding(
     offered: Sequence[UnitCandidate], own: Sequence[int], first: int, room: int
 ) -> list[int]:
-    """What binds besides the first, as much as there is room for."""
     found: list[int] = []
     ranked = sorted(
         (at for at in own if offered[at].binds and at != first),
@@ -256,7 +242,6 @@ def _binding(
 
 
 def _best(offered: Sequence[UnitCandidate], own: Sequence[int], room: int) -> int | None:
-    """The unit that is worth most; if all of them are too long, the shortest."""
     fitting = [at for at in own if offered[at].cost <= room + _ROUNDED]
     if not fitting:
         return min(own, key=lambda at: offered[at].cost, default=None)
@@ -271,7 +256,6 @@ def _bargain(candidate: UnitCandidate, named: set[str], extra: int = _ANY_UNIT) 
 def _taken(
     offered: Sequence[UnitCandidate], room: int, must: Sequence[int] = (), most: int = 0
 ) -> tuple[list[int], set[str]]:
-    """The best bargains, in their order, and the facts that they name; what must be, up to most."""
     named: set[str] = set()
     taken: list[int] = []
     used = 0
@@ -306,7 +290,6 @@ def _taken(
 def _loose(
     offered: Sequence[UnitCandidate], taken: Sequence[int], named: set[str], counter: Counter
 ) -> list[tuple[int, str, int]]:
-    """Facts of units that were not taken: whose, how they are named, their tokens."""
     kept = set(taken)
     seen = set(named)
     names: set[str] = set()
@@ -326,7 +309,6 @@ def _loose(
 
 
 def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
-    """The one or two sentences that say most."""
     offered = candidates([spoken], counter, narrative=True)
     leads = [at for at, each in enumerate(offered) if each.leads]
     best = leads[0] if leads else _best(offered, range(len(offered)), room)
@@ -363,7 +345,6 @@ def _is_word(name: str) -> bool:
 
 
 def _names(said: Sequence[SpeakerText], shown: str, room: int, counter: Counter) -> list[str]:
-    """Facts that are not shown yet: first those that are named often and take few tokens."""
     times: dict[str, int] = {}
     written: dict[str, str] = {}
     against: set[str] = set()

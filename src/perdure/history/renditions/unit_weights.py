@@ -116,21 +116,18 @@ class UnitCandidate(NamedTuple):
     who: int
     text: str
     cost: int  # in tokens
-    #: In lower case, and how they are named by themselves.
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...]  # In lower case, and how they are named by themselves.
     #: What it is worth without its facts.
     worth: float
     weight: float
-    #: It opens what its speaker says, and says something.
-    leads: bool
-    #: It is a constraint, a decision, a deadline, a reason, a failure.
-    binds: bool = False
+    leads: bool  # It opens what its speaker says, and says something.
+    binds: bool = False  # It is a constraint, a decision, a deadline, a reason, a failure.
 
 
 def candidates(
     said: Sequence[SpeakerText], counter: Counter, *, narrative: bool = False
 ) -> list[UnitCandidate]:
-    """The units of what was said, in order. For a narrative, whole sentences are worth more."""
+    """In order. For a narrative, whole sentences are worth more."""
     found: list[UnitCandidate] = []
     for who, spoken in enumerate(said):
         weight = spoken.weight
@@ -220,7 +217,6 @@ def bounded(text: str) -> str:
 
 
 def _few(pieces: list[Unit]) -> list[Unit]:
-    """The units, or the first and the last of very many."""
     if len(pieces) <= _MOST_UNITS:
         return pieces
     return pieces[: _MOST_UNITS * 2 // 3] + pieces[-_MOST_UNITS // 3 :]
@@ -289,11 +285,9 @@ def _lean_code(text: str) -> str:
 
 
 def phrases(text: str) -> tuple[tuple[str, str], ...]:
-    """The facts of a text, and how to name each by itself: nothing, if that would say nothing.
-
-    A number is named with its unit (``90 seconds``, ``$1,200/month``) or if its form tells what it
-    is (a time, a date, a version). Words that make a name together are named together (``Rocky
-    Mountains``).
+    """The facts of a text, and how to name each by itself (empty if that would say nothing): a
+    number with its unit (``90 seconds``, ``$1,200/month``) or if its form tells what it is (a time,
+    a date, a version), words of one name together (``Rocky Mountains``).
     """
     named: dict[str, str] = {}
     run: list[str] = []

@@ -1,4 +1,4 @@
-"""What becomes of the secrets in messages."""
+"""Masks the secrets in messages."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ _LITERAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 #: A mask in the place of one secret can make another visible that was a part of the same word.
 _ROUNDS = 20
 _COLON = re.compile(r"\s*:")
-#: Between texts that are searched together: no secret reaches across.
-_APART = "\n\0\n"
+_APART = "\n\0\n"  # Between texts that are searched together: no secret reaches across.
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class MaskerSettings(Protocol):
-    """What the configuration says about it."""
+    """The configuration of masking."""
 
     @property
     def mask(self) -> bool: ...
@@ -63,7 +62,7 @@ class MaskerSettings(Protocol):
 
 
 class Masked(msgspec.Struct, frozen=True):
-    """That something was masked: what kind of secret, where, how often. Never the secret."""
+    """What kind of secret was masked, where, how often. Never the secret."""
 
     rule: str
     #: The place in the messages, as one would write it in Python; empty for a lone text.
@@ -74,15 +73,15 @@ class Masked(msgspec.Struct, frozen=True):
 class Masker:
     """Replaces secrets with ``[secret:RULE:TAG]``; a value that was masked is masked for ever.
 
-    Two secrets with the same tag are most likely the same, so a reader can see that the key which
-    failed is the key which was set before. The tag is a hash of the secret under `key`, cut to 16
-    bits. Without the key nothing can be told from it. Whoever has the key (it may lie in the bank)
-    can try values against a tag, so only those secrets get one which a machine made and nobody can
-    list. Passwords, and whatever else is known by the word before it only, have none.
-    With no key given the masker makes one, and tags compare within its lifetime only.
+    Equal tags most likely mean equal secrets, so a reader can see that the key which failed is the
+    key which was set. The tag is a hash of the secret under `key`, cut to 16 bits. Without the key
+    nothing can be told from it. Whoever has the key (it may be in the bank) can try values against
+    a tag, so only secrets that a machine made get one; passwords, and whatever is known only by the
+    word before it, do not. With no key given the masker makes one, and tags compare within its
+    lifetime only.
 
-    The rules are read with the first text, in some 8 ms, which a bank that is only read need not
-    pay; what the user set is checked at once. Raises `InvalidConfig` as `SecretFinder` does.
+    The rules are read with the first text (8 ms); the user's settings are checked at once. Raises
+    `InvalidConfig` as `SecretFinder` does.
     """
 
     def __init__(self, settings: MaskerSettings, *, key: bytes = b"") -> None:
@@ -95,9 +94,8 @@ class Masker:
                 self._finder()
 
     def text(self, text: str) -> tuple[str, list[Masked]]:
-        """The text without secrets, and what was masked. Masking it again changes nothing.
-
-        Never raises. Returns the text itself if there was nothing to mask.
+        """The text without secrets, and what was masked. Idempotent, never raises. Returns the same
+        object if there was nothing to mask.
         """
         if not self._settings.mask:
             return text, []
@@ -109,14 +107,12 @@ class Masker:
         return work.text(text, ""), work.report()
 
     def messages(self, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], list[Masked]]:
-        """The messages without secrets, and what was masked. Masking them again changes nothing.
+        """The messages without secrets, and what was masked. Idempotent.
 
         Covers every text in them, file names, URLs, and providers' own data. Not covered: ids,
         names of tools and speakers, signatures, encrypted reasoning, bytes of images and files.
-        Arguments of tools stay JSON of the same shape if they were JSON. A reasoning whose text is
-        changed loses its signature, which would be void.
-
-        Returns the very same objects where there was nothing to mask.
+        JSON arguments stay JSON of the same shape. A reasoning whose text changes loses its
+        signature, which would be void. Unchanged messages are the same objects.
         """
         if not self._settings.mask:
             return messages, []
@@ -143,8 +139,6 @@ class Masker:
 
 
 class _Work:
-    """One run of a masker: what it changes, it counts."""
-
     def __init__(self, finder: SecretFinder, candidates: list[Rule], key: bytes) -> None:
         self._finder = finder
         self._candidates = candidates
@@ -230,7 +224,6 @@ class _Work:
         )
 
     def text(self, text: str, where: str, context: str = "") -> str:
-        """The text without secrets; what stands before it may tell that it is one."""
         candidates = self._candidates
         for _ in range(_ROUNDS):
             masked = self._once(text, where, context, candidates)
@@ -268,7 +261,6 @@ class _Work:
         return self._data(native, f"{where}.native") if native else native
 
     def _data(self, value: Any, where: str, context: str = "") -> Any:
-        """Plain data without secrets, itself if there were none."""
         if isinstance(value, str):
             return value if is_media(value) else self.text(value, where, context)
         if isinstance(value, dict):
@@ -311,6 +303,5 @@ class _Work:
 
 
 def _with(value: _S, **changes: Any) -> _S:
-    """The struct with these changes; itself if they are none."""
     changes = {name: new for name, new in changes.items() if new is not getattr(value, name)}
     return msgspec.structs.replace(value, **changes) if changes else value

@@ -1,4 +1,4 @@
-"""What a rule is, and where the published ones are."""
+"""Rules for finding secrets: our own, and where the published ones are."""
 
 from __future__ import annotations
 
@@ -24,23 +24,19 @@ Kind = Literal["token", "loose", "vendor", "assigned", "password", "block", "pla
 
 
 class Exemption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rule finds and its authors know to be harmless."""
+    """Findings of a rule that are known to be harmless."""
 
     regexes: tuple[str, ...] = ()
-    #: What the expressions are searched in.
-    target: Literal["secret", "match", "line"] = "secret"
-    #: Lower case; a secret that holds one of them is none.
-    stopwords: tuple[str, ...] = ()
+    target: Literal["secret", "match", "line"] = "secret"  # What the expressions are searched in.
+    stopwords: tuple[str, ...] = ()  # Lower case; a secret that holds one of them is none.
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kind of secret. Expressions are RE2's."""
 
     id: str
-    #: The secret is the first group that took part in the match, or else all of it.
-    regex: str
-    #: What occurs in every text that `regex` finds something in, and in few others.
-    gate: str
+    regex: str  # The secret is the first group that took part in the match, or else all of it.
+    gate: str  # What occurs in every text that `regex` finds something in, and in few others.
     #: What occurs in every text that `gate` is open for, and takes less to look for; may be empty.
     lead: str = ""
     kind: Kind = "token"
@@ -58,21 +54,18 @@ FILE = Path(__file__).with_name("published.json")
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What the file holds."""
+    """The content of the file of published rules."""
 
     #: Where they were taken from, and its release.
     source: str
     rules: tuple[Rule, ...]
-    #: What is harmless whichever rule finds it.
-    everywhere: Exemption
+    everywhere: Exemption  # What is harmless whichever rule finds it.
 
 
 @functools.cache
 def published() -> Published:
-    """The rules of gitleaks.
-
-    Raises `InvalidConfig` if their file cannot be read: a bank that cannot find secrets must not go
-    on as if it could.
+    """The rules of gitleaks. Raises `InvalidConfig` if their file cannot be read: a bank that
+    cannot find secrets must not go on as if it could.
     """
     try:
         return msgspec.json.decode(FILE.read_bytes(), type=Published)

@@ -1,7 +1,5 @@
-"""Which texts there are in messages.
-
-All of them are searched at once, each with what stands before it: the key of a value in JSON, the
-option before an item of an argument list. That alone may tell that a value is a secret.
+"""Finds the texts in messages, each with what precedes it (the key of a JSON value, the option
+before an argument): that alone may tell that a value is a secret.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ _MAY_BE_JSON = re.compile(r'\s*["{\[]')
 
 
 def texts_of(messages: Iterable[Message]) -> list[str]:
-    """Every text that may hold a secret, with what stands before it."""
     texts: list[str] = []
     for message in messages:
         for part in message.parts:
@@ -86,7 +83,6 @@ def _add_texts(part: Part, texts: list[str]) -> None:
 
 
 def _strings(data: Any, untouched: frozenset[str] = UNTOUCHED) -> Iterator[str]:
-    """All strings in plain data, keys too, with what stands before them, however deep."""
     waiting: list[tuple[str, Any]] = [("", data)]
     while waiting:
         context, value = waiting.pop()
@@ -103,7 +99,7 @@ def _strings(data: Any, untouched: frozenset[str] = UNTOUCHED) -> Iterator[str]:
 
 
 def decoded(arguments: str) -> Any:
-    """What the arguments say; None if they are not JSON, or hold no text."""
+    """None if they are not JSON, or hold no text."""
     if not _MAY_BE_JSON.match(arguments):
         return None
     try:
@@ -121,12 +117,10 @@ def named(key: Any) -> str:
 
 
 def in_command(value: str) -> str:
-    """What an item of a command's argument list says about the next one."""
     return f" {value} " if value.startswith("--") and len(value) < 40 else ""
 
 
 def contexts(items: Sequence[Any], context: str) -> Iterator[str]:
-    """What stands before each item of a list."""
     option = ""
     for item in items:
         yield option or context

@@ -1,4 +1,4 @@
-"""Where in a text secrets are."""
+"""Finds secrets in a text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _FAMILIES: tuple[frozenset[Kind], ...] = (
     frozenset({"password", "assigned"}),
 )
 _ORDER: tuple[Kind, ...] = ("block", "token", "loose", "vendor", "place", "password", "assigned")
-#: How far from a match its line is looked at.
-_LINE = 300
+_LINE = 300  # How far from a match its line is looked at.
 #: What stands in the place of a secret; see `masker`.
 _MASK = re.compile(rb"\[secret:([a-z0-9-]{1,64})(?::[0-9a-f]{4})?\]")
 _RULE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -38,20 +37,19 @@ class FoundSecret(NamedTuple):
     start: int
     end: int
     rule: Rule
-    #: Where the words begin that tell of it.
-    first: int
+    first: int  # Where the words begin that tell of it.
 
 
 class SecretFinder:
-    """Finds secrets. Takes time in proportion to the text, whatever the text is.
+    """Finds secrets, in linear time. Can be used by several threads.
 
     `allow` are secrets that may stay: the value itself, or an expression between slashes that is
-    searched in it. `off` are ids of rules that are not wanted. `rules` adds rules by id; the secret
-    is the first group of the expression, or all that it matches. Can be used by several threads.
+    searched in it. `off` are ids of rules to switch off. `rules` adds rules by id; the secret is
+    the first group of the expression, or all that it matches.
 
-    Raises `InvalidConfig` for an expression that RE2 does not take (it knows no look-around and no
-    back references), for an id that is taken or not well-formed, for a rule to be switched off that
-    is not there, and if the published rules cannot be read.
+    Raises `InvalidConfig` for an expression that RE2 does not take (no look-around, no back
+    references), for an id that is taken or not well-formed, for an unknown rule to switch off, and
+    if the published rules cannot be read.
     """
 
     def __init__(
@@ -98,23 +96,21 @@ class SecretFinder:
         }
 
     def candidates(self, text: bytes) -> list[Rule]:
-        """The rules that may find something in the text: none for almost every text."""
+        """The rules that may find something: none for almost every text."""
         probe = _plain(text)
         found = [rule for rule in self._users if self._of(rule)[0].search(probe)]
         hits = [rank for gates in self._gates for rank in gates.hits(probe)]
         return found + [self._rules[rank] for rank in sorted(hits)] if hits else found
 
     def find(self, text: bytes, candidates: Iterable[Rule]) -> list[FoundSecret]:
-        """The secrets in a text (in UTF-8), in their order, none overlapping another.
-
-        `candidates` are those of this text, or of a longer one of which it is a part.
+        """The secrets in a UTF-8 text, in order, none overlapping. `candidates` are those of this
+        text, or of a longer one that contains it.
         """
         probe = _plain(text)
         found = [place for rule in candidates for place in self._places(rule, probe)]
         return _apart(found, self._masks(text)) if found else []
 
     def _masks(self, text: bytes) -> list[tuple[int, int]]:
-        """Where secrets were masked before."""
         return [
             mask.span() for mask in _MASK.finditer(text) if mask[1].decode("ascii") in self._ids
         ]
@@ -164,15 +160,13 @@ class SecretFinder:
 
 @functools.cache
 def usual_finder() -> SecretFinder:
-    """The one without settings of the user, which all banks of a process share."""
+    """The one without user settings, shared by all banks of a process."""
     return SecretFinder()
 
 
 class _Gates:
-    """The gates of several rules, which are known by their ranks.
-
-    If the rules have leads, the gates are compiled (5 ms) when a text first has one of them: a
-    process that asks for one prompt need not wait for it.
+    """The gates of several rules, known by their ranks. Compiled (5 ms) only when a text has one of
+    their leads: a process that composes one prompt need not wait for it.
     """
 
     def __init__(self, ranks: list[int], rules: list[Rule]) -> None:
@@ -191,8 +185,6 @@ class _Gates:
 
 
 class _Exempt:
-    """An `Exemption`, ready to be asked."""
-
     def __init__(self, listed: Exemption) -> None:
         self._target = listed.target
         self._regex = _any_of(listed.regexes)
@@ -229,9 +221,8 @@ def _any_of(regexes: Iterable[str]) -> Any:
 
 
 def _apart(found: list[FoundSecret], masks: list[tuple[int, int]]) -> list[FoundSecret]:
-    """In order, those that overlap as one, under the name of the first rule that found it.
-
-    What was masked before is left out, and so is what only the words of a mask tell of.
+    """In order; overlapping ones as one, under the name of the first rule that found it. Leaves out
+    what was masked before, and what only the words of a mask tell of.
     """
     starts = [start for start, _ in masks]
 

@@ -1,8 +1,6 @@
-"""Whether a value that a rule found is a secret.
-
-A rule knows where a secret may stand and what characters it has. In a conversation about code, the
-same places hold names, hashes, paths, expressions and placeholders. All of this is decided by the
-value and the words before it; nothing is looked up, so the same text is always judged the same.
+"""Decides whether a value that a rule found is a secret, or a name, hash, path, expression or
+placeholder. Decided by the value and the words before it alone: the same text is always judged the
+same.
 """
 
 from __future__ import annotations
@@ -67,7 +65,6 @@ _ABOUT = re.compile(
 
 
 def is_secret(rule: Rule, value: str, before: bytes) -> bool:
-    """Whether this is one, behind these words of what the rule found."""
     if rule.entropy and entropy(value) < rule.entropy:
         return False
     match rule.kind:
@@ -96,15 +93,13 @@ def entropy(value: str) -> float:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether the value only stands for a secret."""
     return _PLACEHOLDER.search(value) is not None or len(set(value)) < 3
 
 
 def is_random(value: str, longest: float = 3.0) -> bool:
-    """Whether the value was made by a machine, and not put together from words and numbers.
-
-    Takes runs of letters and digits apart as one would a name in camel case. The pieces of a name
-    are words; those of random characters have two or three, and no more than the `longest` average.
+    """Whether the value was made by a machine, not put together from words and numbers. Splits it
+    as a name in camel case: pieces of a name are words; those of random characters are two or three
+    long, on average no more than `longest`.
     """
     runs = _RUNS.findall(value)
     size = sum(map(len, runs))
@@ -123,7 +118,6 @@ def is_token(value: str) -> bool:
 
 
 def is_vendor_secret(value: str, before: str) -> bool:
-    """For values behind a provider's name."""
     if is_placeholder(value) or not _DIGITS.search(value):
         return False
     if value.isdigit() or _HASH.fullmatch(value) or _UUID.fullmatch(value):
@@ -132,7 +126,6 @@ def is_vendor_secret(value: str, before: str) -> bool:
 
 
 def is_assigned_secret(value: str, before: str) -> bool:
-    """For values behind a word such as ``key``."""
     if is_placeholder(value) or len(value) > _LONGEST or _PATH.search(value):
         return False
     if _ABOUT.search(before) or _HARMLESS.search(before):
@@ -169,7 +162,7 @@ def is_private_key(value: str) -> bool:
 
 
 def in_blob(text: bytes, start: int, end: int) -> bool:
-    """Whether a value is but a part of a long run of base64, of an image say."""
+    """Whether a value is part of a long run of base64, such as an image."""
     before, after = text[max(0, start - _RUN) : start], text[end : end + _RUN]
     run = len(before) - len(before.rstrip(_BASE64)) + len(after) - len(after.lstrip(_BASE64))
     return run >= _RUN

@@ -1,4 +1,4 @@
-"""From a manifest to text: makes what its elements say, or finds it again."""
+"""Renders the elements of a manifest, or reads their texts again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class RenderedManifest(msgspec.Struct, frozen=True):
     """A manifest whose elements have their text."""
 
     manifest: EpochManifest
-    #: By digest.
-    texts: dict[bytes, str]
+    texts: dict[bytes, str]  # By digest.
 
 
 class ElementRenderer:
@@ -43,9 +42,7 @@ class ElementRenderer:
         texts: Mapping[bytes, str],
         variants: Mapping[RoundId, int],
     ) -> RenderedManifest:
-        """The manifest with the text of all its elements.
-
-        `texts` has what stood in the window `before`, by digest; `variants` the newest rendition of
+        """`texts` has those of the window `before`, by digest; `variants` the newest rendition of
         each round that stands by itself.
         """
         new = [e for e in (*manifest.elements, *manifest.pins) if e.digest not in texts]
@@ -89,9 +86,8 @@ class ElementRenderer:
     async def found(
         self, record: SessionRecord, head: Head, manifest: EpochManifest, owner: str
     ) -> RenderedManifest:
-        """A manifest that an epoch of `owner` kept, with the texts that it had.
-
-        What was forgotten since is a tombstone; so is a range that it was part of.
+        """A manifest that an epoch of `owner` kept, with the texts that it had. What was forgotten
+        since is a tombstone; so is a range that held it.
         """
         elements = [*manifest.elements, *manifest.pins]
         ranges = [element.digest for element in elements if element.generation]
@@ -118,7 +114,6 @@ class ElementRenderer:
     async def _bodies(
         self, record: SessionRecord, head: Head, elements: Sequence[Element]
     ) -> dict[Element, str]:
-        """What the renditions of each element's rounds say, one after the other."""
         wanted = [
             RoundAtLevel(place, element.level, variant)
             for element in elements
@@ -134,7 +129,6 @@ class ElementRenderer:
     async def _tiny(
         self, record: SessionRecord, head: Head, turns: Sequence[int]
     ) -> dict[int, tuple[int, str]]:
-        """The newest T of these turns, and which it is; not of those that have none."""
         made = await self._scribe.tinies(record, head, turns)
         wanted = [(turn, made[turn].variant) for turn in turns if turn in made]
         texts = await self._scribe.tiny_texts(record, head, wanted)
@@ -173,8 +167,6 @@ class ElementRenderer:
 
 
 class _Left(msgspec.Struct):
-    """What a range is made of: texts that stood in the window, and what did not stand there."""
-
     parts: dict[RoundId, str]
     turns: list[int]
     rounds: list[RoundId]
@@ -203,7 +195,7 @@ def _left_over(element: Element, before: EpochManifest, texts: Mapping[bytes, st
 
 
 def text_of(element: Element, body: str) -> str:
-    """An element as it is sent: what follows it begins on a line of its own."""
+    """As it is sent: what follows it begins on a line of its own."""
     return turn_tags.element(element.name, element.level, body) + "\n"
 
 
@@ -217,7 +209,6 @@ def _with_variants(element: Element, variants: Mapping[RoundId, int]) -> Element
 
 
 def _places(element: Element) -> list[RoundId]:
-    """The rounds of an element that lies in one turn."""
     turn = element.first.turn
     return [RoundId(turn, number) for number in range(element.first.round, element.last.round + 1)]
 
@@ -227,7 +218,6 @@ def _key(element: Element) -> tuple[Level, RoundId, RoundId, bool]:
 
 
 def range_text(session: str, element: Element, text: str) -> RangeText:
-    """The record of what a range says."""
     return RangeText(
         id=f"{session}/{element.digest.hex()}",
         first=element.first.turn,

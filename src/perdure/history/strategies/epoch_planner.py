@@ -1,4 +1,4 @@
-"""Drafts an epoch: tells the planner what there is, and renders what it decides."""
+"""Plans an epoch: collects the planner's input, and renders what it decides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEAD = 14
 
 
 class WindowContent(msgspec.Struct):
-    """What stands in the window as an epoch left it, and what came since."""
+    """What the window shows since the last epoch, and what came since."""
 
     manifest: EpochManifest
     rounds: Sequence[RawRound]
@@ -45,7 +45,6 @@ class WindowContent(msgspec.Struct):
 
     @property
     def native(self) -> Sequence[RawRound]:
-        """The rounds that are shown as they were said."""
         first, pinned = self.manifest.native, {pin.first.turn for pin in self.manifest.pins}
         if not pinned and self.rounds and self.rounds[0].place >= first:
             return self.rounds
@@ -63,14 +62,12 @@ class EpochDraft(msgspec.Struct, frozen=True):
     """What an epoch would show."""
 
     manifest: EpochManifest
-    #: By digest.
-    texts: dict[bytes, str]
-    #: What the window then takes.
-    tokens: int
+    texts: dict[bytes, str]  # By digest.
+    tokens: int  # What the window then takes.
 
 
 class EpochPlanner:
-    """Drafts epochs of one session."""
+    """Plans epochs of one session."""
 
     def __init__(
         self,
@@ -94,9 +91,8 @@ class EpochPlanner:
         texts: Mapping[bytes, str],
         reason: Reason,
     ) -> EpochDraft:
-        """A new manifest for what stands as `before` says, with its texts.
-
-        Raises `BudgetTooSmall` if nothing fits.
+        """A new manifest after `before`, with its texts. Raises `BudgetTooSmall` if
+        nothing fits.
         """
         window, made = await self.window(request, before, standing)
         if await self._refreshed(request, plan(before, window), made):
@@ -131,7 +127,6 @@ class EpochPlanner:
     async def window(
         self, request: ContextRequest, manifest: EpochManifest, standing: WindowContent | None
     ) -> tuple[PlannerInput, dict[RoundId, RoundSizes]]:
-        """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)
         # A turn that was overtaken goes on without what came behind it.
         last = RoundId(request.head.turn if request.prompted else request.turn, ENDLESS)
@@ -162,9 +157,8 @@ class EpochPlanner:
     async def _refreshed(
         self, request: ContextRequest, planned: EpochManifest, made: Mapping[RoundId, RoundSizes]
     ) -> bool:
-        """Have what is about to be shown made again where that would be better.
-
-        Only that: so a new recipe, or a model that is configured later, costs nothing for the rest.
+        """Make renditions again where that would be better, but only those about to be shown: so a
+        new recipe, or a model that is configured later, costs nothing for the rest.
         """
         scribe = self._scribe
         single = [e for e in planned.elements if not e.generation and e.level != "T"]
@@ -179,7 +173,6 @@ class EpochPlanner:
     async def _pins(
         self, request: ContextRequest, wishes: Sequence[FidelityWish], variants: dict[RoundId, int]
     ) -> tuple[Element, ...]:
-        """Elements for turns that somebody wants at another level."""
         pins = list[Element]()
         for wish in wishes:
             if wish.turn >= request.turn or request.head.is_undone(wish.turn):
@@ -210,7 +203,6 @@ class EpochPlanner:
         )
 
     async def _with_prompt(self, request: ContextRequest, manifest: EpochManifest) -> EpochManifest:
-        """The planner reduces the first round of the turn under way without its prompt."""
         if not any(each.place == RoundId(request.turn) for each in manifest.reduced):
             return manifest
         prompt = await self._prompt_tokens(request)
@@ -222,13 +214,12 @@ class EpochPlanner:
 
 
 def apart_in(manifest: EpochManifest) -> int | None:
-    """The turn whose prompt stands apart from its first round, which is not shown raw any more."""
+    """The turn whose prompt is shown apart, because its first round is not shown raw any more."""
     at = manifest.at
     return at.turn if at.round > 1 and manifest.native > RoundId(at.turn) else None
 
 
 def about_to_be(request: ContextRequest, newest: RoundId | None) -> RoundId:
-    """The round that is about to be made."""
     if request.prompted or newest is None or newest.turn != request.turn:
         return RoundId(request.turn)
     # A prompt without a reply has a round, which the reply will be part of.
@@ -237,10 +228,9 @@ def about_to_be(request: ContextRequest, newest: RoundId | None) -> RoundId:
 
 
 def without_undone(manifest: EpochManifest, head: Head) -> EpochManifest:
-    """The manifest as it is planned on when turns were taken back.
-
-    Of what stands, only merged turns stay: the rest may come up again, now that there is room. A
-    range that held such a turn is made again; one that ended with it is not a range any more.
+    """The manifest to plan on when turns were undone. Only merged turns stay: the rest may come up
+    again, now that there is room. A range that held such a turn is made again; one that ended with
+    it is no range any more.
     """
     kept = list[Element]()
     for element in manifest.elements:
@@ -257,7 +247,6 @@ def without_undone(manifest: EpochManifest, head: Head) -> EpochManifest:
 
 
 def _first_live(manifest: EpochManifest) -> RoundId:
-    """The first round that stands by itself: neither merged, nor at T, nor hidden."""
     last = manifest.hidden
     for element in manifest.elements:
         if element.level == "T":

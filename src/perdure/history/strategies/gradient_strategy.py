@@ -1,9 +1,8 @@
-"""The gradient as a strategy: everything stands in the window, the older the shorter.
+"""The gradient as a strategy: the whole history is in the window, the older the shorter.
 
 Between two epochs a request only grows at its end. An epoch is made before a request, never after
-one: then the provider's cache is sure to be hot. It is made when the window overflows; between two
-turns also at the raw tier's high mark, after ten turns if it pays, and when the cache is surely
-cold anyway.
+one, when the provider's cache is hot. It is made when the window overflows; between two turns also
+at the raw tier's high mark, after ten turns if it pays, and when the cache is surely cold.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
 from perdure.storage.concurrency import ATTEMPTS
 
-#: Turns after which an epoch is considered, mark or no mark.
-_TURNS = 10
+_TURNS = 10  # Turns after which an epoch is considered, mark or no mark.
 #: Microseconds without a word after which no provider has the prefix any more. The longest that
 #: one promises is an hour.
 _COLD = 3_600 * SECOND
@@ -67,22 +65,16 @@ _COLD = 3_600 * SECOND
 _READ, _WRITE = 0.1, 1.25
 #: A turn that somebody wants at a level takes at most this share of the window; so many at once.
 _PIN_SHARE, _MOST_WISHES = 0.25, 32
-#: More turns than this behind the prefix are counted before they are read.
-_MANY = 400
+_MANY = 400  # More turns than this behind the prefix are counted before they are read.
 
 
 class _State(msgspec.Struct):
-    """The newest epoch, as this process knows it."""
-
     prefix: Prefix
     version: int
     manifest: EpochManifest
-    #: By digest.
-    texts: dict[bytes, str]
-    #: The number that the next epoch gets.
-    next: int
-    #: It was deleted, because something that it showed was forgotten.
-    lost: bool = False
+    texts: dict[bytes, str]  # By digest.
+    next: int  # The number that the next epoch gets.
+    lost: bool = False  # It was deleted, because something that it showed was forgotten.
     #: As they are shown; made when they are first needed.
     blocks: tuple[ShownBlock, ...] | None = None
 
@@ -119,8 +111,7 @@ class GradientStrategy:
         #: The request that `_state` was looked up for, and what its window holds.
         self._number = 0
         self._window: tuple[_State, WindowContent] | None = None
-        #: The rounds that were sent last.
-        self._sent: Sequence[RawRound] = ()
+        self._sent: Sequence[RawRound] = ()  # The rounds that were sent last.
         #: The round that was reduced last, to what, and what came of it.
         self._reduced: tuple[RawRound, int, tuple[Message, ...], int] | None = None
 
@@ -131,13 +122,11 @@ class GradientStrategy:
         return self._shown(request, state, standing)
 
     async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
-        """What will stand in the window beside a prompt; if an epoch is due, it is made now."""
         del reserve  # after an epoch there is room; before one, it makes one due
         state, standing = await self._planned(request)
         return WindowPreview(standing.manifest.at.turn, state.prefix.epoch, _visible(standing))
 
     async def _planned(self, request: ContextRequest) -> tuple[_State, WindowContent]:
-        """The newest epoch and what stands in its window; made now, if it has to be."""
         if self._window is not None and request.number and request.number == self._number:
             _, standing = self._window
             if standing.tokens() + request.fixed <= request.budget:
@@ -157,14 +146,12 @@ class GradientStrategy:
         self._state, self._window, self._number = None, None, 0
 
     async def standing_since(self, request: ContextRequest) -> int:
-        """The first turn whose injection still stands in the window."""
         return (await self._current(request)).manifest.at.turn
 
     async def wish(self, request: ContextRequest, wish: FidelityWish, *, now: bool) -> int:
-        """Show a turn at a level from the next epoch on, or from the next request on.
-
-        Returns how many tokens are written anew for that, beyond what an epoch would write anyway.
-        Raises `InvalidInput` if it would take too much of the window.
+        """Show a turn at a level from the next epoch on, or from the next request on. Returns how
+        many tokens are written anew for that, beyond what an epoch would write anyway. Raises
+        `InvalidInput` if it would take too much of the window.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -203,7 +190,6 @@ class GradientStrategy:
         return sum(behind) + sum(native)
 
     async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
-        """What was shown when a round was asked for: `request` is that request, as it was."""
         found = await self._epochs.in_force(request.record.id, place)
         manifest, texts, number = EpochManifest(), dict[bytes, str](), 0
         undone = request.head.undone
@@ -243,10 +229,7 @@ class GradientStrategy:
             self._sent = standing.rounds  # what changed behind the last request is dealt with
         return state, standing
 
-    # What stands ------------------------------------------------------------------------------
-
     async def _current(self, request: ContextRequest) -> _State:
-        """The newest epoch; one of the session that this was forked from, if there is none."""
         record, known = request.record, self._state
         if known is not None and request.number and request.number == self._number:
             return known  # looked up for this request a moment ago
@@ -276,7 +259,6 @@ class GradientStrategy:
         return state
 
     async def _adopted(self, request: ContextRequest) -> _State | None:
-        """The epoch that held where this session was forked, as its own first."""
         record = request.record
         for stretch in reversed(record.line):
             # Not one that was made inside the shared turn, behind what is shared of it.
@@ -359,8 +341,6 @@ class GradientStrategy:
             raise BudgetTooSmall(budget, budget + tokens - cap)
         return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
 
-    # Epochs -----------------------------------------------------------------------------------
-
     async def _reason(
         self, request: ContextRequest, state: _State, standing: WindowContent
     ) -> Reason | None:
@@ -395,10 +375,8 @@ class GradientStrategy:
         return None
 
     def _has_changed(self, standing: WindowContent) -> bool:
-        """Whether what was sent last is not the beginning of what stands there now.
-
-        A turn was taken back, or completed behind its successors; or results came for calls that
-        had been sent without.
+        """Whether what was sent last is not a prefix of what is shown now: a turn was undone, or
+        completed late; or results came for calls that had been sent without.
         """
         first = standing.manifest.native
         sent = [each for each in self._sent if each.place >= first]
@@ -416,9 +394,8 @@ class GradientStrategy:
         )
 
     async def _pays(self, request: ContextRequest, state: _State, standing: WindowContent) -> bool:
-        """Whether what an epoch saves until the next one is worth what it writes anew.
-
-        As many requests are expected as there were since the last one.
+        """Whether an epoch saves more until the next one than it writes anew. As many requests are
+        expected as there were since the last one.
         """
         before, least = standing.manifest, self._marks.raw.low * request.budget
         requests = sum(1 for each in standing.rounds if each.place >= before.at)
@@ -439,7 +416,6 @@ class GradientStrategy:
     async def _epoch(
         self, request: ContextRequest, state: _State, reason: Reason, standing: WindowContent | None
     ) -> _State:
-        """Plan anew, render, and record it."""
         before = state.manifest
         if state.prefix.epoch and request.budget >= 2 * state.prefix.budget:
             before = EpochManifest(
@@ -533,13 +509,11 @@ def _sent_by_us(standing: WindowContent) -> set[int]:
 
 
 def _waits(said: RawRound) -> bool:
-    """Whether a round has calls without results."""
     calls = {call.id for message in said.messages for call in message.calls}
     return bool(calls - {result.call for m in said.messages for result in m.results})
 
 
 def _has_thoughts_of_others(standing: WindowContent, model: str) -> bool:
-    """Whether something stands in the window that another model thought."""
     sent = _sent_by_us(standing)
     return any(
         message.model and not is_same_model(message.model, model)

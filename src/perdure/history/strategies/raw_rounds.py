@@ -18,10 +18,8 @@ from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
 
-#: A share of the budget.
-_NEXT_TO_NOTHING = 0.01
-#: Stands for what was forgotten.
-FORGOTTEN = "(forgotten)"
+_NEXT_TO_NOTHING = 0.01  # A share of the budget.
+FORGOTTEN = "(forgotten)"  # Stands for what was forgotten.
 
 
 class RawRound(msgspec.Struct, frozen=True, gc=False):
@@ -29,12 +27,11 @@ class RawRound(msgspec.Struct, frozen=True, gc=False):
 
     place: RoundId
     messages: tuple[Message, ...]
-    #: In o200k tokens, with the tags that its turn gets.
-    tokens: int
+    tokens: int  # In o200k tokens, with the tags that its turn gets.
 
 
 class TurnPrompt(msgspec.Struct, frozen=True, gc=False):
-    """The prompt of a turn, resolved, and what it takes with its tags."""
+    """The prompt of a turn, resolved, and its tokens with its tags."""
 
     session: str
     turn: int
@@ -53,10 +50,8 @@ class _Kept(msgspec.Struct):
 
 
 class RawRounds:
-    """The newest rounds of one session, from some place on.
-
-    What was read is kept; asked again, only what was appended meanwhile is read. With `tombstones`,
-    turns that were forgotten stand there as such.
+    """The newest rounds of one session. Asked again, only what was appended meanwhile is read. With
+    `tombstones`, forgotten turns are included as such.
     """
 
     def __init__(
@@ -72,11 +67,9 @@ class RawRounds:
         self._meter = meter
         self._tombstones = tombstones
         self._kept: _Kept | None = None
-        #: The prompt that was read last.
-        self._opening = TurnPrompt("", 0, (), 0)
+        self._opening = TurnPrompt("", 0, (), 0)  # The prompt that was read last.
 
     def with_tombstones(self) -> RawRounds:
-        """The same, read anew, with turns that were forgotten."""
         return RawRounds(self._reader, self._artifacts, self._meter, tombstones=True)
 
     @property
@@ -84,7 +77,6 @@ class RawRounds:
         return self._meter.counter
 
     async def since(self, record: SessionRecord, head: Head, first: RoundId) -> Sequence[RawRound]:
-        """The rounds from `first` on that were not taken back, oldest first."""
         kept = self._kept
         if (
             kept is None
@@ -100,12 +92,10 @@ class RawRounds:
         return list(kept.rounds.values())
 
     def has(self, record: SessionRecord, first: RoundId) -> bool:
-        """Whether what stands behind `first` was read before."""
         kept = self._kept
         return kept is not None and kept.session == record.id and kept.first <= first
 
     async def prompt(self, record: SessionRecord, head: Head, number: int) -> TurnPrompt:
-        """What a turn began with."""
         known = self._opening
         if (known.session, known.turn, known.forgets) != (record.id, number, head.forgets):
             turn = await self._reader.turn(record, head, number)
@@ -176,21 +166,19 @@ class RawRounds:
 
 
 def sent_tokens(counter: Counter, prompt: Sequence[Message]) -> int:
-    """What a prompt takes as it is sent: escaped, with its tags."""
     return count_messages(counter, map(escaped, prompt)) + TURN_TAGS if prompt else 0
 
 
 def room_for(counter: Counter, prompt: Sequence[Message], budget: int) -> int:
-    """What is set aside for a prompt: what it takes, or more if that is next to nothing.
-
-    So a process that has just started need not read the vocabulary for a question of one line.
+    """The tokens to set aside for a prompt: what it takes, or more if that is next to nothing. So a
+    new process need not load the vocabulary for a question of one line.
     """
     most = at_most(map(escaped, prompt)) + TURN_TAGS if prompt else 0
     return most if most <= budget * _NEXT_TO_NOTHING else sent_tokens(counter, prompt)
 
 
 def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a first round that stand in front of its reply, if a prompt is among them."""
+    """The messages before the reply in a first round, if a prompt is among them."""
     said = list[Message]()
     for message in messages:
         if message.role == "assistant":

@@ -16,15 +16,12 @@ from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRou
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader
 
-#: Turns that are read first, from the newest back.
-_STEP = 50
+_STEP = 50  # Turns that are read first, from the newest back.
 
 
 class RegularStrategy:
-    """Shows the newest rounds whole, and nothing of what is older.
-
-    A round is never torn apart, so no result loses its call. The prompt of the turn under way is
-    always shown.
+    """Shows the newest rounds whole, and nothing older. No result loses its call. The prompt of the
+    turn under way is always shown.
     """
 
     name: Final[Name] = "regular"
@@ -36,7 +33,7 @@ class RegularStrategy:
         return request.turn
 
     async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
-        """What will stand in the window for sure; more does, if not all of the reserve is used."""
+        """What is shown for sure; more is, if not all of the reserve is used."""
         room, found = request.budget - request.fixed - reserve, list[VisibleRounds]()
         for each in reversed(await self._enough(request, self._rounds)):
             room -= each.tokens
@@ -49,7 +46,6 @@ class RegularStrategy:
         return await self._fitted(request, await self._enough(request, self._rounds))
 
     async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
-        """What was shown when a round was asked for: `request` is that request, as it was."""
         said = await self._enough(request, self._rounds.with_tombstones(), place)
         return await self._fitted(request, said)
 
@@ -90,7 +86,6 @@ class RegularStrategy:
     async def _enough(
         self, request: ContextRequest, rounds: RawRounds, before: RoundId | None = None
     ) -> list[RawRound]:
-        """The newest rounds, of those before a place, and more than fit if there are."""
         if before is None and not request.prompted:
             before = RoundId(request.turn + 1)  # a turn that was overtaken goes on alone
         newest = request.head.turn if before is None else before.turn

@@ -29,36 +29,27 @@ ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that is asked for: of which session, in how much room, with what beside it."""
+    """A prompt to be composed: the session, the budget, what goes with it."""
 
     record: SessionRecord
     head: Head
     #: The turn that is asked for: under way if there are rounds of it, else about to begin.
     turn: int
-    #: Whether a new prompt follows the history.
-    prompted: bool
-    #: The new prompt, without secrets.
-    prompt: tuple[Message, ...] = ()
-    #: Of all messages, in tokens.
-    budget: int
+    prompted: bool  # Whether a new prompt follows the history.
+    prompt: tuple[Message, ...] = ()  # The new prompt, without secrets.
+    budget: int  # Of all messages, in tokens.
     #: What the new prompt takes of it, and its injection once that is known.
     fixed: int = 0
     model: str = ""
-    #: Put beside the prompt what it brings to mind.
-    recall: bool = False
-    #: A line about the history's tools, injected with the prompt.
-    reminder: str = ""
-    #: The digest of system text and tools.
-    frame: str = ""
-    #: The strategy that shows the history.
-    strategy: str = ""
+    recall: bool = False  # Put beside the prompt what it brings to mind.
+    reminder: str = ""  # A line about the history's tools, injected with the prompt.
+    frame: str = ""  # The digest of system text and tools.
+    strategy: str = ""  # The strategy that shows the history.
     #: Microseconds.
     now: int
     injected: ReadInjected
-    #: Tells requests apart; 0 if it is not known whether this is another one.
-    number: int = 0
-    #: Write down what is decided. Otherwise it is as if nobody had asked.
-    keep: bool = True
+    number: int = 0  # Tells requests apart; 0 if it is not known whether this is another one.
+    keep: bool = True  # Write down what is decided. Otherwise it is as if nobody had asked.
 
 
 class VisibleRounds(NamedTuple):
@@ -72,10 +63,8 @@ class VisibleRounds(NamedTuple):
 class WindowPreview(NamedTuple):
     """A window, before the injection of its prompt is known."""
 
-    #: The first turn whose injection stands in it.
-    since: int
-    #: How often it was planned anew.
-    epoch: int = 0
+    since: int  # The first turn whose injection stands in it.
+    epoch: int = 0  # How often it was planned anew.
     #: What stands in it at R, S or C. What is at R stands there whole, round by round.
     visible: Sequence[VisibleRounds] = ()
 
@@ -87,29 +76,24 @@ class Strategy(Protocol):
     def name(self) -> Name: ...
 
     async def standing_since(self, request: ContextRequest) -> int:
-        """The first turn whose injection still stands in the window."""
+        """The first turn whose injection is still in the window."""
 
     async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
-        """What will stand in the window beside a prompt; it is planned anew now, if that is due.
-
-        `reserve` is what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
+        """What will be in the window with a prompt; planned anew now, if that is due. `reserve` is
+        what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
         """
 
     async def show(self, request: ContextRequest) -> ShownHistory:
-        """What is shown, in at most `budget` tokens less `fixed`.
-
-        Raises `BudgetTooSmall` if that cannot be done.
-        """
+        """At most `budget` tokens less `fixed`. Raises `BudgetTooSmall` if that cannot be done."""
 
     async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
-        """What was shown when a round was asked for: `request` is that request, as it was.
-
-        Turns that were forgotten since are tombstones.
+        """What was shown for a round: `request` is that request, as it was. Turns that were
+        forgotten since are tombstones.
         """
 
 
 def parse_strategy(text: object) -> Name:
-    """The strategy of this name. Raises `InvalidInput` if there is none."""
+    """Raises `InvalidInput` if there is no such strategy."""
     for name in NAMES:
         if text == name:
             return name

@@ -167,10 +167,17 @@ class PendingTurns:
     ) -> list[Waiting]:
         """Index appends. The commit fails, and this is repeated, if one is forgotten meanwhile."""
         found = list[tuple[int, Moment]]()
-        ids = [piece.id for written in appends for piece in written.pieces]
-        pieces = zip(ids, await transaction.collection(TurnPiece).get_many(ids), strict=True)
-        there = {id for id, piece in pieces if piece is not None and not piece.forgotten}
+        own = [piece for written in appends for piece in written.pieces]
+        stored = await transaction.collection(TurnPiece).get_many([piece.id for piece in own])
+        # A session that was forgotten and made anew has other pieces of the same ids.
+        there = {
+            piece.id
+            for piece, found_now in zip(own, stored, strict=True)
+            if found_now is not None and not found_now.forgotten and found_now.link == piece.link
+        }
         for written in appends:
+            if not there.intersection(piece.id for piece in written.pieces):
+                continue  # nothing is remembered of it either
             number = await self._groups.relied_on(transaction, written.session.id)
             if number is None:
                 continue

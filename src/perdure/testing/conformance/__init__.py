@@ -1,11 +1,10 @@
-"""The conformance kit: what every storage backend promises, as checks that can be run.
+"""Conformance kit: what every storage backend promises, as checks that can be run.
 
     report = await run("sqlite:///memory.db")
     print(report)
 
-One module per capability. A backend is tried on what it declares; it passes if it does all of that,
-and the *level* it reaches says how much that is. Run it against a store of your own backend, or one
-check at a time from pytest::
+A backend is checked on the capabilities that it declares; the *level* says how many those are. From
+pytest, one check at a time::
 
     @pytest.mark.parametrize("trial", trials_for(MyAdapter.capabilities), ids=lambda t: t.id)
     async def test_conformance(trial, my_url):

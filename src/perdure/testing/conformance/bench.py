@@ -1,8 +1,7 @@
-"""The workbench a check gets: adapters on the store under test, tables, processes, a clock.
+"""What a check works with: adapters on the store under test, tables, processes, a clock.
 
-A check may work on a store that is in use. So it keeps to collections of the kit's own
-(``perdure_kit_…``), to keys that no other check has, and to the year 1970: a sweep or a trim by
-the kit's clock finds nothing of anybody else. The bench deletes every key it gave out.
+A store under test may be in use. So a check keeps to collections ``perdure_kit_…``, keys of its own
+and the year 1970: sweeping and trimming find nothing else. The bench deletes every key it gave out.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ from perdure.storage.rows import (
     Put,
     Row,
 )
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.kit_index import KitIndex
+from perdure.testing.manual_clock import ManualClock
 
-#: The columns of the kit's main collection.
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
 _INDEXES = (Index(("kind",)), Index(("size",)), Index(("score", "created")))
 _EVERYTHING = All(())
@@ -50,7 +48,7 @@ PATIENCE = 20.0
 
 
 class KitTable:
-    """A collection of the kit, seen through one adapter; names are keys below the bench's own."""
+    """A collection of the kit through one adapter; names are keys below the bench's own."""
 
     def __init__(self, bench: Bench, adapter: Adapter, layout: Layout) -> None:
         self.bench = bench
@@ -73,7 +71,7 @@ class KitTable:
         checksum: int = 0,
         **columns: Scalar,
     ) -> Put:
-        """A write to this table; columns that are not named are NULL."""
+        """Columns that are not named are NULL."""
         return Put(
             self.layout.name,
             self.key(name),
@@ -103,13 +101,13 @@ class KitTable:
         return await self.adapter.commit(Batch(writes, tuple(checks), tuple(events)), options)
 
     async def add(self, *writes: Put | Delete) -> None:
-        """Write them one commit at a time, the clock ticking: also where batches are not atomic."""
+        """One commit at a time, the clock ticking: also where batches are not atomic."""
         for write in writes:
             self.bench.clock.tick()
             await self.commit(write)
 
     async def fill(self, *writes: Put | Delete) -> None:
-        """Write them all: at once where batches are atomic, else one by one."""
+        """In one batch where batches are atomic, else one by one."""
         if Capability.TRANSACTIONS in self.bench.capabilities:
             await self.commit(*writes)
         else:
@@ -132,7 +130,6 @@ class KitTable:
         return Query(self.layout.name, where, self.bench.root + prefix, **parts)
 
     async def find(self, query: Query) -> list[str]:
-        """The names of the rows a query finds."""
         return [self.name(row) for row in await self.adapter.find(query, DEFAULT)]
 
     def name(self, row: Row) -> str:
@@ -144,16 +141,13 @@ class KitTable:
 
 
 class Process:
-    """Another process that works on the store; see `perdure.testing.conformance.worker`."""
+    """Another process on the store; see `perdure.testing.conformance.worker`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def line(self) -> str:
-        """The next line it prints: its acknowledgement that something is done.
-
-        Raises `ChildProcessError`, with what it had to say, if it ends instead.
-        """
+        """The next line that it prints. Raises `ChildProcessError`, with its output, if it ends."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stdout.readline()
@@ -167,7 +161,7 @@ class Process:
         return [await self.line() for _ in range(count)]
 
     async def kill(self) -> list[str]:
-        """Send SIGKILL. Returns what it had acknowledged and nobody had read yet."""
+        """Send SIGKILL. Returns the acknowledgements that were not read yet."""
         if self._process.returncode is None:
             self._process.kill()
         rest, _ = await self._process.communicate()
@@ -176,7 +170,7 @@ class Process:
 
 
 class Bench:
-    """What one check works with. Made for it, and closed after it."""
+    """What one check works with; closed after it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -192,23 +186,18 @@ class Bench:
         self._indexes: set[str] = set()
 
     async def open(self, clock: Clock | None = None) -> Adapter:
-        """An initialized adapter on the store under test, another one at each call.
-
-        Without `Capability.SHARED`, a second one may be another store altogether.
-        """
+        """A new initialized adapter. Without `Capability.SHARED` it may be another store."""
         adapter = adapter_for(self.url, clock or self.clock)
         await adapter.initialize()
         self._adapters.append(adapter)
         return adapter
 
     async def reopen(self, adapter: Adapter) -> Adapter:
-        """Close an adapter, and open the store again."""
         await adapter.close()
         self._adapters.remove(adapter)
         return await self.open()
 
     async def table(self, adapter: Adapter | None = None) -> KitTable:
-        """The kit's main collection: `COLUMNS`, and expiry and tags where they are declared."""
         layout = Layout(
             "perdure_kit_rows",
             COLUMNS,
@@ -219,7 +208,6 @@ class Bench:
         return await self.prepare(layout, adapter)
 
     async def plain_table(self, adapter: Adapter | None = None) -> KitTable:
-        """A second collection, with nothing but keys and values."""
         return await self.prepare(Layout("perdure_kit_plain"), adapter)
 
     async def prepare(self, layout: Layout, adapter: Adapter | None = None) -> KitTable:
@@ -232,7 +220,7 @@ class Bench:
     async def shelf(
         self, adapter: Adapter | None = None, fields: Sequence[str] = ("title", "body")
     ) -> KitIndex:
-        """A search index of this check's own, erased when the check is over."""
+        """A search index for this check, erased after it."""
         index = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
         self._indexes.add(index.name)
         shelf = KitIndex(adapter or await self.open(), index)
@@ -240,19 +228,16 @@ class Bench:
         return shelf
 
     def key(self, collection: str, name: str) -> str:
-        """A key of this check's own, deleted when the check is over."""
+        """A key for this check, deleted after it."""
         key = self.root + name
         self._keys[collection, key] = None
         return key
-
-    # The outbox -------------------------------------------------------------------------------
 
     def event(self, payload: bytes, key: str = "", topic: str = "perdure.kit") -> Event:
         self._emitted = True
         return Event(topic, self.root + key, payload)
 
     async def end(self, adapter: Adapter) -> str:
-        """The position behind all events there are."""
         position = ""
         while True:
             events, following = await adapter.events(position, _EVENTS)
@@ -263,7 +248,7 @@ class Bench:
     async def events(
         self, adapter: Adapter, position: str, count: int, limit: int = _EVENTS
     ) -> tuple[list[Delivered], str]:
-        """This check's events behind a position, waiting until there are `count` of them."""
+        """This check's events behind a position; waits until there are `count` of them."""
         found: list[Delivered] = []
         async with asyncio.timeout(PATIENCE):
             while len(found) < count:
@@ -273,10 +258,7 @@ class Bench:
                     await asyncio.sleep(0.005)
         return found, position
 
-    # Other processes --------------------------------------------------------------------------
-
     async def spawn(self, task: str, tables: Sequence[KitTable], **details: Any) -> Process:
-        """Another process with a task of `perdure.testing.conformance.worker`."""
         job = {
             "task": task,
             "url": self.url,
@@ -297,10 +279,7 @@ class Bench:
         self._processes.append(Process(process))
         return self._processes[-1]
 
-    # ------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
-        """Delete what the check left, end its processes, close its adapters."""
         try:
             for process in self._processes:
                 await process.kill()
@@ -337,7 +316,6 @@ class Bench:
 
 
 def _importable(url: str) -> str:
-    """How another process finds what makes the adapter of this address."""
     factory = factory_for(url)
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if not name or "<" in name or module == "__main__":

@@ -243,8 +243,6 @@ async def sizes_are_told(bench: Bench) -> None:
 
 #: What needs a capability, and is refused without it.
 class _Nothing(Extension):
-    """No backend knows it."""
-
     name = "perdure_kit"
 
     def check(self, changes: Sequence[Any]) -> None:

@@ -21,7 +21,6 @@ async def reopening_finds_everything(bench: Bench) -> None:
 
 
 async def killed(bench: Bench, acknowledged: int, *, strong: bool = False) -> None:
-    """Kill a process that writes, after so many acknowledgements, and look for what it wrote."""
     table = await bench.table()
     tables = [table]
     if Capability.TRANSACTIONS in bench.capabilities:

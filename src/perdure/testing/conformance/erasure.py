@@ -1,6 +1,6 @@
 """`Capability.ERASURE`: what was deleted can be made unreadable.
 
-No check can look into files that it does not know. These show that scrubbing harms nothing.
+Files cannot be inspected here; these checks show that scrubbing harms nothing.
 """
 
 from __future__ import annotations

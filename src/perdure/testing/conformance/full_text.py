@@ -463,7 +463,6 @@ async def documents_survive_kill(bench: Bench) -> None:
 
 
 def _standing(texts: dict[int, tuple[str, ...]], term: str) -> list[Occurrence]:
-    """Where a term stands, found by looking."""
     return [
         (place, field, offset)
         for place in sorted(texts)

@@ -1,4 +1,4 @@
-"""A search index of the kit, seen through one adapter."""
+"""A search index of the kit through one adapter."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ Occurrence: TypeAlias = tuple[int, int, int]
 
 
 class KitIndex:
-    """Documents, and how a check asks for them. Made by `Bench.shelf`."""
+    """Documents and searches of a check. Made by `Bench.shelf`."""
 
     def __init__(self, adapter: Adapter, index: SearchIndex) -> None:
         self.adapter = adapter
         self.engine = engine_of(adapter)
         self.index = index
         self.name = index.name
-        #: It was made just now.
         self.made = False
 
     def document(self, place: int, *texts: str, note: bytes = b"") -> Document:
-        """A document; fields whose texts are not given are empty."""
         missing = len(self.index.fields) - len(texts)
         return Document(self.name, place, texts + ("",) * missing, note)
 
@@ -54,7 +52,6 @@ class KitIndex:
         return await self.engine.search_text(search)
 
     async def find(self, term: str, within: Sequence[Range] | None = None) -> list[Occurrence]:
-        """Where a term stands."""
         found = await self.search(term, within=within)
         return occurrences(found)[0]
 
@@ -82,25 +79,22 @@ class KitIndex:
         return await self.engine.search_vectors(search)
 
     async def nearest(self, vector: bytes, model: str = "m", limit: int = 100) -> list[int]:
-        """The places of what is near, best first."""
         return [near.place for near in await self.near(vector, model, limit=limit)]
 
     async def unembedded(self, model: str = "m", after: int = -1, limit: int = 1_000) -> list[int]:
         return await self.engine.unembedded(self.name, model, after, limit)
 
     async def vectors(self, *places: int, model: str = "m") -> list[bytes | None]:
-        """The vectors of places, in this order; None where there is none."""
+        """In order; None where there is none."""
         found = await self.engine.vectors(self.name, model, places)
         known = zip(found.at.tolist(), found.rows, strict=True)
         by_number = {number: row.tobytes() for number, row in known}
         return [by_number.get(number) for number in range(len(places))]
 
     async def tend(self) -> None:
-        """Do all that was put off."""
         while await self.engine.tend(self.name):
             pass
 
 
 def occurrences(found: TextFound) -> list[list[Occurrence]]:
-    """Those of each term, as plain numbers."""
     return [[tuple(row) for row in postings.found.tolist()] for postings in found.terms]

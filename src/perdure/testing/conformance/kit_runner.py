@@ -1,4 +1,4 @@
-"""Running the kit."""
+"""Runs the kit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ TIMEOUT = 60.0
 def trials_for(
     capabilities: Collection[Capability], groups: Collection[str] | None = None
 ) -> list[Trial]:
-    """The checks that a backend with these capabilities has to pass, or those of some groups."""
     return [
         trial
         for trial in registered()
@@ -32,7 +31,7 @@ def trials_for(
 
 
 async def attempt(trial: Trial, url: str) -> Result:
-    """Try one check on a store, and clean up after it."""
+    """Run one check and clean up after it; errors become a result."""
     start = time.perf_counter()
     detail = ""
     try:
@@ -51,7 +50,7 @@ async def attempt(trial: Trial, url: str) -> Result:
 
 
 async def perform(trial: Trial, url: str) -> None:
-    """Run one check on a store, and clean up after it; what is wrong comes out as an error."""
+    """Run one check and clean up after it; raises what is wrong."""
     bench = Bench(url)
     try:
         await trial.body(bench)
@@ -71,14 +70,12 @@ async def run(
     groups: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> ConformanceReport:
-    """Try every check that the store's backend has to pass, one after another.
+    """Run every check that applies, one after another.
 
-    The store may hold data: the kit works beside it and removes what it wrote; its collections
-    (``perdure_kit_…``) stay behind, empty. `groups` limits it to some capabilities ("core",
-    "listing", …).
+    The store may hold data: the kit removes what it wrote; its collections (``perdure_kit_…``) stay
+    behind, empty. `groups` limits it to some capabilities ("core", "listing", …).
 
-    Raises `InvalidURL` or `UnknownBackend` if there is no such backend, and what its `initialize`
-    raises if the store cannot be opened at all.
+    Raises `InvalidURL` or `UnknownBackend`, and what `initialize` raises.
     """
     start = time.perf_counter()
     adapter = adapter_for(url)

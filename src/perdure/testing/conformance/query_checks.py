@@ -172,7 +172,7 @@ PAGINGS = {
 
 
 def _sorted(order: tuple[str, ...]) -> list[str]:
-    """The names of `ROWS` in an order, by the definition: one stable sort for each column."""
+    """By definition: one stable sort for each column."""
     names = sorted(ROWS, reverse=order[-1].startswith("-"))
     written = list(ROWS)
     for part in reversed(order):

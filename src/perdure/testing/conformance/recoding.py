@@ -16,7 +16,6 @@ from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
 async def _recode(table: KitTable, *names: str) -> list[Recode]:
-    """Other bytes for the rows as they are now."""
     rows = [await table.get(name) for name in names]
     return [
         Recode(row, b"other bytes", "kit/other", 2**32 - 1 - n)

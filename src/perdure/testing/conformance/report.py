@@ -1,4 +1,4 @@
-"""What the kit found, and what it amounts to."""
+"""Results of a run, its level, and how they are shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class ConformanceLevel(msgspec.Struct, frozen=True, order=True):
     name: str
 
 
-#: The capabilities that each level adds.
 LEVELS: dict[ConformanceLevel, frozenset[Capability]] = {
     ConformanceLevel(1, "key-value"): frozenset(),
     ConformanceLevel(2, "versioned"): frozenset(
@@ -61,24 +60,20 @@ class Result(msgspec.Struct, frozen=True):
     """How one check ended."""
 
     name: str
-    #: The capability it belongs to, or "core".
     group: str
     guarantee: str
     outcome: CheckOutcome
     seconds: float
-    #: What was found instead, if it failed.
     detail: str = ""
 
     @property
     def id(self) -> str:
-        """As the kit names the check: ``listing-pages_backwards``."""
         return f"{self.group}-{self.name}"
 
 
 class CapabilityResult(msgspec.Struct, frozen=True):
     """One line of the table of capabilities."""
 
-    #: A capability, or "core".
     capability: str
     declared: bool
     standing: CapabilityStatus
@@ -97,25 +92,20 @@ class ConformanceReport(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """The checks that did not pass."""
         return tuple(result for result in self.results if result.outcome is CheckOutcome.FAILED)
 
     @property
     def passed(self) -> bool:
-        """Whether the backend does everything that it declares, as far as it was tried."""
+        """Whether everything declared holds, as far as it was tried."""
         return bool(self.results) and not self.failures
 
     @property
     def table(self) -> tuple[CapabilityResult, ...]:
-        """Every capability: whether it is declared, and whether it was proven."""
         return tuple(self._line(group) for group in (CORE, *Capability))
 
     @property
     def level(self) -> ConformanceLevel | None:
-        """The highest level whose capabilities are all declared and proven.
-
-        None if *anything* failed: a backend that breaks a promise is at no level.
-        """
+        """The highest level whose capabilities are all proven; None if anything failed."""
         if not self.passed:
             return None
         proven = {
@@ -129,7 +119,6 @@ class ConformanceReport(msgspec.Struct, frozen=True):
         return reached
 
     def to_builtins(self) -> dict[str, Any]:
-        """Everything as dictionaries, lists, text and numbers."""
         level = self.level
         return {
             "url": self.url,
@@ -154,7 +143,6 @@ class ConformanceReport(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
         count = len(self.results)
         if self.failures:
             return f"{len(self.failures)} of {count} checks failed: no level."

@@ -1,7 +1,7 @@
-"""`Capability.SNAPSHOTS`: the whole store as it was at one moment, and its way into another.
+"""`Capability.SNAPSHOTS`: the whole store as of one moment, and loading it into another.
 
-A store under test may be in use, and loading replaces what is there. So a store is only loaded
-into if it holds nothing; in any other, these checks show that it refuses.
+Loading replaces what is there, and a store under test may be in use: only empty stores are loaded
+into; in any other, these checks show that it refuses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ MANY = 2_500
 
 
 async def _entries(snapshot: Snapshot, table: KitTable) -> dict[str, RowCopy]:
-    """The check's own rows, by name."""
     found = [entry async for page in snapshot.entries(table.layout.name) for entry in page]
     mine = [entry for entry in found if entry.row.key.startswith(table.bench.root)]
     return {table.name(entry.row): entry for entry in mine}
@@ -180,9 +179,6 @@ async def snapshots_load_into_another_backend(bench: Bench) -> None:
         same(len(await other.find(other.query(Tagged("kit", "x")))), 20, "the number by tag")
 
 
-# Loading --------------------------------------------------------------------------------------
-
-
 def _row(
     bench: Bench, name: str, value: bytes, version: int = 1, expires: int | None = None
 ) -> Row:
@@ -191,7 +187,6 @@ def _row(
 
 
 def _source_for(bench: Bench) -> HeldSnapshot:
-    """What might come from another backend."""
     tagged, expires, events = (
         each in bench.capabilities for each in (Capability.TAGS, Capability.TTL, Capability.OUTBOX)
     )
@@ -218,7 +213,7 @@ async def _is_empty(adapter: Adapter) -> bool:
 
 
 async def _loaded(bench: Bench, adapter: Adapter, source: Snapshot) -> KitTable:
-    """The loaded collection; the bench will delete its rows and events."""
+    """The bench deletes the loaded rows and events."""
     (layout,) = await source.layouts()
     table = await bench.prepare(layout, adapter)
     for name in await _entries(source, table):

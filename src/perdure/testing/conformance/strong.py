@@ -1,7 +1,7 @@
 """`Capability.STRONG`: writes that insist on it survive the loss of power.
 
-No test can cut the power. What is shown here is the part that can be: strong writes are accepted
-beside others, are seen at once, and survive kill -9 from the moment they are acknowledged.
+Power cannot be cut here: these checks show that strong writes are accepted beside others, seen at
+once, and survive kill -9 once acknowledged.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ async def all_or_nothing(bench: Bench, spoiler: Spoiler) -> None:
     same(await table.commit(*good), [1, 2, 0], "the same batch without the refused write")
 
 
-class Seen(NamedTuple):
+class ObservedCheck(NamedTuple):
     """A check, made of what is really there."""
 
     name: str
@@ -72,17 +72,17 @@ class Seen(NamedTuple):
 
 
 CHECKS = {
-    "unchanged": Seen("there", 2),
-    "absent": Seen("nobody", 0),
-    "changed": Seen("there", 1, holds=False),
-    "appeared": Seen("there", 0, holds=False),
-    "vanished": Seen("nobody", 1, holds=False),
-    "replaced_by_a_namesake": Seen("there", 2, created=-1, holds=False),
+    "unchanged": ObservedCheck("there", 2),
+    "absent": ObservedCheck("nobody", 0),
+    "changed": ObservedCheck("there", 1, holds=False),
+    "appeared": ObservedCheck("there", 0, holds=False),
+    "vanished": ObservedCheck("nobody", 1, holds=False),
+    "replaced_by_a_namesake": ObservedCheck("there", 2, created=-1, holds=False),
 }
 
 
 @check_each(Capability.TRANSACTIONS, cases=CHECKS)
-async def checks(bench: Bench, seen: Seen) -> None:
+async def checks(bench: Bench, seen: ObservedCheck) -> None:
     """A batch is refused if a row that it checks has another version, or is another row."""
     table = await bench.table()
     other = await bench.plain_table(table.adapter)

@@ -1,8 +1,7 @@
 """Checks, and how they are registered.
 
-A check is a small async function that gets a `Bench` and returns if a guarantee holds; its
-docstring states that guarantee and is what reports show. `check` registers one; `check_each`
-registers it once for each of several named cases. A registered check with its case is a `Trial`.
+A check is an async function of a `Bench` that returns if a guarantee holds; reports show its
+docstring. `check` registers one; `check_each` one for each case. Each of them is a `Trial`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ C = TypeVar("C")
 E = TypeVar("E", bound=PerdureError)
 Plain: TypeAlias = Callable[[Bench], Awaitable[None]]
 
-#: What a backend needs in order to be one at all, as the name of a group of checks.
+#: The group of checks that every backend has to pass.
 CORE = "core"
 
 
@@ -32,23 +31,21 @@ class Unmet(AssertionError):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One thing to be shown of a backend."""
+    """A registered check with its case."""
 
     name: str
-    #: What has to be declared for this to be tried, the group first; none for the core.
+    #: Capabilities that must be declared, the group first; none for the core.
     needs: tuple[Capability, ...]
-    #: What holds if it passes.
     guarantee: str
     body: Plain
 
     @property
     def group(self) -> str:
-        """The capability this belongs to, or "core"."""
         return self.needs[0].value if self.needs else CORE
 
     @property
     def id(self) -> str:
-        """A name that is unique in the kit: ``listing-pages_backwards``."""
+        """Unique in the kit: ``listing-pages_backwards``."""
         return f"{self.group}-{self.name}"
 
 
@@ -56,7 +53,7 @@ _trials: dict[str, Trial] = {}
 
 
 def check(*needs: Capability) -> Callable[[Plain], Plain]:
-    """Register a check of the first of these capabilities, which needs the others as well."""
+    """Register a check of the first capability; it needs the others as well."""
 
     def register(body: Plain) -> Plain:
         _add(Trial(body.__name__, needs, _guarantee(body), body))
@@ -82,18 +79,15 @@ def check_each(
 
 
 def registered() -> list[Trial]:
-    """Every check there is, in the order of the levels."""
+    """All checks, in the order of the levels."""
     order = [CORE, *(capability.value for capability in Capability)]
     return sorted(_trials.values(), key=lambda trial: order.index(trial.group))
 
 
-# What checks say with ---------------------------------------------------------------------------
-
-
 def same(found: object, wanted: object, what: str = "the answer") -> None:
-    """Raises `Unmet` unless both are equal and, if they are numbers, of one type.
+    """Raises `Unmet` unless both are equal and, if numbers, of one type.
 
-    Not an assert statement: it says both values without pytest's help, and holds under -O.
+    Not an assert statement: it shows both values without pytest, and holds under -O.
     """
     if found != wanted or _number_types(found) != _number_types(wanted):
         raise Unmet(f"{what} is {_short(found)}, and not {_short(wanted)}")
@@ -107,7 +101,7 @@ def holds(condition: object, what: str) -> None:
 
 @contextmanager
 def refused(error: type[E]) -> Iterator[list[E]]:
-    """Raises `Unmet` unless this error comes out of the block; it stands in the list then."""
+    """Raises `Unmet` unless the block raises this error, which is put into the list."""
     caught: list[E] = []
     try:
         yield caught
@@ -135,7 +129,7 @@ def _guarantee(body: Callable[..., object]) -> str:
 
 
 def _number_types(value: object) -> object:
-    """The types of the numbers in a value: 2 and 2.0 are equal, but not the same answer."""
+    """2 and 2.0 are equal, but not the same answer."""
     if isinstance(value, list | tuple):
         return [_number_types(part) for part in value]
     return type(value) if isinstance(value, int | float) else None

@@ -17,7 +17,6 @@ LENGTH = 256
 
 
 def signed(*numbers: int) -> bytes:
-    """A vector of these numbers, each from -127 to 127."""
     return bytes(number & 255 for number in numbers)
 
 
@@ -204,8 +203,6 @@ async def _filled(bench: Bench, documents: int) -> KitIndex:
 
 
 def _nearest(vectors: dict[int, bytes], query: bytes, limit: int) -> list[int]:
-    """The places of the nearest, by plain arithmetic."""
-
     def numbers(vector: bytes) -> list[int]:
         return [byte - 256 if byte > 127 else byte for byte in vector]
 

@@ -1,7 +1,6 @@
 """The other process: ``python -m perdure.testing.conformance.worker JOB``.
 
-It does one task on the store and prints a line for each step that the store has acknowledged, until
-it is done or killed.
+Prints a line for each step that the store has acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from perdure.storage.rows import Batch, Event, Layout, Put
 
 
 class WorkerJob(msgspec.Struct, frozen=True):
-    """What to do, as `Bench.spawn` says it."""
+    """A task, as `Bench.spawn` passes it."""
 
     task: str
     url: str
@@ -39,7 +38,7 @@ class WorkerJob(msgspec.Struct, frozen=True):
 
 
 async def write(adapter: Adapter, job: WorkerJob) -> None:
-    """Write each key to every collection, in one batch a key; then wait to be killed."""
+    """Each key to every collection, one batch a key; then wait to be killed."""
     options = STRONG if job.strong else DEFAULT
     for key in job.keys:
         writes = tuple(_put(layout, key, key.encode()) for layout in job.layouts)
@@ -50,7 +49,7 @@ async def write(adapter: Adapter, job: WorkerJob) -> None:
 
 
 async def index(adapter: Adapter, job: WorkerJob) -> None:
-    """Write each key to the collection, and a document about it with it; wait to be killed."""
+    """Each key, and a document about it; then wait to be killed."""
     (layout,), declared = job.layouts, job.index
     assert declared is not None
     await engine_of(adapter).prepare(declared)
@@ -63,7 +62,6 @@ async def index(adapter: Adapter, job: WorkerJob) -> None:
 
 
 async def count(adapter: Adapter, job: WorkerJob) -> None:
-    """Add one to a number, many times, whoever else does the same."""
     (layout,), (key,) = job.layouts, job.keys
     for _ in range(job.times):
         while True:
@@ -91,7 +89,6 @@ _TASKS: dict[str, Callable[[Adapter, WorkerJob], Awaitable[None]]] = {
 
 
 async def work(job: WorkerJob) -> None:
-    """Open the store and do the task."""
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     adapter: Adapter = factory(job.url, lambda: job.time)

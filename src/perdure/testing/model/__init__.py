@@ -1,4 +1,4 @@
-"""A model that says what a test wrote down: a real server, in the wire formats of real ones.
+"""A scripted model: a real server that says what a test wrote down.
 
     script = ["Hello.", ScriptedFault(status=429, headers={"retry-after": "0.1"}), "Done."]
     async with ScriptedModel(script) as model:
@@ -10,11 +10,7 @@
     assert model.requests[0].prompt == "Hi!"
 
 It speaks Chat Completions, Responses and Anthropic Messages, streaming and not, and has
-``/embeddings`` and ``/models``. The official SDKs take it for a provider.
-
-script        what is to be said, and what is to go wrong
-wire_answers  an answer as each wire format says it
-model_server  HTTP, as much as it takes
+``/embeddings`` and ``/models``. The official SDKs accept it.
 """
 
 from perdure.testing.model.model_server import ScriptedModel

@@ -1,4 +1,4 @@
-"""The server of a scripted model: HTTP/1.1 with keep-alive, as much of it as clients need."""
+"""The server of a scripted model: HTTP/1.1 with keep-alive."""
 
 from __future__ import annotations
 
@@ -41,12 +41,9 @@ class ScriptedModel:
     """A model on loopback that follows a script; see `perdure.testing.model`.
 
     The script is one line for all requests (a text, a `ScriptedAnswer`, a `ScriptedFault`), a list
-    of lines used up in the order in which requests arrive, or a function of the request. A request
-    after the last line gets an error 500 that says so.
-
-    With a `key`, requests without it are refused with 401. Made for tests: it keeps every request
-    in memory, and a thousand connections at the same time are no trouble. What a script raises
-    drops the connection, and is raised again when the block ends without an error of its own.
+    of lines in the order of requests, or a function of the request. A request after the last line
+    gets status 500. With a `key`, requests without it get 401. Keeps every request in memory. What
+    a script raises drops the connection, and is raised again at the end of the block.
     """
 
     def __init__(
@@ -67,9 +64,9 @@ class ScriptedModel:
         self._server: asyncio.Server | None = None
         self._busy: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
-        #: Everything that was asked, in the order in which it arrived.
+        #: Requests in the order in which they arrived.
         self.requests: list[ReceivedRequest] = []
-        #: The connections that were made, and those that are open.
+        #: Connections that were made, and those that are open.
         self.connections = 0
         self.open_connections = 0
 
@@ -99,15 +96,13 @@ class ScriptedModel:
 
     @property
     def url(self) -> str:
-        """Where its API begins. Still known after it was closed: nobody listens there then."""
+        """Base URL of its API; stays known after it was closed."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     def provider_config(self, wire: CallWire = "chat", **changes: Any) -> ProviderConfig:
-        """For ``[gateway.providers]``: this server, spoken to in this wire format."""
+        """For ``[gateway.providers]``."""
         settings = {"wire": wire, "base_url": self.url, "embeddings": "/embeddings", **changes}
         return ProviderConfig(**settings)
-
-    # Connections ------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -134,7 +129,7 @@ class ScriptedModel:
             self._errors.append(error)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer. Returns whether the connection can be used again."""
+        """Returns whether the connection can be used again."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.rstrip("\r\n").split("\r\n")
         pairs = (line.partition(":") for line in lines)
@@ -240,9 +235,6 @@ class ScriptedModel:
         return False
 
 
-# HTTP ------------------------------------------------------------------------------------------
-
-
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
     if "chunked" not in headers.get("transfer-encoding", ""):
         length = headers.get("content-length", "0")
@@ -282,7 +274,6 @@ async def _stream(
     request: ReceivedRequest,
     count: int | None = None,
 ) -> None:
-    """The events of an answer, or the first of them, each in a chunk of its own."""
     for at, (name, data) in enumerate(wire_answers.events(answer, request)):
         if at == count:
             return

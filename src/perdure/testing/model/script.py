@@ -1,4 +1,4 @@
-"""What a scripted model is to say, what is to go wrong, and what it was asked."""
+"""What a scripted model says, its faults, and the requests that it got."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolCall, Usage
 from perdure.gateway.calls import Finish
 
-#: What a request asks for: an answer in one of the wire formats, or vectors.
 Kind: TypeAlias = Literal["chat", "responses", "messages", "embeddings"]
 How: TypeAlias = Literal["status", "hang", "reset", "truncated"]
 
 
 class ScriptedAnswer(msgspec.Struct, frozen=True):
-    """One answer of the model. It arrives in the order reasoning, text, calls."""
+    """One answer. It arrives in the order reasoning, text, calls."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
-    #: None: by the length of what was asked and said. What is None in it is not sent, and
-    #: without `Usage.input` there is no usage at all.
+    #: None: by length. What is None in it is not sent; without `Usage.input` there is no usage.
     usage: Usage | None = None
     #: None: `tools` if there are calls, else `stop`.
     finish: Finish | None = None
@@ -35,12 +33,11 @@ class ScriptedAnswer(msgspec.Struct, frozen=True):
     chunk_delay: float = 0.0
     #: Characters in an event of a stream.
     chunk: int = 24
-    #: Further headers.
     headers: dict[str, str] = {}
 
 
 class ScriptedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that goes wrong. `how` is one of these; `InvalidInput` if it is none of them.
+    """A fault. `how` is one of these; raises `InvalidInput` for anything else.
 
     ==========  =================================================================================
     status      an error of this status, in the words of the wire format; in the middle of a
@@ -57,8 +54,7 @@ class ScriptedFault(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     #: Seconds before anything is sent.
     delay: float = 0.0
-    #: So many events of a stream go before it; they are those of `answer`. Of an answer that is
-    #: no stream, `truncated` sends the first half.
+    #: Events of `answer` that are streamed before it. `truncated` sends half of a body.
     after: int = 0
     answer: ScriptedAnswer = ScriptedAnswer("This answer does not reach its end.")
 
@@ -75,10 +71,9 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 
     kind: Kind
     path: str
-    #: With names in lower case. The key is among them.
+    #: Names in lower case. The key is among them.
     headers: dict[str, str]
     body: dict[str, Any]
-    #: Counted from 0.
     number: int = 0
 
     @property
@@ -91,19 +86,18 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation as it was sent, system text included."""
+        """System text included."""
         return () if self.kind == "embeddings" else wire.codec(self.kind).decode(self.body)
 
     @property
     def prompt(self) -> str:
-        """What the user said last."""
         said = [message.text for message in self.messages if message.role == "user"]
         return said[-1] if said else ""
 
 
 Line: TypeAlias = str | ScriptedAnswer | ScriptedFault
-#: A line for every request; lines for one request each; or who decides on each request. For
-#: embeddings a script is asked only if it can decide, and only a `ScriptedFault` counts.
+#: A line for every request; lines for one request each; or a function of the request. For
+#: embeddings only a function is called, and only its `ScriptedFault` counts.
 Script: TypeAlias = Line | Sequence[Line] | Callable[[ReceivedRequest], Line | Awaitable[Line]]
 
 

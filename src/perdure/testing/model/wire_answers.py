@@ -1,7 +1,4 @@
-"""An answer as each wire format says it: whole, or as the events of a stream.
-
-Times and ids are the same in every run.
-"""
+"""An answer in each wire format: whole, or as events of a stream. Times and ids never change."""
 
 from __future__ import annotations
 
@@ -26,12 +23,11 @@ def whole(answer: ScriptedAnswer, request: ReceivedRequest) -> Item:
 
 
 def events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
-    """The events of a streamed answer. Chat Completions' last word is `last_words`."""
+    """Without Chat Completions' end mark, which is `last_words`."""
     return _STREAMS[request.kind](answer, request)
 
 
 def last_words(request: ReceivedRequest) -> bytes:
-    """What stands at the end of a stream, and is no event of the answer."""
     return b"data: [DONE]\n\n" if request.kind == "chat" else b""
 
 
@@ -44,7 +40,7 @@ def fault_event(fault: ScriptedFault, request: ReceivedRequest) -> Event:
 
 
 def vectors(texts: list[str], dimension: int, request: ReceivedRequest) -> Item:
-    """Embeddings that are the same for the same text, and mean nothing."""
+    """The same vector for the same text, without meaning."""
     data = [
         {
             "object": "embedding",
@@ -91,8 +87,6 @@ def _id(prefix: str, request: ReceivedRequest, at: int = 0) -> str:
 def _model(answer: ScriptedAnswer, request: ReceivedRequest) -> str:
     return answer.model or request.model
 
-
-# Chat Completions ------------------------------------------------------------------------------
 
 _CHAT_FINISH = {"tools": "tool_calls", "filter": "content_filter", "other": "stop"}
 
@@ -169,8 +163,6 @@ def _chat_events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[E
     if (request.body.get("stream_options") or {}).get("include_usage") and usage.input is not None:
         yield "", {**frame, "choices": [], "usage": _chat_usage(usage)}
 
-
-# Responses -------------------------------------------------------------------------------------
 
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
@@ -303,8 +295,6 @@ def _argument_events(answer: ScriptedAnswer, place: Item, arguments: str) -> Ite
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     yield "response.function_call_arguments.done", {**place, "arguments": arguments}
 
-
-# Anthropic Messages ----------------------------------------------------------------------------
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
 

@@ -20,5 +20,4 @@ def media_kind(media: Media) -> str:
 
 
 def nothing(role: str) -> str:
-    """The content of a message of this role that has none."""
     return "null" if role == "assistant" else "empty"

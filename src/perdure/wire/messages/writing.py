@@ -27,7 +27,6 @@ _SYSTEM = ("system", "developer")
 
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages whose text goes into ``system``, and the rest."""
     every = list(messages)
     leading = 0
     while leading < len(every) and _stands_outside(every[leading]):
@@ -70,7 +69,6 @@ def groups_of(messages: Iterable[Message]) -> list[Group]:
 
 
 def _joins(message: Message, run: list[Message]) -> bool:
-    """What came from this format keeps its bounds."""
     return message.role == run[0].role == "tool" and message.wire != WIRE and run[0].wire != WIRE
 
 

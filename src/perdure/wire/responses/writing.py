@@ -29,7 +29,6 @@ _AUDIO = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-
 
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages whose text goes into ``instructions``, and the rest."""
     every = list(messages)
     leading = 0
     while leading < len(every) and _stands_outside(every[leading]):

@@ -403,11 +403,8 @@ class SQLiteAdapter(Adapter):
     async def generation(self) -> int | None:
         return self.writer.data_version()
 
-    def layout_generation(self) -> int | None:
-        return self.reader.schema_version()
-
-    async def collection_names(self) -> frozenset[str]:
-        return await self.reader.run("collections", catalog.names)
+    def lacks(self, collection: str) -> bool:
+        return self.reader.lacks(collection)
 
     async def identity(self) -> str | None:
         return connections.identity(self.path)

@@ -97,11 +97,6 @@ def faults(db: apsw.Connection) -> Iterator[str]:
             yield f"The declaration of the table {name} is damaged."
 
 
-def names(db: apsw.Connection) -> frozenset[str]:
-    """All collections of the bank."""
-    return frozenset(name for (name,) in db.execute("SELECT name FROM perdure_collections"))
-
-
 def load(db: apsw.Connection) -> dict[str, Layout]:
     """All collections of the bank, as they were last declared."""
     rows = db.execute("SELECT layout FROM perdure_collections ORDER BY name")

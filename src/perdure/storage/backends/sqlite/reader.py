@@ -12,7 +12,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import apsw
 
@@ -49,6 +49,8 @@ class SQLiteReader:
         self._looks = 0
         self._bytes = 0
         self._slow: set[str] = set()
+        self._schema_version: object = None
+        self._collections: set[str] = set()
         self._queue: queue.SimpleQueue[tuple[Work[Any], asyncio.Future[Any], list[Any]] | None]
         self._queue = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -92,14 +94,22 @@ class SQLiteReader:
         if self._quick is not None:
             self._quick.close()
 
-    def schema_version(self) -> int | None:
-        """SQLite's count of changes to tables, by whomever; None without a quick connection."""
+    def lacks(self, collection: str) -> bool:
+        """Whether there is no such collection, if that can be told on the event loop.
+
+        SQLite counts changes to tables, by whomever: names are read again only after one.
+        """
         if self._quick is None or self._closed:
-            return None
+            return False
         try:
-            return cast("int", self._quick.pragma("schema_version"))
+            version = self._quick.pragma("schema_version")
+            if version != self._schema_version:
+                rows = self._quick.execute("SELECT name FROM perdure_collections")
+                self._collections = {name for (name,) in rows}
+                self._schema_version = version
         except apsw.Error:
-            return None
+            return False
+        return collection not in self._collections
 
     def may_wait(self, db: apsw.Connection) -> bool:
         """Whether work on this connection keeps nobody waiting; else it raises `Busy` instead."""

@@ -1,16 +1,15 @@
-"""The history of a software project that never was, as long as you like.
+"""The history of a made-up software project, of any length.
 
-It reads like the work of a person with a coding agent: tickets of twelve turns each, files read and
-tests run, decisions that later turns go back to, long turns and mere thanks, typos, other
-languages. Some turns hold a fact that is said nowhere else (`planted`), to be asked for later.
+It reads like the work of a person with a coding agent: tickets of twelve turns, files read, tests
+run, decisions that later turns go back to, long turns and mere thanks, typos, other languages. Some
+turns hold a fact that is said nowhere else (`planted`), to be asked for later.
 
     for messages in project_history(100_000):  # 50 million tokens
         ...
     project_turn(4711)                         # the same as the 4711th of them
 
-Everything follows from the seed and the number of the turn, in every process and on every machine;
-another version of Perdure may tell another story. Nothing in it looks like a secret, so a bank
-stores it as it is.
+Depends on the seed and the turn's number only, on every machine, for one version of Perdure.
+Nothing in it looks like a secret, so a bank stores it as it is.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from examples.project_words import NO_PAST, NOTHING, Teller, Tool
 from perdure.bank.session import Session
 from perdure.core.clock import from_datetime, to_datetime
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult, encode
-from perdure.testing.project_words import NO_PAST, NOTHING, Teller, Tool
 
 #: A ticket takes so many turns: it is opened, looked into, decided, built and closed.
 _PHASES = ("start", *["look"] * 3, "decide", *["build"] * 5, *["finish"] * 2)
@@ -53,7 +52,7 @@ _json = msgspec.json.encode
 def project_history(
     turns: int, *, seed: int = 0, tokens_per_turn: int = 500
 ) -> Iterator[list[Message]]:
-    """The first `turns` turns, one after the other; see `project_turn`."""
+    """See `project_turn`."""
     for number in range(1, turns + 1):
         yield project_turn(number, seed, tokens_per_turn)
 
@@ -61,11 +60,9 @@ def project_history(
 def project_turn(number: int, seed: int = 0, tokens_per_turn: int = 500) -> list[Message]:
     """The messages of one turn, from its prompt to its last reply. The first is number 1.
 
-    Each call has its result, right behind it. `tokens_per_turn` is what turns take on average, in
-    o200k tokens as the log counts them; one turn in 200 takes about ten to forty times that, one in
-    six less than a fifth. What is said changes with it, but not the facts and decisions.
-
-    Raises `InvalidInput` for a number below 1 or fewer than 100 tokens.
+    Each call has its result right behind it. `tokens_per_turn` is the average in o200k tokens; one
+    turn in 200 takes ten to forty times that, one in six less than a fifth. Facts and decisions do
+    not depend on it. Raises `InvalidInput` for a number below 1 or fewer than 100 tokens.
     """
     if number < 1 or tokens_per_turn < _LEAST:
         raise InvalidInput(
@@ -76,9 +73,9 @@ def project_turn(number: int, seed: int = 0, tokens_per_turn: int = 500) -> list
 
 
 def planted(number: int, seed: int = 0) -> str | None:
-    """The fact that this turn holds, if it holds one: a sentence with a ticket of its own.
+    """The fact in this turn, if any: a sentence with a ticket of its own.
 
-    It stands verbatim in the prompt, in a tool's result or in the last reply, and in no other turn.
+    Verbatim in the prompt, a tool's result or the last reply, and in no other turn.
     """
     if (number + seed) % _FACT:
         return None
@@ -94,10 +91,10 @@ async def fill_project(
     tokens_per_turn: int = 500,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Append turns of the project until the session has so many; their numbers are the same.
+    """Append turns of the project until the session has `turns`; their numbers are the same.
 
-    A session that was filled in part is filled up, so give the same seed. `progress` is called with
-    the number of turns after each append. When this returns, tokens have been counted.
+    A partly filled session is filled up, so give the same seed. `progress` is called with the
+    number of turns after each append. When this returns, tokens have been counted.
     """
     number, size, waiting = (await session.head()).turn, 0, list[Message]()
     while number < turns:
@@ -113,10 +110,6 @@ async def fill_project(
 
 
 class _Shape(NamedTuple):
-    """How a turn goes: kinds of prompt and reply, rounds with tools, characters of each and of the
-    reply.
-    """
-
     prompt: str
     reply: str
     rounds: int = 0
@@ -125,8 +118,6 @@ class _Shape(NamedTuple):
 
 
 class _Turn:
-    """One turn."""
-
     def __init__(self, number: int, seed: int) -> None:
         self._number = number
         index, self._phase = divmod(number - 1, _TASK)
@@ -207,7 +198,7 @@ class _Turn:
         return [Message("assistant", tuple(parts), time=said), *results]
 
     def _tool(self, fact: str | None) -> Tool:
-        """A tool that suits the phase: tests fail before the work is done, files change late."""
+        """Suits the phase: tests fail before the work is done, files change late."""
         known, dice = self._teller.words.tools, self._roll()
         if fact:
             return known["notes"][0]
@@ -242,8 +233,6 @@ class _Turn:
 
 
 class _Decision(NamedTuple):
-    """What a task decided, as later ones tell it; in the order of `PAST`."""
-
     ticket: str
     turn: str
     who: str
@@ -253,8 +242,6 @@ class _Decision(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """What some turns are about: their lists, in the order of `OWN`, and the decision made."""
-
     own: tuple[tuple[str, ...], ...]
     decision: _Decision
 
@@ -281,12 +268,11 @@ def _task(seed: int, index: int) -> _Task:
 
 
 def _moment(number: int) -> int:
-    """When a turn begins, in microseconds."""
+    """In microseconds."""
     return _FIRST + number * _APART
 
 
 def _misspelt(text: str, where: float) -> str:
-    """The text with two letters swapped in the word at that place."""
     found = [match.start() for match in re.finditer(r"(?<=[a-z])[a-z]{2}(?=[a-z])", text)]
     if not found:
         return text

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG_AGO = 1_000_000_000_000
 
 
 class ManualClock:
-    """Time as a test sets it. Call it for the time, in microseconds since 1970."""
+    """Time as a test sets it, in microseconds since 1970."""
 
     def __init__(self, start: int | datetime = LONG_AGO) -> None:
         self._time = 0
@@ -22,15 +22,14 @@ class ManualClock:
         return self._time
 
     def set(self, moment: int | datetime) -> None:
-        """Make it this time, given in microseconds or as an aware datetime."""
+        """In microseconds, or an aware datetime."""
         self._time = from_datetime(moment) if isinstance(moment, datetime) else moment
 
     def advance(self, span: str | timedelta | float) -> int:
-        """Let time pass: ``"30d"``, a timedelta, or seconds. Returns the new time."""
+        """By ``"30d"``, a timedelta, or seconds. Returns the new time."""
         self._time += duration(span)
         return self._time
 
     def tick(self, microseconds: int = 1) -> int:
-        """Let a moment pass. Returns the new time."""
         self._time += microseconds
         return self._time

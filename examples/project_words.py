@@ -1,4 +1,4 @@
-"""Fills templates with words, by dice: what `project` tells its story with. Words: project.toml."""
+"""Fills the templates of project.toml with words, by dice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -35,7 +35,6 @@ class Template(NamedTuple):
 
     form: str
     gaps: tuple[int, ...]
-    #: Characters when it is filled, about.
     size: int
 
 
@@ -65,12 +64,11 @@ class Teller:
 
     def __init__(self, key: str, own: Sequence[Sequence[str]], known: Words | None = None) -> None:
         # Of its methods, only `random` promises the same numbers in every version of Python.
-        self.random = Random(key).random  # noqa: S311 (it guards nothing)
+        self.random = Random(key).random
         self.words = known or words()
         self._lists = (*own, *self.words.lists)
 
     def remember(self, past: Sequence[str]) -> None:
-        """Be able to tell of an earlier decision: what fills the lists of `PAST`."""
         self._lists = (*((each,) for each in past), *self._lists[len(past) :])
 
     def pick(self, choices: Sequence[_T]) -> _T:
@@ -80,7 +78,6 @@ class Teller:
         return self.pick(self._lists[self.words.names[name]])
 
     def say(self, kind: str) -> str:
-        """A text of that kind."""
         template = self.pick(self.words.templates[kind])
         return self.fill(template.form, template.gaps)
 
@@ -89,7 +86,7 @@ class Teller:
         return form % tuple([(here := lists[gap])[int(random() * len(here))] for gap in gaps])
 
     def output(self, tool: Tool, size: float, fact: str | None = None) -> str:
-        """About so many characters that the tool prints, and the fact."""
+        """About `size` characters of the tool's output, and the fact."""
         # All gaps are filled at once: that takes a sixth less time than fragment by fragment.
         forms, gaps = [tool.first.form] if tool.first.form else [], [*tool.first.gaps]
         templates, random = self.words.templates[tool.body], self.random
@@ -110,7 +107,7 @@ class Teller:
 @cache
 def words() -> Words:
     """Read at the first call, which takes about 50 ms."""
-    text = files("perdure.testing").joinpath("project.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("project.toml").read_text(encoding="utf-8")
     raw = tomllib.loads(text)
     lists = {name: tuple(text.split()) for name, text in raw["words"].items()}
     # Pairs that are often needed, so that one pick does.
