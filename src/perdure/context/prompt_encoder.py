@@ -32,8 +32,7 @@ Wire: TypeAlias = Literal["chat", "responses", "messages"]
 
 # Changing it would change ids in prompts, and with them void every prompt cache.
 _IDS = UUID("0b1f5c0e-6f0e-5b55-8f4b-6a0f3f0f7a11")
-#: Stands in front of a piece while it is repaired: so that it need not begin with a user's words.
-_FRONT: Final = user("…")
+_FRONT: Final = user("…")  # In front of a piece while it is repaired: it may begin otherwise.
 
 _Key: TypeAlias = RoundId | int
 
