@@ -1,9 +1,6 @@
-"""What an artifact is, and the only place where its hash becomes a name.
-
-An artifact is named by the hash of its content, tagged with the algorithm:
-``sha256:9f86d0…``. Keys of rows and paths of files are made here, from a hash that has been checked
-character by character, and nowhere else. So no name can point out of the store's root, and two
-spellings of one hash (upper case, say) cannot become two files on one disk and one on another.
+"""Artifacts are named by the hash of their content: ``sha256:9f86d0…``.
+Row keys and file paths are made only here, from a hash checked character by character. So no name
+can point out of the store's root, and two spellings of a hash cannot become two files.
 """
 
 from __future__ import annotations
@@ -23,13 +20,11 @@ from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, InvalidInput
 from perdure.storage.record_references import Reference
 
-#: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
-#: in both places.
+#: Smaller artifacts are rows of the bank. Safe to change at any time: reads try both places.
 INLINE_BELOW = 64 * 1024
 
 #: The folder of the final places, and the first segment of a row's key.
 ALGORITHM = "sha256"
-#: The folder of copies that were stored while the one in the final place was being deleted.
 COPIES = "copies"
 
 # Not "$": it would let a trailing newline through.
@@ -41,10 +36,8 @@ _is_copy = re.compile(r"copies/([0-9a-f]{64})/[0-9a-f]{32}").fullmatch
 
 
 class Artifact(Reference, frozen=True):
-    """A reference to a blob: what records keep. It says nothing about where the bytes are.
-
-    Raises `InvalidInput` if the hash or the size cannot be one. A stored record in which they
-    cannot is reported as damaged by whoever decodes it.
+    """A reference to a blob, as records keep it; not where its bytes are. Raises `InvalidInput`
+    if the hash or the size is not valid.
     """
 
     hash: Annotated[str, msgspec.Meta(pattern=f"^{_HASH}")]
@@ -60,7 +53,6 @@ class Artifact(Reference, frozen=True):
 
     @classmethod
     def of(cls, content: bytes) -> Artifact:
-        """The artifact that this content is, whether or not it is stored."""
         return cls(f"{ALGORITHM}:{hashlib.sha256(content).hexdigest()}", len(content))
 
     @property
@@ -82,9 +74,8 @@ class ArtifactPlace(StrEnum):
 
 class Located(msgspec.Struct, frozen=True):
     """An artifact that is in the store, sound or not.
-
-    `modified_us` is when it was last written (microseconds since 1970), not when it was first put.
-    `bytes` is what it takes there: less than its size if it is compressed, more if encrypted.
+    `modified_us` is the last write (microseconds since 1970); `bytes` is the space it takes,
+    compressed or encrypted.
     """
 
     artifact: str
@@ -109,10 +100,7 @@ class FaultKind(StrEnum):
 
 
 class ArtifactFault(msgspec.Struct, frozen=True):
-    """What is wrong with an artifact. `place` is None if it has none.
-
-    `artifact` is its tagged hash, or the stored key where that is damaged itself.
-    """
+    """`artifact` is the tagged hash, or the damaged stored key; `place` is None if nowhere."""
 
     artifact: str
     place: ArtifactPlace | None
@@ -123,9 +111,8 @@ class ArtifactFault(msgspec.Struct, frozen=True):
 
 
 def checked(tagged: object) -> str:
-    """The hash of an artifact or of a text, if it is one.
-
-    Raises `InvalidInput` for anything that is not ``sha256:`` and 64 lower-case hex digits.
+    """Returns the hash. Raises `InvalidInput` unless it is ``sha256:`` and 64 lower-case hex
+    digits.
     """
     if isinstance(tagged, Artifact):
         return tagged.hash
@@ -139,43 +126,34 @@ def checked(tagged: object) -> str:
 
 
 def row_key(tagged: str) -> str:
-    """The key of the row: ``sha256/9f86d0…``."""
     return checked(tagged).replace(":", "/")
 
 
 def object_path(tagged: str) -> str:
-    """The path of the file under the root: ``sha256/9f/9f86d0…``.
-
-    The file is named by the whole hash, so that it can be compared with what `sha256sum` prints.
-    """
+    """``sha256/9f/9f86d0…``: the whole hash is the file's name, to compare with `sha256sum`."""
     digits = checked(tagged).partition(":")[2]
     return f"{ALGORITHM}/{digits[:2]}/{digits}"
 
 
 def hash_of_key(key: str) -> str | None:
-    """The hash of a row's key, or None if no artifact has this key."""
     found = _is_key(key)
     return None if found is None else f"{ALGORITHM}:{found[1]}"
 
 
 def copies_folder(tagged: str) -> str:
-    """The folder of an artifact's further copies: ``copies/9f86d0…``."""
     return f"{COPIES}/{checked(tagged).partition(':')[2]}"
 
 
 def new_copy_path(tagged: str) -> str:
-    """A path for a further copy that no other has, or ever had."""
     return f"{copies_folder(tagged)}/{new_id()}"
 
 
 def hash_of_path(path: str) -> str | None:
-    """The hash of an object's path, or None if no artifact has this path."""
     found = _is_path(path) or _is_copy(path)
     return None if found is None else f"{ALGORITHM}:{found[found.lastindex or 1]}"
 
 
 def missing(tagged: str) -> ArtifactMissing:
-    """The error for an artifact that is nowhere."""
     return ArtifactMissing(
         f"The artifact {tagged} is not in the store.",
         hint="Restore it from a backup, or put the same content again.",
@@ -183,7 +161,6 @@ def missing(tagged: str) -> ArtifactMissing:
 
 
 def damaged(tagged: str, what: str) -> Corrupted:
-    """The error for an artifact whose bytes are not those that were put."""
     return Corrupted(
         f"The artifact {tagged} is damaged: {what}.",
         hint="Put the same content again, or restore it from a backup; `perdure verify` shows all"
@@ -208,12 +185,10 @@ ArtifactInput: TypeAlias = (
 
 
 async def pieces(source: ArtifactInput) -> AsyncGenerator[bytes, None]:
-    """The bytes of a source, in order; no piece is empty.
-
-    A file-like object is read from where it stands to its end, and left open.
-
-    Raises `InvalidInput` if the source is not one, or yields something else than bytes, and
-    `AccessDenied` if it is a file that may not be read. What an async iterable raises goes through.
+    """The bytes of a source, in order, in pieces that are never empty.
+    A file-like object is read from its current position to its end and left open. Raises
+    `InvalidInput` for anything that does not yield bytes, `AccessDenied` for an unreadable file,
+    and what an async iterable raises.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         content = bytes(source)
@@ -240,7 +215,6 @@ async def pieces(source: ArtifactInput) -> AsyncGenerator[bytes, None]:
 
 
 async def resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """A stream whose first piece was taken off already."""
     yield first
     async for piece in rest:
         yield piece

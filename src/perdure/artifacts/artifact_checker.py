@@ -1,4 +1,4 @@
-"""Is every artifact still as it was put, and is everything there that is referred to?"""
+"""Checks that stored artifacts are undamaged and that referenced ones exist."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class ArtifactChecker:
         self._references = references
         self._progress = progress
         self._done = 0
-        #: Those that were named already, and whose size says nothing.
         self._damaged: set[str] = set()
 
     async def faults(
@@ -59,7 +58,6 @@ class ArtifactChecker:
         referred: bool,
         orphans: bool,
     ) -> AsyncIterator[ArtifactFault]:
-        """What is wrong, in no particular order. See `ArtifactStore.check`."""
         async for fault in self._in_rows(orphans=orphans):
             yield fault
         for place in self._contents:
@@ -107,7 +105,6 @@ class ArtifactChecker:
                 yield _orphan(tagged, place.kind)
 
     async def _referred(self) -> AsyncIterator[ArtifactFault]:
-        """What is referred to and nowhere, or of another size."""
         if not self._store.capabilities >= NEEDED:
             return
         async for referrer in self._references.all():

@@ -1,53 +1,43 @@
-"""Deleting what nothing refers to, while others write.
+"""Garbage collection of artifacts, safe while others write.
 
-The danger: a writer puts content that is there already, and then commits a record that refers to
-it, while a collector that has seen no reference deletes it in between. Four rules prevent it.
+The danger: a writer puts content that exists already and commits a record that refers to it,
+while a collector that saw no reference deletes it in between. Four rules prevent it.
 
-1. *Condemn first.* The collector commits a row that condemns the hash, and only then counts its
-   references, reading from the primary. A commit that refers to a condemned hash is refused (see
-   `perdure.storage.record_references`; turns do the same). So what was committed before the row
-   is counted, and after it nothing can be committed: if the count is 0, it stays 0 as long as the
-   row is there. Therefore the row has to outlast the deletion, and every put that returned before
-   it and is not committed yet: without it nobody would refuse the one who was told that his
-   content is stored, and commits a reference to what is gone. It expires long after.
-2. *Putting pardons.* Whoever puts content removes the row, in the commit that notes the put, and
-   looks afterwards whether the content is still there; if not, it stores it again.
-3. *Who pardons stores anew.* Whoever finds the row when he puts content stores a copy under a name
-   that no other ever had, before he removes the row. A collector deletes only names that it saw
-   before it condemned. So it cannot delete what was stored because of its own row, however late it
-   comes.
-4. *Young ones stay.* Between a put and the commit that refers to it there is time. What was put
-   within the grace period is not condemned. Who takes longer is refused when he commits, and told
-   to put the content again.
+1. *Condemn first.* The collector commits a row that condemns the hash, then counts references on
+   the primary. A commit that refers to a condemned hash is refused (see
+   `perdure.storage.record_references`; turns do the same). So a count of 0 stays 0 while the row
+   is there. The row must outlast the deletion and every put that returned before it and is not
+   committed yet; it expires long after.
+2. *Putting pardons.* A put removes the row in the commit that notes the put, then checks that the
+   content is still there, and stores it again if not.
+3. *Who pardons stores anew.* A put that finds the row first stores a copy under a new, unique
+   name. A collector deletes only names that it saw before it condemned, so it cannot delete that
+   copy, however late it comes.
+4. *Young ones stay.* What was put within the grace period is not condemned. A writer that takes
+   longer from put to commit is refused and has to put the content again.
 
-Why nothing is lost: let a put return at a time when no row condemned the hash (t) and the content
-was there afterwards. Whoever deletes it later saw its name before he condemned it. If he did that
-after t, rule 1 holds. If he did it before t, somebody removed his row before t, and had stored a
-copy before that, which he never saw.
+Why nothing is lost: let a put return at time t, with no row for the hash and the content there. A
+later deletion saw the name before it condemned. If it condemned after t, rule 1 holds. If before
+t, another put removed the row before t and had stored a copy that the collector never saw.
 
-`release` deletes one artifact at once, without a grace period, since forgetting must not wait: who
-has put it before and commits afterwards is refused. The row it leaves tells the hash of what was
-forgotten, in clear, and so whether a content that somebody guesses was that one. (A secret to hash
-it with would lie in the same bank.) So that row goes after a day, the usual grace period: who takes
-longer from his put to his commit may refer to what is gone.
+`release` deletes one artifact at once: forgetting must not wait. Its row holds the hash in clear,
+which lets others test a guess of the content, so it expires after a day. A writer that takes
+longer than that from put to commit may refer to deleted content.
 
-References are counted by rows that are written with the records. Records that a migration brought
-to a type with artifacts, or that were written past `Collection`, have none: `collect` reads all
-records that may hold artifacts and completes their rows before it deletes. `release` does not: it
-would take too long. Call `ArtifactStore.refer_again` after such a migration.
+References are rows written with the records. Records that a migration brought to a type with
+artifacts, or written past `Collection`, have none: `collect` reads such records and adds the rows
+before it deletes; `release` does not. Call `ArtifactStore.refer_again` after such a migration.
 
-Content in a row of the bank is simpler: it is deleted in a transaction that checks that the row and
-what condemns it are still those that were seen, and putting it writes the one and removes the
-other in one commit.
+Inline content is deleted in a transaction that checks that its row and the condemning row are
+unchanged; a put writes the one and removes the other in one commit.
 
-Killed at any moment, a collector leaves content that is condemned, or gone and still condemned.
-Putting it again heals that, and so does the next collector. The commit that condemns waits for the
-disk, so that a record whose deletion it relied on cannot come back after the loss of power.
+A killed collector leaves content that is condemned, or deleted and still condemned; the next put
+or collection repairs that. The condemning commit waits for the disk, so a deleted record cannot
+come back after a power loss.
 
-Two collectors stay out of each other's way for ten minutes, then the second takes over. A collector
-that sleeps longer than that between its last look at the row and the deletion of a name, and is
-overtaken by another, and then by a writer who stores under that same name, could delete what it
-should not: nobody can exclude that without a lock that the disk and S3 would honour.
+Two collectors avoid each other for ten minutes. One that sleeps longer between its last check and
+the deletion, while another collector and then a writer use the same name, could delete that
+object: excluding this needs a lock that disk and S3 would honour.
 """
 
 from __future__ import annotations
@@ -87,26 +77,24 @@ _PATIENCE = 600_000_000
 
 @system_record("artifact_puts")
 class LastPut(msgspec.Struct, frozen=True, array_like=True):
-    """A large artifact was put, by the store's clock: that of a disk or of S3 may be another."""
+    """When a large artifact was put, by the store's clock: that of a disk or S3 may differ."""
 
     id: Annotated[str, Key()]  # the hash
-    #: Microseconds.
-    at: int
+    at: int  # microseconds
 
 
 class CollectedArtifacts(msgspec.Struct, frozen=True):
-    """What a collection found and did; `bytes` is what the deleted ones took."""
+    """What a collection deleted, or would delete in a dry run; `bytes` is the space it took."""
 
     seen: int = 0
     kept: int = 0
     deleted: int = 0
     bytes: int = 0
-    #: Nothing was deleted: this is what would have been.
     dry_run: bool = False
 
 
 class _Candidate(msgspec.Struct):
-    """An artifact that may go, as it was seen before it was condemned."""
+    """An artifact that may be deleted, as it was before it was condemned."""
 
     tagged: str
     bytes: int
@@ -116,7 +104,7 @@ class _Candidate(msgspec.Struct):
 
 
 class ArtifactCollector:
-    """Deletes artifacts that nothing refers to. See the module for why that is safe."""
+    """Deletes artifacts that nothing refers to. The module docstring says why that is safe."""
 
     def __init__(
         self,
@@ -132,13 +120,11 @@ class ArtifactCollector:
         self._clock: Clock = now
 
     def can_collect(self) -> bool:
-        """Whether the backend keeps references, and so knows what is garbage."""
         return self._store.capabilities >= NEEDED
 
     async def collect(
         self, grace: int, *, dry_run: bool, progress: Progress | None
     ) -> CollectedArtifacts:
-        """Delete everything that nothing refers to and that was not put within `grace` µs."""
         for capability in sorted(NEEDED):
             self._store.require(Capability(capability))
         await self._store.declare(InlineArtifact, Condemned, LastPut)
@@ -163,10 +149,7 @@ class ArtifactCollector:
         return CollectedArtifacts(seen, seen - deleted, deleted, size, dry_run)
 
     async def release(self, tagged: str, own: int) -> bool:
-        """Delete one if no more than `own` references to it are left; whether it was deleted.
-
-        For a day, nobody can refer to it who does not put it again; then no trace is left of it.
-        """
+        """Delete one if at most `own` references are left; returns whether it was deleted."""
         candidate = _Candidate(
             tagged,
             0,
@@ -190,8 +173,6 @@ class ArtifactCollector:
         await self._delete_objects(candidate)
         return await self._finish(candidate, token, brief=True)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _pages(self) -> AsyncIterator[list[_Candidate]]:
         page: dict[str, _Candidate] = {}
         async for each in self._rows.located():
@@ -214,7 +195,6 @@ class ArtifactCollector:
                 yield list(page.values())
 
     async def _is_old(self, each: _Candidate, grace: int) -> bool:
-        """Whether it was last put before the grace period."""
         if each.row:
             updated = await self._rows.updated(each.tagged)
             return updated is not None and self._store.now() - updated >= grace
@@ -225,7 +205,6 @@ class ArtifactCollector:
         return self._clock() - written >= grace
 
     async def _collect(self, unused: list[_Candidate], grace: int) -> list[_Candidate]:
-        """Delete those that still nothing refers to; returns them."""
         if not unused:
             return []
         token = new_id()
@@ -249,7 +228,6 @@ class ArtifactCollector:
     async def _condemn(
         self, transaction: Transaction, hashes: list[str], token: str, *, force: bool
     ) -> set[str]:
-        """Condemn those that no other collector is about to delete."""
         rows = transaction.collection(Condemned)
         condemned = set[str]()
         for tagged in hashes:
@@ -265,7 +243,6 @@ class ArtifactCollector:
         await transaction.write([type_of(Condemned).encode(row, expires, None)], STRONG)
 
     def _is_busy(self, found: Stored[Condemned]) -> bool:
-        """Whether another collector, which may be alive, has condemned it."""
         return not found.value.gone and self._store.now() - found.updated_us < _PATIENCE
 
     async def _is_ours(self, tagged: str, token: str) -> bool:
@@ -286,7 +263,7 @@ class ArtifactCollector:
             await place.delete(found.path)
 
     async def _finish(self, each: _Candidate, token: str, *, brief: bool) -> bool:
-        """Delete its row, if it has one, and note that it is gone; False if somebody put it."""
+        """Delete its row, if any, and note the deletion; False if it was put meanwhile."""
 
         async def finish(transaction: Transaction) -> bool:
             rows = transaction.collection(Condemned)
@@ -310,7 +287,7 @@ class ArtifactWriter:
         self._contents = contents
 
     async def is_kept(self, tagged: str) -> bool:
-        """Whether a sound copy is there already, and stays: reading is cheaper than writing."""
+        """Whether a sound copy exists and stays: reading is cheaper than writing."""
         if not await self._contents.is_sound(tagged):
             return False
         try:
@@ -320,7 +297,7 @@ class ArtifactWriter:
         return await self._contents.renew(tagged)
 
     async def keep(self, incoming: Incoming) -> None:
-        """Store it. Raises `Unavailable` if others do not let it be; then it is to be put again."""
+        """Store it. Raises `Unavailable` if concurrent deletions prevent it; then put it again."""
         tagged = incoming.artifact.hash
         if not self._store.capabilities >= NEEDED:
             await incoming.place()
@@ -345,10 +322,8 @@ class ArtifactWriter:
         )
 
     async def _check_seal(self, tagged: str) -> None:
-        """Encrypt it again if its key was replaced while it was being stored.
-
-        A rotation that looked for objects before this one was there may destroy that key. Raises
-        `ArtifactMissing` if it was deleted meanwhile.
+        """Encrypt it again if its key was replaced meanwhile: a rotation may not have seen this
+        object and destroy that key. Raises `ArtifactMissing` if it was deleted meanwhile.
         """
         if not await self._contents.find(tagged):
             raise missing(tagged)
@@ -366,7 +341,7 @@ class ArtifactWriter:
             ) from exc
 
     async def _note(self, tagged: str) -> None:
-        """Remember when it was put. Raises `Conflict` if it is condemned."""
+        """Note the time of the put. Raises `Conflict` if it is condemned."""
         if not self._store.capabilities >= NEEDED:
             return
         await self._store.declare(LastPut, Condemned)
@@ -374,10 +349,7 @@ class ArtifactWriter:
         await self._store.write((note,), DEFAULT, [(CONDEMNED, tagged)])
 
     async def _pardon(self, tagged: str, version: int, created: int) -> None:
-        """Remember that it was put, and let it be referred to again.
-
-        Raises `Conflict` if it was condemned again, or pardoned by another.
-        """
+        """Note the put and remove the condemning row. Raises `Conflict` if another was faster."""
         async with self._store.transaction() as transaction:
             transaction.expect(CONDEMNED, tagged, version, created)
             await transaction.collection(Condemned).delete(tagged)

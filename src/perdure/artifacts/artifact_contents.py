@@ -1,9 +1,8 @@
-"""Objects by their content: named by its hash, hashed again when read, encrypted if wanted.
+"""Objects named by the hash of their content, verified when read, optionally encrypted.
 
-An artifact's object lies under ``sha256/9f/9f86d0…``. If that one is being deleted while somebody
-puts the same content again, the new one is a *copy* with a name that no other ever has,
-``copies/9f86d0…/0192…``: so whoever deletes, however late, never deletes what was stored since. See
-`artifact_collector`. To a reader all copies are the same.
+An object lies under ``sha256/9f/9f86d0…``. Content that is put again while it is being deleted
+becomes a *copy* with a unique name, ``copies/9f86d0…/0192…``, so that a late deletion never hits
+it (see `artifact_collector`). To a reader all copies are the same.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from perdure.artifacts.artifact_places import PlaceAddress, ReceivedObject, Stor
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, KeyRefused
 from perdure.storage.store import Progress
 
-#: How often a reader looks for a copy, when one after the other is deleted under its eyes.
+#: How often a read tries another copy when copies are deleted meanwhile.
 _ATTEMPTS = 5
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """Content that has arrived: what artifact it is, and how it gets a name."""
+    """Content that has arrived and has no name yet."""
 
     artifact: Artifact
     received: ReceivedObject
 
     async def place(self, *, apart: bool = False) -> None:
-        """Store it, durably: under its own name, or `apart`, as a further copy."""
+        """Store it durably under its own name or, with `apart`, as a further copy."""
         name = new_copy_path if apart else object_path
         await self.received.place(name(self.artifact.hash))
 
@@ -64,9 +63,8 @@ class ArtifactContents:
     async def receive(
         self, source: AsyncIterator[bytes], *, sealed: bool = False
     ) -> AsyncIterator[Incoming]:
-        """Take content in. At the end of the context what was not placed is discarded.
-
-        It is encrypted if what is put should be, or if this one is to be `sealed`.
+        """Take content in; what was not placed is discarded at the end of the context.
+        It is encrypted if new content is, or if `sealed`.
         """
         digest, size = hashlib.sha256(), 0
 
@@ -88,14 +86,13 @@ class ArtifactContents:
             yield Incoming(Artifact(f"{ALGORITHM}:{digest.hexdigest()}", size), received)
 
     async def find(self, tagged: str) -> list[StoredObject]:
-        """An artifact's object and its copies; nothing if it is not here."""
         found = await self._objects.find(object_path(tagged), tagged)
         if found is not None:
             return [found]
         return await self._copies(tagged)
 
     async def all_of(self, tagged: str) -> list[StoredObject]:
-        """The same, and certainly all of them."""
+        """Like `find`, but certainly complete."""
         try:
             found = await self._objects.find(object_path(tagged), tagged)
         except Corrupted:  # a link, say: it goes like a file
@@ -104,7 +101,6 @@ class ArtifactContents:
         return copies if found is None else [found, *copies]
 
     async def size(self, tagged: str) -> int:
-        """The bytes of its content. Raises `ArtifactMissing`."""
         for attempt in range(_ATTEMPTS):
             found = await self._one(tagged)
             try:
@@ -118,9 +114,8 @@ class ArtifactContents:
 
     async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
         """The content, `chunk` bytes at a time.
-
-        Raises `ArtifactMissing` at first, or `Corrupted` at the end at the latest, if the bytes
-        are not those that were put: what was yielded until then must not be trusted before.
+        Raises `ArtifactMissing` first, or `Corrupted` at the end at the latest: do not trust the
+        bytes before the iteration has ended.
         """
         digest, held, size = hashlib.sha256(), bytearray(), 0
         async with aclosing(self._plain(tagged)) as pieces:
@@ -141,7 +136,7 @@ class ArtifactContents:
             raise damaged(tagged, f"its {size:,} bytes in {self.shown} have another hash")
 
     async def is_sound(self, tagged: str) -> bool:
-        """Whether it is here, its content is right, and it is encrypted if it should be."""
+        """Whether it is here, undamaged, and encrypted if it should be."""
         try:
             if self._seals and not await self.is_sealed(tagged):
                 return False
@@ -152,14 +147,10 @@ class ArtifactContents:
         return True
 
     async def is_sealed(self, tagged: str) -> bool:
-        """Whether it is encrypted. Raises `ArtifactMissing`."""
         return artifact_encryption.is_sealed(await self._beginning(await self._one(tagged), tagged))
 
     async def with_keys(self) -> AsyncIterator[tuple[str, StoredObject, str]]:
-        """Every object and copy with its hash and the name of its key; empty if it is in clear.
-
-        Damaged ones are left out.
-        """
+        """Every undamaged object and copy with its hash and key name (empty if in clear)."""
         async for tagged, found in self.listed():
             try:
                 yield tagged, found, await self._key_of(found, tagged)
@@ -167,7 +158,7 @@ class ArtifactContents:
                 continue
 
     async def sealed_lately(self, tagged: str) -> bool:
-        """Whether it is encrypted with the key that is in use now, if it should be at all."""
+        """Whether it is encrypted with the current key, if it should be encrypted at all."""
         if self._sealer is None:
             return True
         name = await self._key_of(await self._one(tagged), tagged)
@@ -176,10 +167,10 @@ class ArtifactContents:
         return await self._sealer.is_current(name)
 
     async def seal_again(self, tagged: str, found: StoredObject) -> None:
-        """Encrypt an object anew, in its place. Raises what `chunks` raises; it stays then.
-
-        Raises `ArtifactMissing`, too, if it is deleted meanwhile: it does not come back. On S3 that
-        cannot be excluded while the upload is under way.
+        """Re-encrypt an object in place. Raises what `chunks` raises, and leaves it unchanged
+        then.
+        Raises `ArtifactMissing` if it is deleted meanwhile: it does not come back, except on S3
+        during the upload.
         """
         async with (
             aclosing(self.chunks(tagged, artifact_encryption.CHUNK)) as content,
@@ -189,16 +180,15 @@ class ArtifactContents:
                 raise missing(tagged)
 
     async def renew(self, tagged: str) -> bool:
-        """Make what is here as durable as what is put now; False if it is not here."""
+        """Make it as durable as a new put; False if it is not here."""
         found = await self.find(tagged)
         return bool(found) and await self._objects.renew(found[0].path)
 
     async def delete(self, path: str) -> None:
-        """Remove one object or copy; no error if it is not there."""
         await self._objects.delete(path)
 
     async def listed(self) -> AsyncIterator[tuple[str, StoredObject]]:
-        """Every object and copy that is named like an artifact, with its hash, in any order."""
+        """Every object and copy with its hash, in any order."""
         for folder in (ALGORITHM, COPIES):
             async for found in self._objects.listed(folder):
                 tagged = hash_of_path(found.path)
@@ -208,11 +198,8 @@ class ArtifactContents:
     def located(self, tagged: str, found: StoredObject) -> Located:
         return Located(tagged, self.kind, found.modified_us, found.size)
 
-    # ------------------------------------------------------------------------------------------
-
     @property
     def _seals(self) -> bool:
-        """Whether what is put is encrypted."""
         return self._sealer is not None and self._sealer.writing
 
     async def _one(self, tagged: str) -> StoredObject:

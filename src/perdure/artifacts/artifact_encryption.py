@@ -1,4 +1,4 @@
-"""Encrypted objects: how the bytes of an artifact lie in a place that others may read.
+"""The format of encrypted objects.
 
 An object begins with a mark and a byte that says what follows::
 
@@ -7,18 +7,16 @@ An object begins with a mark and a byte that says what follows::
 
     mark (8)  0  the content in clear (only if the content itself begins with the mark)
 
-Anything else is content in clear: objects that were written before encryption was turned on stay
-readable, and are encrypted when the same content is put again.
+Anything else is content in clear, e.g. from before encryption was turned on; it is encrypted when
+the same content is put again.
 
-Each object has a key of its own, made from the data key and its salt, so that a chunk's nonce can
-be its position. Position and "this is the last one" are part of the nonce, and everything before
-the chunks is authenticated with each of them: chunks cannot be exchanged, left out, repeated or cut
-off. The content's hash cannot be authenticated here, since it is known only when the last byte has
-been written; it need not be, because whoever reads an artifact compares its hash with its name.
+Each object has its own key, derived from the data key and its salt, so a chunk's nonce can be its
+position and whether it is the last. The header is authenticated with each chunk: chunks cannot be
+exchanged, left out, repeated or cut off. The content's hash is compared with the name on reading.
 
-The checksum tells a damaged beginning from a wrong key, and the proof tells a wrong key before
-anything is decrypted. An object's name is the hash of its content in clear, and its length shows
-its content's: who can list the place can tell whether a document that he has is in it.
+The checksum tells a damaged header from a wrong key; the proof detects a wrong key before
+anything is decrypted. Names are hashes of the clear content and lengths show: who can list the
+place can tell whether a known document is in it.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ _LENGTH = struct.Struct(">H")
 _CHECKSUM = struct.Struct(">I")
 _NONCE = struct.Struct(">QI")
 _SALT, _TAG = 32, 16
-#: Bytes of content in a chunk.
 CHUNK = 1024 * 1024
 #: A beginning is never longer than this: keys have short names.
 LONGEST_START = _START + _LENGTH.size + 512 + _SALT + _CHECKSUM.size + _TAG
@@ -55,23 +52,22 @@ SCOPE = "collection:perdure_artifacts"
 
 
 class ArtifactKeys(Protocol):
-    """Where keys come from. A key is 32 bytes; its name is text of at most 512 bytes."""
+    """A key is 32 bytes; its name is text of at most 512 bytes."""
 
     async def current(self, scope: str, /) -> tuple[str, bytes]:
         """The name of the key to encrypt with, and the key."""
 
     async def key(self, name: str, /) -> bytes:
-        """A key by its name. Raises `KeyRefused` or `Corrupted` if it is not to be had."""
+        """Raises `KeyRefused` or `Corrupted` if the key cannot be had."""
 
     async def is_current(self, name: str, /) -> bool:
-        """Whether this is still the key to encrypt with, by a fresh look."""
+        """Whether this is still the key to encrypt with; reads afresh."""
 
 
 class ArtifactSealer:
-    """Encrypts and decrypts the bytes of objects.
-
-    Without `writing`, what is put stays in clear. What is encrypted can be read in either case, and
-    stays encrypted when it is moved or gets a new key.
+    """Encrypts and decrypts objects.
+    Without `writing`, new content stays in clear; encrypted objects stay readable, and encrypted
+    when moved or rekeyed.
     """
 
     def __init__(self, keys: ArtifactKeys, scope: str = SCOPE, *, writing: bool = True) -> None:
@@ -80,7 +76,6 @@ class ArtifactSealer:
         self.writing = writing
 
     async def seal(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Content in clear as the bytes of an object. Memory stays bounded."""
         name, key = await self._keys.current(self._scope)
         start, cipher = _begin(name, key)
         yield start + _proof(cipher, start)
@@ -91,14 +86,11 @@ class ArtifactSealer:
             position += 1
 
     async def is_current(self, name: str) -> bool:
-        """Whether this is the key to encrypt with, now."""
         return await self._keys.is_current(name)
 
     async def open(self, pieces: AsyncIterator[bytes], tagged: str) -> AsyncGenerator[bytes, None]:
-        """The content of an object whose bytes begin with those that `is_sealed` approves.
-
-        Raises `KeyRefused` if there is no key, or another, and `Corrupted` if the bytes are not
-        those that were written.
+        """The content of an encrypted object.
+        Raises `KeyRefused` without the right key and `Corrupted` if the bytes were changed.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -126,25 +118,21 @@ class ArtifactSealer:
 
 
 def is_sealed(beginning: bytes) -> bool:
-    """Whether the bytes of an object are encrypted, by its first ones."""
     return beginning[:_START] == MARK + _SEALED
 
 
 def key_name(beginning: bytes, tagged: str) -> str:
-    """The name of the key that an object is encrypted with; empty if it is in clear.
-
-    Raises `Corrupted` if it cannot be told.
-    """
+    """The name of an object's key; empty if it is in clear. Raises `Corrupted`."""
     return _key_name(_split(beginning, tagged)[0]) if is_sealed(beginning) else ""
 
 
 def is_marked(beginning: bytes) -> bool:
-    """Whether they begin with the mark: else they are content in clear, as they are."""
+    """Whether they begin with the mark; else they are content in clear."""
     return beginning.startswith(MARK)
 
 
 async def in_clear(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Content as the bytes of an object that is not encrypted: as it is, with rare exceptions."""
+    """Content as the bytes of an unencrypted object: escaped if it begins with the mark."""
     first = await anext(pieces, b"")
     if is_marked(first):
         yield MARK + _CLEAR
@@ -160,18 +148,12 @@ def clear_start(beginning: bytes) -> int:
 
 
 def content_size(stored: int, beginning: bytes, tagged: str) -> int:
-    """The bytes of content in an object of so many bytes, by its first ones.
-
-    Raises `Corrupted` if it cannot be told.
-    """
+    """Bytes of content in an object of `stored` bytes. Raises `Corrupted`."""
     if not is_sealed(beginning):
         return stored - clear_start(beginning)
     start, _ = _split(beginning, tagged)
     chunks = stored - len(start) - _TAG
     return chunks - _TAG * max(1, -(-chunks // (CHUNK + _TAG)))
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 def _begin(name: str, key: bytes) -> tuple[bytes, AESGCM]:
@@ -182,7 +164,7 @@ def _begin(name: str, key: bytes) -> tuple[bytes, AESGCM]:
 
 
 def _split(beginning: bytes, tagged: str) -> tuple[bytes, bytes]:
-    """What stands before the proof, and the rest. Raises `Corrupted` if that is damaged."""
+    """The header up to the proof, and the rest. Raises `Corrupted` if it is damaged."""
     name_at = _START + _LENGTH.size
     if len(beginning) >= name_at:
         (length,) = _LENGTH.unpack(beginning[_START:name_at])
@@ -217,7 +199,7 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
 async def _chunks(
     pieces: AsyncIterator[bytes], size: int
 ) -> AsyncGenerator[tuple[bytes, bool], None]:
-    """Pieces of any size as chunks of one size, and whether a chunk is the last: one always is."""
+    """Pieces as chunks of one size, with whether it is the last; there is always a last one."""
     held = bytearray()
     async for piece in pieces:
         held += piece

@@ -1,4 +1,4 @@
-"""Errors of the disk, of S3 and of obstore as errors of Perdure."""
+"""Errors of the disk, S3 and obstore as errors of Perdure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ _ELSEWHERE = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocat
 
 @contextmanager
 def translated(root: Path, tagged: str = "") -> Iterator[None]:
-    """Turns what the disk or obstore raises inside into an error that says what to do.
-
-    `tagged` names the artifact that is being read; nothing is missing while one is being written.
+    """Turn errors of the disk or obstore into Perdure's.
+    `tagged` is the artifact being read; None while one is written.
     """
     try:
         yield
@@ -80,9 +79,8 @@ def _translate(exc: OSError | BaseError, root: Path, tagged: str) -> StorageErro
 
 @contextmanager
 def translated_from_s3(address: S3Address, tagged: str = "") -> Iterator[None]:
-    """The same for a server. What is not there raises `ArtifactMissing` if `tagged` names it.
-
-    The server's own words are left out: they repeat the request, and with it whose key it was.
+    """The same for a server; not found raises `ArtifactMissing` if `tagged` is given.
+    The server's text is left out: it repeats the request, with the access key in it.
     """
     try:
         yield
@@ -91,7 +89,7 @@ def translated_from_s3(address: S3Address, tagged: str = "") -> Iterator[None]:
 
 
 def is_passing(exc: BaseException) -> bool:
-    """Whether the server may do it at the next try: nobody answered, or it was in trouble."""
+    """Whether a retry may succeed: no answer, or trouble on the server."""
     if not isinstance(exc, BaseError) or isinstance(exc, PermissionDeniedError):
         return False
     status = _status(str(exc))

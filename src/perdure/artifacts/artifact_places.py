@@ -40,7 +40,7 @@ _is_segment = re.compile(r"[A-Za-z0-9!_.()=@,+-]+").fullmatch
 
 
 class S3Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A place on S3. As text it is its URL, which holds no secret."""
+    """A place on S3. Its text is its URL, without secrets."""
 
     bucket: str
     #: What every object's name begins with, without slashes at its ends; may be empty.
@@ -69,10 +69,7 @@ PlaceAddress: TypeAlias = Path | S3Address
 
 
 def place_of(text: str) -> PlaceAddress:
-    """The place that a text names: a URL of S3, else a folder.
-
-    Raises `InvalidURL` if it looks like another kind of address, or cannot be read.
-    """
+    """A URL of S3, else a folder. Raises `InvalidURL` for other addresses."""
     if text.startswith("s3://"):
         return parse(text)
     if "://" in text or not text or "\0" in text:
@@ -84,10 +81,7 @@ def place_of(text: str) -> PlaceAddress:
 
 
 def parse(url: str) -> S3Address:
-    """The parts of an S3 URL.
-
-    Raises `InvalidURL` if it is not one, or holds what does not belong there.
-    """
+    """Raises `InvalidURL` if it is not an S3 URL, or has unknown or secret parts."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
@@ -126,8 +120,7 @@ def parse(url: str) -> S3Address:
 
 def check_endpoint(endpoint: str, *, allow_http: bool) -> bool:
     """Whether the endpoint is without TLS.
-
-    Raises `InvalidURL` if it is no address of a server, or without TLS and not on this machine.
+    Raises `InvalidURL` if it is not a server's address, or without TLS and not on this machine.
     """
     try:
         parts = urlsplit(endpoint)
@@ -206,7 +199,6 @@ def _secret(what: str) -> InvalidURL:
 
 
 def _without_secrets(url: str) -> str:
-    """An address, as far as it can be shown: no options, and nothing before an ``@``."""
     return re.sub(r"//[^/]*@", "//…@", url.partition("?")[0])
 
 
@@ -227,10 +219,7 @@ class ReceivedObject(ABC):
 
     @abstractmethod
     async def place(self, path: str) -> None:
-        """Make an object of them, durably; in the place of one that has this path already.
-
-        May be called again, for another path.
-        """
+        """Store them durably under this path, replacing any object there. May be called again."""
 
     @abstractmethod
     async def replace(self, path: str) -> bool:
@@ -244,34 +233,30 @@ class ObjectPlace(ABC):
 
     @property
     @abstractmethod
-    def shown(self) -> str:
-        """The place, in words for people."""
+    def shown(self) -> str: ...
 
     @abstractmethod
     def receive(self, pieces: AsyncIterator[bytes]) -> AbstractAsyncContextManager[ReceivedObject]:
-        """Take all bytes in, outside of any path. At the end of the context they are discarded.
-
-        What the pieces raise goes through.
+        """Take all bytes in, without a path; they are discarded at the end of the context. Errors
+        of `pieces` pass through.
         """
 
     @abstractmethod
     async def find(self, path: str, tagged: str) -> StoredObject | None:
-        """The object under a path, or None.
-
-        Raises `Corrupted` if something else is there. `tagged` says whose it is, for errors.
+        """The object, or None. Raises `Corrupted` if something else is there; `tagged` is for
+        errors.
         """
 
     @abstractmethod
     def read(self, found: StoredObject, tagged: str) -> AsyncGenerator[bytes, None]:
         """The bytes of an object, in pieces of some megabytes.
-
-        Raises `ArtifactMissing` if it is gone, and `Unavailable` if it is replaced meanwhile and
-        the place cannot keep the two apart.
+        Raises `ArtifactMissing` if it is gone, `Unavailable` if it is replaced meanwhile and the
+        place cannot tell the two apart.
         """
 
     @abstractmethod
     async def renew(self, path: str) -> bool:
-        """Make sure that an object is as durable as a new one; False if it is not there."""
+        """Make an object as durable as a new one; False if it is not there."""
 
     @abstractmethod
     async def delete(self, path: str) -> None:
@@ -279,11 +264,10 @@ class ObjectPlace(ABC):
 
     @abstractmethod
     def listed(self, folder: str) -> AsyncIterator[StoredObject]:
-        """Every object whose path lies in a folder, at any depth, in no particular order."""
+        """Every object in a folder, at any depth, in any order."""
 
 
 def objects_at(place: PlaceAddress) -> ObjectPlace:
-    """The objects at an address."""
     # Late: obstore takes 50 ms to import.
     if isinstance(place, S3Address):
         from perdure.artifacts.s3_objects import S3Objects

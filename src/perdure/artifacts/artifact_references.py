@@ -1,9 +1,7 @@
-"""Who refers to an artifact: records, and whoever else has joined.
+"""References to artifacts, from records and from other sources that joined.
 
-What a record refers to is noted when it is written through `Collection`. Records that came about
-otherwise have no note: those of a type that got its first field for artifacts later, read or
-brought up to date by a migration, and rows that were copied. `ArtifactReferences.unnoted` finds
-them.
+A record's references are noted when it is written through `Collection`. Migrated records whose
+type got artifacts later, and copied rows, have no note; `ArtifactReferences.unnoted` finds them.
 """
 
 from __future__ import annotations
@@ -66,18 +64,15 @@ class Referrer(msgspec.Struct, frozen=True):
 class ReferenceSource(Protocol):
     """Somewhere outside of records' fields where artifacts are referred to."""
 
-    async def count(self, artifact: str, /) -> int:
-        """How many refer to this hash, by the newest state of the store."""
+    async def count(self, artifact: str, /) -> int: ...
 
-    def of(self, artifact: str, /) -> AsyncIterator[Referrer]:
-        """Who refers to this hash."""
+    def of(self, artifact: str, /) -> AsyncIterator[Referrer]: ...
 
-    def all(self) -> AsyncIterator[Referrer]:
-        """Every reference there is, in any order."""
+    def all(self) -> AsyncIterator[Referrer]: ...
 
 
 class ArtifactReferences:
-    """The references in a store, counted where they are kept. Reads come from the primary."""
+    """The references in a store. Reads come from the primary."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -85,24 +80,21 @@ class ArtifactReferences:
         self._sources: list[ReferenceSource] = []
 
     def join(self, source: ReferenceSource) -> None:
-        """Let a room above ours say what it refers to."""
         self._sources.append(source)
 
     async def of(self, artifact: str) -> list[Referrer]:
-        """Everybody who refers to it."""
         found = [_referrer(artifact, row) for row in await self._living(artifact)]
         for source in self._sources:
             found += [referrer async for referrer in source.of(artifact)]
         return found
 
     async def count(self, artifact: str) -> int:
-        """How many refer to it."""
         return len(await self._living(artifact)) + sum(
             [await source.count(artifact) for source in self._sources]
         )
 
     async def exceed(self, artifact: str, own: int = 0) -> bool:
-        """Whether more than `own` refer to it; does not count further than that."""
+        """Whether more than `own` refer to it; counts no further than that."""
         found = sum([await source.count(artifact) for source in self._sources])
         finder, last = self._rows.query().where(has_tag(artifact, "")).limit(_FEW), None
         while found <= own:
@@ -114,7 +106,6 @@ class ArtifactReferences:
         return found > own
 
     async def all(self) -> AsyncIterator[Referrer]:
-        """Every reference there is."""
         async for page in self._pages():
             for row in await self._with_records([stored.value for stored in page]):
                 for artifact in row.hashes:
@@ -124,7 +115,7 @@ class ArtifactReferences:
                 yield referrer
 
     async def tidy(self) -> int:
-        """Drop the rows of records that were deleted by a query; returns how many there were."""
+        """Drop the rows of records deleted by a query; returns how many."""
         dropped = 0
         async for page in self._pages():
             living = {row.id for row in await self._with_records([each.value for each in page])}
@@ -136,9 +127,8 @@ class ArtifactReferences:
     async def rebuild(
         self, classes: Iterable[type[msgspec.Struct]], progress: Progress | None = None
     ) -> int:
-        """Read all records of these types, and write anew what they refer to where it is not so.
-
-        May be interrupted and repeated; others may write meanwhile. Returns how many were wrong.
+        """Read all records of these types and correct their rows; returns how many were wrong.
+        Safe to interrupt and repeat, and while others write.
         """
         wrong = 0
         for cls in classes:
@@ -153,11 +143,11 @@ class ArtifactReferences:
         return wrong
 
     async def unnoted(self, *, mend: bool, progress: Progress | None = None) -> set[str]:
-        """Hashes that records contain and no row tells, by reading all that may hold artifacts.
-
-        With `mend`, records of types that are declared here get their rows first. Of others, and
-        of records that this code cannot decode, everything counts that looks like a hash, if their
-        type ever had a field for artifacts, or is unknown: better too many than too few.
+        """Hashes in records that have no reference row; reads all records that may hold
+        artifacts.
+        With `mend`, records of declared types get their rows first. Of other types that had, or
+        may have had, a field for artifacts, everything counts that looks like a hash: better too
+        many than too few.
         """
         known: dict[str, type[msgspec.Struct]] = {each.name: each.cls for each in all_types()}
         known |= {name: declared.cls for name, declared in self._store.declared.items()}
@@ -179,8 +169,6 @@ class ArtifactReferences:
                         found |= _looking_like_hashes(row)
         return found
 
-    # ------------------------------------------------------------------------------------------
-
     async def _left(
         self,
         collection: Collection[Any],
@@ -189,7 +177,7 @@ class ArtifactReferences:
         *,
         mend: bool,
     ) -> set[str]:
-        """What the records of a type refer to and no row tells, after mending."""
+        """References of a type's records without a row, after mending."""
         left = set[str]()
         declared = collection.declared.origin
         if mend:
@@ -201,7 +189,7 @@ class ArtifactReferences:
         return left
 
     async def _may_refer(self, name: str) -> bool:
-        """Whether any version of a collection's type can refer, as far as is known of it."""
+        """Whether any known version of a collection's type can refer to artifacts."""
         try:
             schema = await self._store.schemas.describe(name)
         except InvalidInput:
@@ -215,9 +203,8 @@ class ArtifactReferences:
     async def _wrong(
         self, collection: Collection[Any], gather: Gather, progress: Progress | None
     ) -> AsyncIterator[tuple[Stored[Any] | None, set[str]]]:
-        """Records whose row is not right, each with what that does not tell.
-
-        A record that this code cannot decode is None; what looks like a hash in it is a reference.
+        """Records whose row is wrong, each with the missing references.
+        A record that cannot be decoded is None; whatever looks like a hash in it is a reference.
         """
         async for rows in self._read(collection.name, progress):
             keys = [row_key(collection.name, row.key) for row in rows]
@@ -235,7 +222,6 @@ class ArtifactReferences:
                     yield stored, hashes.keys() - told
 
     async def _read(self, name: str, progress: Progress | None) -> AsyncIterator[list[Row]]:
-        """All rows of a collection that can be read, a page at a time."""
         done, after = 0, ""
         # It reads what is damaged, too, and what another process made since this one began.
         while page := await self._store.adapter.salvage(name, after, _PAGE):
@@ -258,7 +244,6 @@ class ArtifactReferences:
         return await self._with_records(await finder.values(STRONG))
 
     async def _with_records(self, rows: list[Referring]) -> list[Referring]:
-        """Those whose record is there."""
         by_collection: dict[str, list[Referring]] = {}
         for row in rows:
             by_collection.setdefault(row.collection, []).append(row)
@@ -296,7 +281,6 @@ class ArtifactReferences:
         return True
 
     async def _renew(self, declared: RecordType[Any], gather: Gather, stored: Stored[Any]) -> bool:
-        """Correct the row of one record; whether it was wrong."""
         for attempt in range(ATTEMPTS):
             hashes = gather(stored.value)
             found = await self._rows.get(row_key(declared.name, stored.key), STRONG)

@@ -1,15 +1,13 @@
-"""Encrypting objects anew, while others put and delete.
+"""Re-encrypts objects while others put and delete.
 
-What is deleted meanwhile must not come back. In a folder it cannot: deleting and replacing exclude
-each other. On S3 an object may be deleted while its new form is on its way up. So afterwards the
-store is asked: whoever deletes an artifact removes the note of its last put, or has condemned it
-and is about to. Then it is released, by the rules of `artifact_collector`, and goes unless
-something refers to it.
+What is deleted meanwhile must not come back. In a folder it cannot: deleting and replacing
+exclude each other. On S3 it can during the upload, so the store is checked afterwards: if the
+note of the last put is gone, or the hash is condemned, the object is released by the rules of
+`artifact_collector`.
 
-What is left: on S3, an object without such a note (restored from a backup, or put before there were
-notes) that `delete` takes away during the upload comes back; and so does any that `delete` takes
-away in the milliseconds before the end of the upload, if the store is asked before `delete` has
-removed the note. Nothing refers to them, so the next collection deletes them.
+What is left, on S3: an object without a note (restored, or older than notes) deleted during the
+upload comes back, as does one deleted in the last milliseconds of it. The next collection deletes
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ Failed = Callable[[str, PerdureError], None]
 
 
 class Resealing:
-    """Encrypts objects anew. Others may read, put and delete meanwhile."""
+    """Re-encrypts objects. Others may read, put and delete meanwhile."""
 
     def __init__(
         self, store: Store, places: Sequence[ArtifactContents], collector: ArtifactCollector
@@ -45,7 +43,6 @@ class Resealing:
     async def carry_out(
         self, wanted: Callable[[str], bool], progress: Progress | None, failed: Failed | None
     ) -> int:
-        """Encrypt those anew whose key, by its name, is wanted; returns how many."""
         done = 0
         for place in self._places:
             async for tagged, found, name in place.with_keys():

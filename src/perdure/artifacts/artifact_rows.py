@@ -44,10 +44,8 @@ class ArtifactRows:
         self._store = store
 
     async def put(self, content: bytes, transaction: Transaction | None) -> Artifact:
-        """Write the row, without a look.
-
-        A look would make two transactions that put the same content conflict, and would leave a
-        damaged row as it is.
+        """Write the row without reading it first: a read would make two puts of the same content
+        conflict, and leave a damaged row as it is.
         """
         artifact = Artifact.of(content)
         executor = self._store if transaction is None else transaction
@@ -63,7 +61,6 @@ class ArtifactRows:
         return artifact
 
     async def read(self, tagged: str) -> bytes | None:
-        """The content of the artifact's row, verified, or None if it has no row."""
         try:
             found = await self._store.collection(InlineArtifact).get(row_key(tagged))
         except Corrupted as exc:
@@ -77,21 +74,18 @@ class ArtifactRows:
         await executor.collection(InlineArtifact).delete(row_key(tagged))
 
     async def updated(self, tagged: str) -> int | None:
-        """When the row was last put, or None if there is none."""
         (row,) = await self._store.adapter.get(ARTIFACT_ROWS, (row_key(tagged),), STRONG)
         return None if row is None else row.updated
 
     async def located(self) -> AsyncIterator[Located]:
-        """Every row that is named like an artifact, by hash."""
         async for key, updated, size in self.keys():
             tagged = hash_of_key(key)
             if tagged is not None:
                 yield Located(tagged, ArtifactPlace.ROW, updated, size)
 
     async def keys(self) -> AsyncIterator[tuple[str, int, int]]:
-        """Keys of rows, when they were written and what they take, also of unreadable ones.
-
-        Makes no collection: whoever checks a bank must not change it.
+        """Keys, times and sizes of rows, unreadable ones included.
+        Makes no collection: a check must not change the bank.
         """
         sizes = await self._store.adapter.sizes()
         if not any(size.collection == ARTIFACT_ROWS for size in sizes):

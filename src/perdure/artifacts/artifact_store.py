@@ -1,12 +1,9 @@
-"""The artifact store: one door to rows and objects.
+"""The artifact store, for rows and objects.
 
-Below `INLINE_BELOW` bytes an artifact is a row of the bank, written with the caller's transaction.
-From there on it is an object (see `artifact_contents`), which no transaction can hold: it is
-durable before `put` returns, and if the transaction then fails, it stays, referred to by nothing,
-until garbage is collected. In either case a committed record never refers to an artifact that is
-not there.
-
-Whatever is read is hashed again. Nothing that was damaged is handed out as sound.
+Below `INLINE_BELOW` bytes an artifact is a row, written in the caller's transaction. Larger ones
+are objects, durable before `put` returns; if the transaction then fails, they stay until garbage
+is collected. So a committed record never refers to an artifact that is not there. Whatever is
+read is hashed again.
 """
 
 from __future__ import annotations
@@ -63,13 +60,11 @@ LEFTOVER_AGE = 86_400.0
 class ArtifactStore:
     """Content-addressed blobs in a bank and, the large ones, in a folder beside it or on S3.
 
-    The same content is stored once, however often it is put; putting it again mends a damaged
-    copy. Wherever an artifact is asked for, an `Artifact` or its hash will do; anything else raises
-    `InvalidInput`.
+    The same content is stored once; putting it again repairs a damaged copy. Methods take an
+    `Artifact` or its hash; anything else raises `InvalidInput`.
 
-    What is not in its place is looked for in the `former` one, so that a bank can be used while
-    its artifacts are moved. With a `sealer`, encrypted objects can be read, and those that are put
-    are encrypted if it says so.
+    What is not in its place is read from the `former` one, so a bank can be used while its
+    artifacts are moved. A `sealer` decrypts objects, and encrypts new ones if it is set to.
     """
 
     def __init__(
@@ -98,9 +93,8 @@ class ArtifactStore:
         return self.place
 
     async def open(self) -> int:
-        """Sweep away what crashed writers left a day ago or earlier; returns how many files.
-
-        Makes no folder and raises no error: what is wrong with the folder is told by `put`.
+        """Remove what crashed writers left at least a day ago; returns how many files. Makes no
+        folder and raises no error: `put` reports what is wrong with the folder.
         """
         if isinstance(self.place, S3Address):
             return 0
@@ -108,18 +102,16 @@ class ArtifactStore:
 
         return await asyncio.to_thread(folder_objects.sweep, self.place, LEFTOVER_AGE)
 
-    # In and out -------------------------------------------------------------------------------
-
     async def put(self, data: ArtifactInput, *, transaction: Transaction | None = None) -> Artifact:
-        """Store bytes, a file (as a path or opened for reading bytes), or an async stream of bytes.
+        """Store bytes, a file (as a path or opened for reading bytes), or an async stream of
+        bytes.
 
-        A small artifact put in a transaction exists if and only if that commits, and is as durable
-        as that makes it. A large one is stored when this returns. Memory does not grow with the
-        size of a file or stream; a large one on its way to S3 needs room for itself on the disk of
-        this machine.
+        A small artifact put in a transaction exists if and only if that commits. A large one is
+        durable when this returns. Memory does not grow with the size of a file or stream; a large
+        one bound for S3 needs its size on the local disk.
 
-        Raises `InvalidInput` if the data is none of these, `StorageFull`, `AccessDenied`,
-        `Unavailable`, and whatever an async stream raises; then nothing was stored.
+        Raises `InvalidInput` for other data, `StorageFull`, `AccessDenied`, `Unavailable`, and
+        what an async stream raises; then nothing was stored.
         """
         if isinstance(data, bytes | bytearray | memoryview):
             data = bytes(data)
@@ -140,24 +132,22 @@ class ArtifactStore:
 
     async def read(self, artifact: Artifact | str) -> bytes:
         """The artifact's bytes, verified.
-
-        Raises `ArtifactMissing` or `Corrupted`, both of which name the artifact, and `KeyRefused`
-        if it is encrypted with another key.
+        Raises `ArtifactMissing`, `Corrupted`, and `KeyRefused` if it is encrypted with another
+        key.
         """
         return b"".join([content async for content in self.stream(artifact)])
 
     def stream(self, artifact: Artifact | str, chunk: int = PIECE) -> AsyncGenerator[bytes, None]:
         """The artifact's bytes, `chunk` at a time; the last may be shorter. Memory stays bounded.
-
-        Raises `ArtifactMissing` before anything is yielded, and `Corrupted` at the end at the
-        latest: act on the bytes only when the iteration has ended well.
+        Raises `ArtifactMissing` first, and `Corrupted` at the end at the latest: act on the bytes
+        only when the iteration has ended well.
         """
         if chunk < 1:
             raise InvalidInput(f"A chunk of {chunk} bytes is none.", hint="Use 1 or more.")
         return self._stream(checked(artifact), chunk)
 
     async def exists(self, artifact: Artifact | str) -> bool:
-        """Whether the artifact is in the store; whether it is sound, only reading can tell."""
+        """Whether the artifact is in the store, sound or not."""
         tagged = checked(artifact)
         try:
             if await self._rows.read(tagged) is not None:
@@ -183,10 +173,8 @@ class ArtifactStore:
         raise missing(tagged)
 
     async def delete(self, artifact: Artifact | str) -> None:
-        """Remove the artifact wherever it is; no error if it is nowhere.
-
-        It does not look for records that refer to it: that is the caller's business. `release`
-        does.
+        """Remove the artifact everywhere; no error if it is nowhere. Does not check for
+        references: `release` does.
         """
         tagged = checked(artifact)
         await self._rows.delete(tagged)
@@ -201,9 +189,8 @@ class ArtifactStore:
 
     async def located(self) -> AsyncIterator[Located]:
         """Every artifact with its place, sound or not: rows by hash, then objects in any order.
-
-        What is put or deleted meanwhile may be seen or not. One that lies in several places, or in
-        several copies, is told each time.
+        Concurrent puts and deletions may be seen or not. One in several places or copies comes
+        several times.
         """
         async for row in self._rows.located():
             yield row
@@ -211,10 +198,8 @@ class ArtifactStore:
             async for tagged, found in place.listed():
                 yield place.located(tagged, found)
 
-    # Encrypted objects ------------------------------------------------------------------------
-
     async def key_names(self) -> set[str]:
-        """The names of the keys that objects are encrypted with; "" if some are in clear."""
+        """The names of the keys in use by objects; "" if some are in clear."""
         return {name for place in self._places async for _, _, name in place.with_keys()}
 
     async def seal_again(
@@ -223,12 +208,10 @@ class ArtifactStore:
         progress: Progress | None = None,
         failed: Failed | None = None,
     ) -> int:
-        """Encrypt objects anew whose key, by its name, is wanted; returns how many.
-
-        Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
-        see `artifact_rekeying`.
-        Interrupted, it leaves everything readable. What is damaged, or has another
-        key, stays as it is: it is logged, and `failed` is told.
+        """Re-encrypt objects whose key name is wanted; returns how many.
+        Objects in clear only if new ones are encrypted. Safe to interrupt, and while others
+        write; see `artifact_rekeying`. Damaged objects and those with another key stay, are
+        logged and passed to `failed`.
         """
         from perdure.artifacts.artifact_rekeying import Resealing
 
@@ -240,31 +223,25 @@ class ArtifactStore:
             lambda name: wanted(name) and (bool(name) or sealer.writing), progress, failed
         )
 
-    # Who refers to what -----------------------------------------------------------------------
-
     def join(self, source: ReferenceSource) -> None:
-        """Let something else than records' fields count as references."""
+        """Count references of another source besides records' fields."""
         self._references.join(source)
 
     async def references(self, artifact: Artifact | str) -> list[Referrer]:
-        """Who refers to the artifact: records with an `Artifact` in a field, and who has joined."""
+        """Records with the `Artifact` in a field, and references of joined sources."""
         return await self._references.of(checked(artifact))
 
     async def count(self, artifact: Artifact | str) -> int:
-        """How many refer to the artifact."""
         return await self._references.count(checked(artifact))
 
     async def refer_again(
         self, *types: type[msgspec.Struct], progress: Progress | None = None
     ) -> int:
-        """Read all records of these types, and note anew what they refer to.
-
-        Needed once for records that were written before their type had a field for artifacts, or
-        past `Collection`. Returns how many were not noted right.
+        """Read all records of these types and correct their reference rows; returns how many.
+        Needed once for records written before their type had a field for artifacts, or past
+        `Collection`.
         """
         return await self._references.rebuild(types, progress)
-
-    # Looking after them -----------------------------------------------------------------------
 
     async def collect(
         self,
@@ -275,10 +252,9 @@ class ArtifactStore:
     ) -> CollectedArtifacts:
         """Delete what nothing refers to and was not put within the grace period.
 
-        Safe while others put and refer: see `artifact_collector`. Choose a grace period longer than
-        anybody takes from putting an artifact to the commit that refers to it; who takes longer
-        gets `Conflict`, and has to put it again. A hash that is kept somewhere else than in a field
-        of type `Artifact`, and not by whoever has joined, is no reference.
+        Safe while others put and refer: see `artifact_collector`. Choose a grace period longer
+        than any put-to-commit time; a slower writer gets `Conflict` and has to put again. A hash
+        outside of `Artifact` fields and joined sources is no reference.
 
         Raises `Unsupported` if the backend keeps no references.
         """
@@ -286,9 +262,8 @@ class ArtifactStore:
         return await self._collector.collect(span, dry_run=dry_run, progress=progress)
 
     async def release(self, artifact: Artifact | str, *, own: int = 0) -> bool:
-        """Delete the artifact if nothing refers to it any more; whether it was deleted.
-
-        `own` references may be left: those that the caller gives up right afterwards.
+        """Delete the artifact if nothing refers to it any more; whether it was deleted. `own`
+        references may be left: those that the caller gives up right afterwards.
         """
         return await self._collector.release(checked(artifact), own)
 
@@ -301,10 +276,8 @@ class ArtifactStore:
         progress: Progress | None = None,
     ) -> AsyncIterator[ArtifactFault]:
         """Read everything, and yield what cannot be read back as it was put.
-
-        If asked, also what is `referred` to and is nowhere, or has another size than the reference
-        says; and `orphans`, to which nothing refers. Of `expected`, those that are nowhere. Memory
-        stays bounded, however many and large the artifacts are.
+        With `referred`, also what is referred to and missing or of another size; with `orphans`,
+        what nothing refers to; of `expected`, what is missing. Memory stays bounded.
         """
         from perdure.artifacts.artifact_checker import ArtifactChecker
 
@@ -320,12 +293,12 @@ class ArtifactStore:
         delete: bool = False,
         progress: Progress | None = None,
     ) -> MovedArtifacts:
-        """Copy every object to another place, where what is sound already stays as it is.
+        """Copy every object to another place; sound ones there are kept.
 
-        From this store's place, or from another `source`. Safe to interrupt and repeat, and while
-        others write. With `delete`, an object leaves its old place once its copy was read back; see
-        `artifact_contents` for when to do that. This store goes on using its own place: open the
-        bank with the new one afterwards.
+        From this store's place or `source`. Safe to interrupt and repeat, and while others write.
+        With `delete`, an object leaves its old place once its copy was read back; see
+        `artifact_contents` for when to do that. This store keeps its place: open the bank with
+        the new one afterwards.
 
         Raises `InvalidInput` if it is the same place.
         """
@@ -338,8 +311,6 @@ class ArtifactStore:
             ArtifactContents(old, self._sealer), ArtifactContents(new, self._sealer), progress
         )
         return await move.carry_out(delete=delete)
-
-    # ------------------------------------------------------------------------------------------
 
     @cached_property
     def _contents(self) -> ArtifactContents:
@@ -381,7 +352,6 @@ class ArtifactStore:
                 yield found
 
     async def _place_of(self, tagged: str) -> ArtifactContents:
-        """The place that has it; its own if none has."""
         if len(self._places) > 1 and not await self._contents.find(tagged):
             return self._places[1]
         return self._contents

@@ -1,7 +1,7 @@
-"""Objects in a folder: through obstore, with the steps of `disk` taken around it.
+"""Objects in a folder, through obstore.
 
-An object is written to a name under ``incoming/``, made durable, and then placed under its path in
-one step. So a file under a path is whole, and what a crash leaves is under ``incoming/``.
+An object is written under ``incoming/``, made durable, and then renamed. So a file under a path
+is whole; a crash leaves files only under ``incoming/``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,6 @@ class FolderObjects(ObjectPlace):
                 yield StoredObject(found["path"], found["size"], modified)
 
     async def _write(self, path: str, pieces: AsyncIterator[bytes]) -> int:
-        """Write everything under a passing name; returns how much it was."""
         size = 0
         with translated(self.root):
             await asyncio.to_thread(make_folders, self.root, path)
@@ -166,9 +165,8 @@ _SECOND = ".placing"
 
 
 def make_folders(root: Path, path: str) -> None:
-    """Make the root and the folders in which `path` stands, for the owner alone, durably.
-
-    The root may be a link, if the user wants it elsewhere; nothing below it may.
+    """Make the root and the folders of `path`, private and durable. The root may be a link;
+    nothing below it may.
     """
     for folder in (*reversed(root.parents), root):
         if not folder.is_dir():
@@ -180,9 +178,8 @@ def make_folders(root: Path, path: str) -> None:
 
 def settle(file: Path) -> None:
     """Make a written file private and wait until its bytes are on disk.
-
-    The file is opened again for this, because obstore has closed its own. That is enough: fsync
-    writes every dirty page of the file, and reports an earlier failure that nobody has seen yet.
+    obstore has closed its handle; fsync on a new one still writes every dirty page and reports
+    earlier failures.
     """
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     try:
@@ -193,7 +190,6 @@ def settle(file: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -219,7 +215,7 @@ def place(root: Path, received: str, path: str) -> None:
 
 
 def replace(root: Path, received: str, path: str) -> bool:
-    """The same, over a file of this name; False if there is none (any more)."""
+    """The same, over an existing file; False if there is none (any more)."""
     second = root / f"{received}{_SECOND}"
     _second_name(root / received, second)
     with contextlib.suppress(FileNotFoundError):
@@ -233,7 +229,7 @@ def replace(root: Path, received: str, path: str) -> bool:
 
 
 def remove(root: Path, path: str) -> None:
-    """Remove a file, durably; no error if there is none. Nobody replaces it at that moment."""
+    """Remove a file, durably; no error if there is none. Excludes a concurrent `replace`."""
     with contextlib.suppress(FileNotFoundError):
         check_folders(root, path)
         with _alone(root):
@@ -243,10 +239,8 @@ def remove(root: Path, path: str) -> None:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Keep out others, in this process or another, who remove or replace a file.
-
-    A file system without such locks, as some network ones are, leaves the moment between a look and
-    a renaming.
+    """Exclude others, in any process, that remove or replace a file.
+    On file systems without locks (some network ones) a small race remains.
     """
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -274,7 +268,7 @@ def open_plain(file: Path) -> io.FileIO:
 
 
 def forget_name(root: Path, path: str) -> None:
-    """Make the removal of a file durable; the folder of its copies goes with the last of them."""
+    """Make a removal durable; the folder of copies goes with the last of them."""
     folder = (root / path).parent
     if path.startswith(f"{COPIES}/"):
         with contextlib.suppress(OSError):  # there are others, or somebody else removed it
@@ -285,38 +279,29 @@ def forget_name(root: Path, path: str) -> None:
 
 
 def renew(file: Path) -> None:
-    """Make a file that is put again count as put now, and its name as durable as a new one's.
-
-    A collector that spares what was put lately needs the time; and another writer may have placed
-    the file a moment ago and not have synced its folder yet.
+    """Make a file count as put now, and its name durable: a collector needs the time, and another
+    writer may not have synced the folder yet.
     """
     os.utime(file, follow_symlinks=False)
     sync_folder(file.parent)
 
 
 def is_plain(root: Path, path: str) -> bool:
-    """Whether `path` leads to a regular file, through no link; False if a link or such is there.
-
-    It cannot stop somebody who swaps a folder for a link right afterwards. Only the owner could,
-    the folders being private.
-
-    Raises `FileNotFoundError` if there is nothing.
+    """Whether `path` is a regular file reached through no link. Raises `FileNotFoundError`.
+    Cannot stop the owner from swapping a folder for a link right afterwards; the folders are
+    private.
     """
     file = root / path
     return all(map(_is_folder, _folders(root, path))) and stat.S_ISREG(os.lstat(file).st_mode)
 
 
 def check_folders(root: Path, path: str) -> None:
-    """Raises `NotADirectoryError` if a folder on the way to `path` is a link or a file."""
     for folder in _folders(root, path):
         _no_link(folder)
 
 
 def is_kept(root: Path, folder: str) -> bool:
-    """Whether the root holds this folder; False if nothing was ever put there.
-
-    Raises `NotADirectoryError` if something else is in that place.
-    """
+    """Whether the root holds this folder. Raises `NotADirectoryError` if it is something else."""
     with contextlib.suppress(FileNotFoundError):
         check_folders(root, f"{folder}/_")
         return True
@@ -324,18 +309,16 @@ def is_kept(root: Path, folder: str) -> bool:
 
 
 def discard(root: Path, path: str) -> None:
-    """Remove what an unfinished write has left; never an error, since `sweep` comes by later."""
+    """Remove an unfinished write; never an error, since `sweep` follows later."""
     for ending in ("", _PART_disk, _SECOND):
         with contextlib.suppress(OSError):
             (root / f"{path}{ending}").unlink()
 
 
 def sweep(root: Path, age: float) -> int:
-    """Remove what crashed writers left, if nothing was written to it for `age` seconds.
-
-    Returns how many files were removed. Never an error: housekeeping must not keep a bank from
-    opening, and what cannot be removed now can be later. It looks at the folder itself, because
-    obstore's listing leaves out what obstore has not finished.
+    """Remove leftovers of crashed writers not written to for `age` seconds; returns how many.
+    Never an error: housekeeping must not keep a bank from opening. Does not use obstore's
+    listing, which leaves out unfinished files.
     """
     swept = 0
     with contextlib.suppress(OSError):
@@ -364,7 +347,6 @@ def _make(folder: Path) -> None:
 
 
 def _folders(root: Path, path: str) -> list[Path]:
-    """The folders between the root and a file, outermost first."""
     *names, _ = path.split("/")
     return [root.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
 

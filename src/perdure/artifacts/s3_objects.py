@@ -1,21 +1,16 @@
-"""Objects on S3, or on a server that speaks its language, through obstore.
+"""Objects on S3 or a compatible server, through obstore.
 
-What arrives is first written to a nameless temporary file of this machine, and uploaded from there
-once it is complete. The alternative, to upload at once under a passing name and to let the server
-copy it, would leave half of an upload in the bucket when a writer dies, would pay for each object
-twice, and would fail above the 5 GB that S3 copies in one request. It needs room on the local disk
-in exchange, and as little memory.
+Content is first written to a nameless local temporary file, and uploaded once it is complete.
+Uploading at once under a temporary name would leave halves behind, pay for each object twice, and
+fail above the 5 GB that S3 copies in one request.
 
-An upload is one request, or a multipart upload that S3 completes in one step: a reader sees the
-whole object or none. It replaces an object of that path, since that has the same content; a
-create-only request, which obstore does not repeat when the line breaks, would gain nothing.
-Afterwards the server is asked what it has. Reading is by ranges that all must belong to the same
-upload.
+A reader sees the whole object or none. An upload replaces an object of that path, which has the
+same content; a create-only request, which obstore does not retry, would gain nothing. Afterwards
+the server is asked what it has. Range reads must all belong to the same upload.
 
-obstore repeats what fails (5xx, broken and slow connections, bodies that end too early) for
-`S3Address.retry` seconds. Deletions it does not, so they are repeated here. Uploads that were begun
-and never completed are invisible, and S3 keeps their parts until a lifecycle rule of the bucket
-aborts them.
+obstore retries failures (5xx, broken and slow connections, short bodies) for `S3Address.retry`
+seconds; deletions are retried here. Parts of incomplete uploads stay until a lifecycle rule of
+the bucket aborts them.
 """
 
 from __future__ import annotations
@@ -114,9 +109,8 @@ class S3Objects(ObjectPlace):
             yield piece
 
     async def renew(self, path: str) -> bool:
-        """Nothing to be done: what S3 has acknowledged is durable, and puts are noted elsewhere.
-
-        S3 refuses to copy an object onto itself, so its time cannot be renewed.
+        """No-op: S3 is durable, puts are noted elsewhere, and S3 cannot copy an object onto
+        itself.
         """
         return await self.find(path, "") is not None
 
@@ -185,7 +179,7 @@ class _Spooled(ReceivedObject):
             )
 
     async def replace(self, path: str) -> bool:
-        """Looks right before the upload: who deletes during that is not noticed here."""
+        """Checks right before the upload; a deletion during it is not noticed here."""
         if not await self._is_there(path):
             return False
         await self.place(path)
@@ -239,7 +233,7 @@ def _connect(address: S3Address) -> S3Store:
 
 
 def _keys_in_files() -> dict[str, str]:
-    """The keys of the user's profile, which obstore does not read; none if variables hold some."""
+    """Keys of the user's AWS profile, which obstore does not read; none if variables hold some."""
     variables = (
         "AWS_ACCESS_KEY_ID",
         "AWS_WEB_IDENTITY_TOKEN_FILE",

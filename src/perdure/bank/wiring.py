@@ -54,7 +54,6 @@ _NEEDED = frozenset(
 
 
 def is_temporary(url: str, config: Config) -> bool:
-    """Whether artifacts are in a folder that is removed when the bank is closed."""
     return url.startswith("memory:") and not (config.artifacts.folder or config.artifacts.url)
 
 

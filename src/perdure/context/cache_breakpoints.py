@@ -63,7 +63,6 @@ def mark_messages(system: list[Item], items: list[Item], old: tuple[int, int] | 
 
 
 def mark_openai(items: list[Item], old: tuple[int, int] | None) -> None:
-    """Put OpenAI's markers on the last system text, the end of the old text, and the prompt."""
     places = list[tuple[Item, int | None]]()
     places += [(item, None) for item in items if item.get("role") in {"system", "developer"}][:1]
     if old is not None:

@@ -213,7 +213,6 @@ class Composer:
         await self._injections.written(written)
 
     async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
-        """The reminders sent with the prompts of this turn and of those shortly before it."""
         found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
         return frozenset(key for each in found for key in each.ticklers)
 

@@ -70,7 +70,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bands(self) -> list[Band]:
-        """The runs of rounds at one level, oldest first."""
         parts = [
             (b.element.level, b.element.first, b.element.last, b.element.tokens, b.element.raw)
             for b in self.shown.blocks
@@ -206,7 +205,6 @@ class Explained(msgspec.Struct, frozen=True):
 
 
 def explain(context: Context) -> list[Explained]:
-    """In the order in which it is sent."""
     shown = context.shown
     blocks = [
         (

@@ -32,8 +32,7 @@ Wire: TypeAlias = Literal["chat", "responses", "messages"]
 
 # Changing it would change ids in prompts, and with them void every prompt cache.
 _IDS = UUID("0b1f5c0e-6f0e-5b55-8f4b-6a0f3f0f7a11")
-#: Stands in front of a piece while it is repaired: so that it need not begin with a user's words.
-_FRONT: Final = user("…")
+_FRONT: Final = user("…")  # In front of a piece while it is repaired: it may begin otherwise.
 
 _Key: TypeAlias = RoundId | int
 
@@ -175,9 +174,6 @@ def _begin_with_user(found: list[EncodedPiece]) -> None:
         found.insert(0, EncodedPiece(PromptPiece(()), [{"content": [block], "role": "user"}]))
 
 
-# Names --------------------------------------------------------------------------------------------
-
-
 def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | None) -> list[Message]:
     names = {name: f"call_{uuid5(_IDS, sound(f'{place} {name}')).hex}" for name in clash}
 
@@ -191,11 +187,7 @@ def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | Non
     return [replace(each, parts=tuple(map(part, each.parts))) for each in fit]
 
 
-# Form ---------------------------------------------------------------------------------------------
-
-
 def _in_blocks(item: Item) -> Item:
-    """The same, its content as a list: so it can take markers."""
     content = item["content"]
     if isinstance(content, str):
         return {**item, "content": [{"type": "text", "text": content}]}
@@ -267,7 +259,6 @@ def named_once(items: list[Item]) -> list[Item]:
 
 
 def _is_lost(item: Item) -> bool:
-    """Whether the provider would have to look it up where it is not kept."""
     kind = kind_of(item)
     if kind == "reasoning":
         return not item.get("encrypted_content") and not item.get("content")
