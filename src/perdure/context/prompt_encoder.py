@@ -2,8 +2,8 @@
 
 `wire.repaired` would change what was sent before when something is said later: a result that comes
 late would move. Here each piece (a round, a prompt) is repaired by itself, and only ids that two
-rounds share are changed, in the later one. So what was sent stays as it was, and `PromptEncoder` can
-remember it; the bytes are the same without.
+rounds share are changed, in the later one. So what was sent stays as it was, and
+`PromptEncoder` can remember it; the bytes are the same without.
 """
 
 from __future__ import annotations
