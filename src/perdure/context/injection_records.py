@@ -42,8 +42,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     full: tuple[str, ...] = ()
     ticklers: tuple[str, ...] = ()
     asked: bool = True  # Whether anything was to be recalled for it.
-    #: The sessions, memories and reference layers that these are: so forgetting finds them.
-    quotes: Annotated[dict[str, str], Tags()] = {}
+    quotes: Annotated[dict[str, str], Tags()] = {}  # What it quotes: so forgetting finds it.
     #: The digest of the frame that was sent with it.
     frame: str = ""
     budget: int = 0

@@ -78,6 +78,7 @@ class Injections:
         return [each for each in found if each is not None]
 
     async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
+        """Delete what was built for a turn if its prompt is (`same`), or is not, this one."""
         known = self._known.get(turn)
         if known is not None and known.prompt and (known.prompt == prompt) is same:
             self._known[turn] = None

@@ -28,8 +28,7 @@ from perdure.services import Services
 
 _LINE = 200  # Characters of a line that says what was found.
 
-#: The session as it stands: its record and its head.
-CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
+CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]  # Its record and its head.
 
 
 class Rendering(msgspec.Struct, frozen=True):

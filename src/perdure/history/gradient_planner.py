@@ -68,8 +68,7 @@ class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     fixed: int = 0  # What the prompt and what is injected with it take.
     turn: int  # The turn under way: it cannot go to T.
-    #: Rounds that stand at R, S or C and are not merged, and those that are new, oldest first.
-    rounds: Sequence[Sized]
+    rounds: Sequence[Sized]  # Unmerged rounds at R, S or C, and new ones, oldest first.
     #: What turns take at T: those that have a round at C, or may get there.
     tiny: Mapping[int, int]
     marks: BandMarks = BandMarks()

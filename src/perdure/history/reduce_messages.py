@@ -34,7 +34,7 @@ _TRIES = 8
 _MARGIN = 8
 _LINES = 100_000  # Lines at each end of a text, as far as there is room: as many as there are.
 
-#: The part in at most so many tokens, or about; the same part if there is nothing to save.
+#: The part in about so many tokens; itself if it is short.
 _Cut: TypeAlias = Callable[[Any, int], Part]
 
 

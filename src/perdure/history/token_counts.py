@@ -41,8 +41,7 @@ from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: Rounds whose counts are stored together: few at first, since an append may come at any time.
-_FEW, _BATCH = 8, 64
+_FEW, _BATCH = 8, 64  # Rounds stored together: few at first, an append may come.
 #: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
 _NOTED = 2_000
 _SLICE = 0.002  # Seconds of counting after which others get a turn on the event loop.

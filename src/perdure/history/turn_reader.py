@@ -303,7 +303,7 @@ def _turn(
             masked=piece.masked,
         )
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
-    # had used (see `forgetting`), tombstones say nothing.
+    # had used (see `reroot_forks`), tombstones say nothing.
     pieces = [piece for piece in pieces if not piece.forgotten] or pieces
     said = dict[int, list[Message]]()
     for piece in pieces:

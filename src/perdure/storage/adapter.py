@@ -138,9 +138,10 @@ class Adapter(ABC):
         With ``make=False`` a collection that is not there need not be made: None says that it is
         not. Whoever only reads leaves no empty tables behind.
 
-        Returns the columns that existing rows do not hold yet. The caller passes their values to
-        `fill`, then calls `activate`; until then those columns answer wrongly. Interrupted, the
-        next `prepare` names the same columns again.
+        Returns the columns that some rows do not hold: they were added, or somebody wrote those
+        rows whose declaration lacks them, if the backend can tell (see `unfilled`). The caller
+        passes their values to `fill`, then calls `activate`; until then those columns answer
+        wrongly. Interrupted, the next `prepare` names the same columns again.
         """
 
     @abstractmethod

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
-#: Turns whose rows are read together, and turns that are made in one transaction.
-_ROWS, _BATCH = 256, 24
+_ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
 #: A round of an open turn waits so long for the others of its turn before a model is asked.
 _GATHER = 60 * SECOND
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
@@ -85,10 +84,8 @@ class RenditionService:
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
-        #: Turns that were written to, by session.
-        self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}
-        #: Turns that came many at once, by session: from the first to the last that is not made.
-        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}
+        self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}  # Turns written to.
+        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}  # Imported: first, last missing.
         #: Where the newest round of an open turn begins: its number, and that of its piece.
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
         self._met: set[str] = set()

@@ -20,8 +20,7 @@ from perdure.history.excerpt import ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
 from perdure.history.renditions.unit_weights import is_idle
 
-#: Of a tool's words, S keeps so much, and these many characters in any case.
-SHARE, SHORT = 0.31, 360
+SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least these characters.
 #: Short outputs are mostly an answer, long ones mostly a listing: so the first stay whole, and of
 #: the others a little less is kept, so that all together come to a third.
 _LONGEST_ASKED = {"S": 240, "C": 90}

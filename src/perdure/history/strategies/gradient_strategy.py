@@ -61,8 +61,7 @@ _TURNS = 10  # Turns after which an epoch is considered, mark or no mark.
 #: Microseconds without a word after which no provider has the prefix any more. The longest that
 #: one promises is an hour.
 _COLD = 3_600 * SECOND
-#: What a token costs that a cache is asked for, and one that is written to it, in uncached tokens.
-_READ, _WRITE = 0.1, 1.25
+_READ, _WRITE = 0.1, 1.25  # The price of a cached token, and of a written one, in uncached ones.
 #: A turn that somebody wants at a level takes at most this share of the window; so many at once.
 _PIN_SHARE, _MOST_WISHES = 0.25, 32
 _MANY = 400  # More turns than this behind the prefix are counted before they are read.
@@ -75,8 +74,7 @@ class _State(msgspec.Struct):
     texts: dict[bytes, str]  # By digest.
     next: int  # The number that the next epoch gets.
     lost: bool = False  # It was deleted, because something that it showed was forgotten.
-    #: As they are shown; made when they are first needed.
-    blocks: tuple[ShownBlock, ...] | None = None
+    blocks: tuple[ShownBlock, ...] | None = None  # Made when first needed.
 
     def shown(self) -> tuple[ShownBlock, ...]:
         if self.blocks is None:
