@@ -44,7 +44,7 @@ from perdure.storage.transaction import Transaction
 
 T = TypeVar("T")
 
-_READ, KEYS_AT_ONCE = 16, 512  # Turns whose content, and keys that, are read together.
+_READ, KEYS_AT_ONCE = 32, 512  # Turns whose content, and keys that, are read together.
 #: Turns that are as near to each other are read with those between them.
 _APART = 8
 _NEAR = 20  # Turns in front of a fork that its parent may still have added to.
