@@ -63,8 +63,8 @@ from perdure.recall.values import Recalled
 from perdure.storage.adapter import Capability
 from perdure.storage.audit import AuditTrail
 from perdure.storage.cache import RowCache
-from perdure.storage.collection import Executor
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Executor
+from perdure.storage.collection_reader import Stored
 from perdure.storage.encryption import Encryption
 from perdure.storage.encryption.master_keys import Source
 from perdure.storage.extension import ExtensionChange
