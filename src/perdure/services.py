@@ -68,7 +68,6 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return self.make_masker()
 
     def made(self, name: str) -> bool:
-        """Whether one of the above has been made."""
         return name in self.__dict__
 
     @property

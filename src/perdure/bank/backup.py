@@ -52,8 +52,7 @@ class Backup(msgspec.Struct, frozen=True):
     copied: int
     copied_bytes: int
     removed: tuple[str, ...] = ()  # Older backups that were removed.
-    #: Why none was removed though more than wanted are there; empty if nothing was in the way.
-    not_removed: str = ""
+    not_removed: str = ""  # Why none was removed though there are too many.
 
 
 async def backup(
@@ -160,8 +159,7 @@ class _BackupRun:
         self._damaged: list[str] = []  # artifacts
         self._rows: set[str] = set()  # artifacts that are rows
         self._referred: set[str] = set()  # by turns, and by records, of which some may be gone
-        #: Artifacts that were not in the folder before, or damaged there, and their sizes.
-        self.copied: dict[str, int] = {}
+        self.copied: dict[str, int] = {}  # New or repaired artifacts, and their sizes.
 
     async def make(self) -> BackupManifest:
         place, adapter = self._place, self._bank.store.adapter

@@ -101,8 +101,6 @@ class BackupFolder:
         self._snapshots = self.path / "snapshots"
         self._key: bytes | None = None
 
-    # The key ----------------------------------------------------------------------------------
-
     async def unlock(self, masters: MasterKeys | None) -> None:
         """Get ready to read. Raises `BadBackup` for another folder, `KeyRefused` without its key"""
         await self._use((await in_thread(self.check)).key, masters)
@@ -154,8 +152,6 @@ class BackupFolder:
 
         sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return ArtifactContents(self.artifacts, sealer)
-
-    # Reading ----------------------------------------------------------------------------------
 
     def mark(self) -> BackupMark | None:
         """The folder's mark; None if it is empty or not there. Raises `BadBackup` if it holds
@@ -264,8 +260,6 @@ class BackupFolder:
                 size += len(piece)
         return found.hexdigest(), size
 
-    # Writing ----------------------------------------------------------------------------------
-
     def check_apart(self, artifacts: Path) -> None:
         """Raises `InvalidInput` if this folder and that of a bank's artifacts contain one another:
         both use the same names, so pruning here would delete there.
@@ -299,7 +293,6 @@ class BackupFolder:
         return folder
 
     async def write_records(self, folder: Path, source: Snapshot) -> tuple[int, int, str]:
-        """Copy a bank into a new file there; returns its rows, size and digest."""
         from perdure.storage.backends.sqlite import snapshots
 
         file = folder / BANK

@@ -12,8 +12,7 @@ import msgspec
 from perdure.core.errors import BadBackup
 
 FORMAT = 2  # Raised when the files change; another one than ours is refused.
-#: The file that says whose folder this is, and the one beside each bank.db.
-MARK, MANIFEST = "perdure-backup.json", "manifest.json"
+MARK, MANIFEST = "perdure-backup.json", "manifest.json"  # In the folder; beside each bank.db.
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
@@ -47,12 +46,9 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     digest: str
     artifacts: dict[str, int]  # The large artifacts that it needs, and their sizes.
-    #: Records and artifacts that were damaged in the bank already; records are kept as they were.
-    damaged: tuple[str, ...] = ()
-    #: Artifacts that the bank lacked already, though something refers to them.
-    missing: tuple[str, ...] = ()
-    #: Of the damaged and missing, the artifacts that are in it all the same: the folder had them.
-    rescued: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()  # Damaged in the bank already; records are kept as they were.
+    missing: tuple[str, ...] = ()  # Artifacts that the bank lacked already.
+    rescued: tuple[str, ...] = ()  # Of these, artifacts that the folder had from before.
 
     @property
     def artifact_bytes(self) -> int:

@@ -54,8 +54,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
 _RELEASE_PATIENCE = 2.0  # Seconds to give leases back in, when the bank is closed.
-#: Seconds after which recall begins its work, if nothing is appended before.
-_START_RECALL_AFTER = 0.5
+_START_RECALL_AFTER = 0.5  # Seconds after which recall starts, if nothing is appended before.
 
 
 def open(

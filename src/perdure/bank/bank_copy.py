@@ -53,8 +53,7 @@ class BankCopy(msgspec.Struct, frozen=True):
     #: Large artifacts, and how many of them were not there before.
     artifacts: int
     copied: int
-    #: Whether both banks keep their large artifacts in the same place.
-    shared_artifacts: bool = False
+    shared_artifacts: bool = False  # Both banks keep their large artifacts in the same place.
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
     snapshot: BackupManifest | None = None  # The backup that was restored.

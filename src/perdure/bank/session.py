@@ -34,7 +34,7 @@ from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.streamed_answers import Partial, StreamedAnswer
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
-from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
 from perdure.storage.options import DEFAULT, Options
@@ -382,34 +382,29 @@ class Session:
         wide: bool = False,
         judged: bool = False,
     ) -> Recalled:
-        """What answers a query: turns, memories, reference layers, best first, at most 1,000.
+        """Search past turns, memories and reference layers; best first, at most 1,000 hits.
 
-        Of a query of more than 100,000 characters, the first and the last 50,000 are looked at.
-
-        Looked at are this session's line of turns, the agent's other sessions, and what is shared
-        with the agent. Not the sessions that were forked from this line and left it, unless
-        `wide`; never what is another agent's own. The rest narrows it, if it is given:
+        Of a query of more than 100,000 characters, the first and the last 50,000 count. Searched
+        are this session's line of turns, the agent's other sessions, and what is shared with the
+        agent; sessions forked from this line only if `wide`; never another agent's own. Filters:
 
         * `kinds`: ``turn``, ``memory``, ``reference``;
-        * `agents`, `sessions`: what is of one of these, by name; `line`: turns of this session's
-          line;
-        * `roles`: where the words of the query stand: in what the ``user`` or the ``assistant``
-          said, in calls and results of a ``tool``. The hit is the whole round, all the same; what
-          is only near in meaning passes if there is anything of that role in it;
+        * `agents`, `sessions`: by name; `line`: only turns of this session's line;
+        * `roles`: who said the words: ``user``, ``assistant``, ``tool`` (calls and results). The
+          hit is the whole round; one found by meaning needs something of that role in it;
         * `tools`: rounds in which one of these was called;
-        * `branch`, `task`, `outcome`, `tags`: turns that were tagged so, exactly;
-        * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"``, ``"yesterday"`` and
-          ``"3d"``, in the local time zone if they name none (see `perdure.core.clock.moment`). Both
-          are included: a date, from its first moment to its last.
+        * `branch`, `task`, `outcome`, `tags`: turns with exactly these tags;
+        * `since`, `until`, both included: datetimes, dates, or texts such as ``"2026-02-12"``,
+          ``"yesterday"`` and ``"3d"``, by default local time (see `perdure.core.clock.moment`).
 
-        It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
-        `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
-        what stands beside a prompt, and what explains a hit (the answer to a question, say) comes
-        along where the limit leaves room; otherwise no model is asked. `Recalled.notes` says why
-        filters left nothing, as far as that can be told.
+        Returns after `deadline` seconds (default: as configured) what was found until then;
+        `Recalled.stage` says how far it came. With `judged`, models filter and judge the hits as
+        for a prompt, and hits that explain another (the answer to a question, say) are added where
+        the limit leaves room; otherwise no model is asked. `Recalled.notes` says, where known, why
+        filters left nothing.
 
-        Raises `InvalidInput` for what cannot be meant and for sessions and agents that are not
-        there, `Unsupported` if the bank has no recall.
+        Raises `InvalidInput` for unusable arguments and for unknown sessions and agents,
+        `Unsupported` if the bank has no recall.
         """
         now = self._services.store.now()
         question = question_in(

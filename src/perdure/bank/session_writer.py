@@ -61,10 +61,8 @@ class SessionWriter:
         self.cursor = WriteCursor(record)
         self._services = services
         self._composer = composer
-        #: Held while this writer writes: its place in the conversation moves with each append.
-        self._writing = asyncio.Lock()
-        #: The turns that prompts of contexts opened, by the turn that was expected and the prompt.
-        self._begun = dict[tuple[int, bytes], int]()
+        self._writing = asyncio.Lock()  # Held while writing: `cursor` moves with each append.
+        self._begun = dict[tuple[int, bytes], int]()  # Turns by expected turn and prompt.
 
     @property
     def record(self) -> SessionRecord:

@@ -114,7 +114,6 @@ def count_in(given: Any, what: str) -> int:
 
 
 def number_in(given: Any, name: str, most: int) -> int:
-    """A whole number from 1 to `most`."""
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= most:
         raise InvalidInput(f"{name} is {given!r}.", hint=f"Give a whole number from 1 to {most:,}.")
     return given

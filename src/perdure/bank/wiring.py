@@ -54,7 +54,6 @@ _NEEDED = frozenset(
 
 
 def is_temporary(url: str, config: Config) -> bool:
-    """Whether artifacts are in a folder that is removed when the bank is closed."""
     return url.startswith("memory:") and not (config.artifacts.folder or config.artifacts.url)
 
 
@@ -101,7 +100,7 @@ def make_services(
         return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
-        from perdure.recall.services import make_recall
+        from perdure.recall.recall_services import make_recall
 
         return make_recall(
             store,

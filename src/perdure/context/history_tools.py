@@ -50,9 +50,6 @@ def definitions(wire: Wire) -> list[dict[str, Any]]:
     return found
 
 
-# What the tools do --------------------------------------------------------------------------------
-
-
 async def _get_turn(session: SessionTools, given: ToolArguments) -> str:
     wanted, level = given.wanted(), given.level()
     if wanted.session and await session.is_elsewhere(wanted.session, wanted.first.turn):
@@ -139,9 +136,6 @@ async def _board_clear(session: SessionTools, given: ToolArguments) -> str:
     return f"Gone from the board: {', '.join(gone)}." if gone else "The board was empty."
 
 
-# Answers ------------------------------------------------------------------------------------------
-
-
 def _record(name: str, level: Level, text: str, wanted: TurnReference) -> str:
     turn = Position(wanted.first.turn)
     whose = f" (of {turn}: rounds have none)" if level == "T" and wanted.first.round else ""
@@ -169,8 +163,6 @@ async def _check_there(session: SessionTools, wanted: TurnReference) -> None:
 def _span(places: Sequence[Position]) -> str:
     return TurnReference(places[0], places[-1]).name
 
-
-# Definitions --------------------------------------------------------------------------------------
 
 _TURN_ID = {"type": "string", "description": "T-12, T-12.3 (a round of it)"}
 _ANY_ID = {"type": "string", "description": "T-12, T-12.3 (a round of it) or T-50-through-100"}

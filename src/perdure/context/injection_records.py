@@ -21,7 +21,7 @@ from perdure.gateway.calls import Tool
 from perdure.history.log_records import turn_key
 from perdure.history.manifest import Injected
 from perdure.history.turn_tags import escape
-from perdure.recall.keys import split
+from perdure.recall.hit_keys import split
 from perdure.storage.records import Compressed, Key, Tags, system_record
 
 _DIGEST = 16
@@ -38,12 +38,11 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Of the prompt that it was built for: another prompt gets another injection.
     prompt: bytes = b""
     board: tuple[str, ...] = ()  # The entries of the board that stand in it in full.
-    #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
+    #: What was recalled and stands in it in full, and what it has a reminder of: `recall.hit_keys`.
     full: tuple[str, ...] = ()
     ticklers: tuple[str, ...] = ()
     asked: bool = True  # Whether anything was to be recalled for it.
-    #: The sessions, memories and reference layers that these are: so forgetting finds them.
-    quotes: Annotated[dict[str, str], Tags()] = {}
+    quotes: Annotated[dict[str, str], Tags()] = {}  # What it quotes: so forgetting finds it.
     #: The digest of the frame that was sent with it.
     frame: str = ""
     budget: int = 0
@@ -51,7 +50,6 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strategy: str = ""  # How the history was shown.
 
     def quotes_any(self, session: str, turns: Collection[int] = ()) -> bool:
-        """Whether words of these turns, or of any turn of the session, were recalled into it."""
         for key in (*self.full, *self.ticklers):
             owner, rest = split(key)
             if owner == session and (not turns or Position.parse(rest).turn in turns):
@@ -64,7 +62,6 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown(self) -> Injected:
-        """As assembly takes it."""
         return Injected(self.turn, self.text, self.tokens, self.strategy)
 
 
@@ -132,7 +129,6 @@ def prompt_digest(prompt: Sequence[Message]) -> bytes:
 
 
 def standing(injections: Iterable[Injection]) -> frozenset[str]:
-    """The board's entries that are in full in these injections."""
     return frozenset(id for injection in injections for id in injection.board)
 
 

@@ -24,7 +24,7 @@ from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
 from perdure.history.turn_log import Written
-from perdure.recall.keys import everywhere, owner_of
+from perdure.recall.hit_keys import everywhere, owner_of
 from perdure.recall.memory_layer import MemoryLayer, Window
 from perdure.services import Services
 
@@ -35,7 +35,6 @@ _REMEMBERED = 1_000  # Injections that are remembered at most; then they are rea
 
 
 def recall_reserve(request: ContextRequest) -> int:
-    """The most tokens that recall may take for a prompt."""
     if not (request.recall and request.prompt):
         return 0
     left = request.budget - request.fixed
@@ -58,8 +57,6 @@ class Injections:
         self._written: Injection | None = None
         self._framed = ""
 
-    # What was sent ----------------------------------------------------------------------------
-
     def snapshot(self) -> dict[int, Injection | None]:
         return dict(self._known)
 
@@ -81,7 +78,7 @@ class Injections:
         return [each for each in found if each is not None]
 
     async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
-        """Forget what was built for a turn, if its prompt is the same, or another one."""
+        """Delete what was built for a turn if its prompt is (`same`), or is not, this one."""
         known = self._known.get(turn)
         if known is not None and known.prompt and (known.prompt == prompt) is same:
             self._known[turn] = None
@@ -94,8 +91,6 @@ class Injections:
                 continue
             if prompt := prompt_of(round.messages):
                 await self.withdraw(round.turn, prompt_digest(prompt), same=False)
-
-    # What is sent now -------------------------------------------------------------------------
 
     async def of(self, request: ContextRequest, preview: WindowPreview) -> Injection:
         """Built once, unless the prompt changes, or unless it is asked for with recall instead of
@@ -140,13 +135,11 @@ class Injections:
     def without(
         self, request: ContextRequest, injection: Injection, repeated: Collection[str] | None = None
     ) -> Injection:
-        """Without these, or without anything that was recalled."""
         board, memory = self._parts
         left = MemoryLayer() if repeated is None else memory.without(repeated)
         return self._remembered(request, board, left)
 
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
-        """Store what is sent, if it is not stored yet."""
         if injection is self._written and frame.digest == self._framed:
             return
         async with self._services.store.transaction() as transaction:

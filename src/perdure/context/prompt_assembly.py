@@ -220,9 +220,6 @@ def _opened(tag: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (Text(tag), *parts)
 
 
-# Messages -----------------------------------------------------------------------------------------
-
-
 def prepared(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  # noqa: FBT001
     """The messages of a native round as they are sent, but for the tags of its turn. Thoughts that
     are no longer valid, or another model's, are left out. If turns are tagged, text that looks like

@@ -19,8 +19,8 @@ from perdure.history.renditions.rendition_service import RoundAtLevel
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.history.turn_search import search
-from perdure.recall.keys import everywhere, here, owner_of
-from perdure.recall.memories.memory_tools import MemoryTools
+from perdure.recall.hit_keys import everywhere, here, owner_of
+from perdure.recall.memory_tools import MemoryTools
 from perdure.recall.steps.hit_texts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
@@ -28,8 +28,7 @@ from perdure.services import Services
 
 _LINE = 200  # Characters of a line that says what was found.
 
-#: The session as it stands: its record and its head.
-CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
+CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]  # Its record and its head.
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -167,8 +166,6 @@ class SessionTools:
             " behind it are written to the cache anew."
         )
 
-    # The board --------------------------------------------------------------------------------
-
     async def board(self) -> Sequence[BoardEntry]:
         _, head = await self._current_state()
         found = await self._services.store.collection(Board).get(head.id)
@@ -215,8 +212,6 @@ class SessionTools:
 
         await self._services.store.collection(Board).change(head.id, change)
         return gone
-
-    # Recall -----------------------------------------------------------------------------------
 
     async def search(self, query: str, limit: int) -> Findings:
         """Turns of this session's line; by reading them, if the index has nothing."""

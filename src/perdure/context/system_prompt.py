@@ -43,7 +43,6 @@ REMINDER_TOKENS = {_REMINDER_TOOLS: 49, _REMINDER_PLAIN: 48}
 
 
 def explanation(*, tools: bool) -> str:
-    """With an example call of each tool if the model has them."""
     return f"{_SCHEME}\n{_TOOLS if tools else _PLAIN}"
 
 

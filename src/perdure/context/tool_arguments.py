@@ -76,8 +76,7 @@ class ToolKind(msgspec.Struct, frozen=True):
     tool: Tool
     example: str
     do: Callable[[SessionTools, ToolArguments], Awaitable[str]]
-    #: It fetches something: ``T-12-C`` says at which level, if nothing else does.
-    fetches: bool = False
+    fetches: bool = False  # It fetches something: ``T-12-C`` names a level, too.
 
 
 def tool(name: str, description: str, needed: Sequence[str], /, **properties: Any) -> Tool:

@@ -43,8 +43,7 @@ class AnswerDrafts:
     def __init__(self, pen: DraftWriter) -> None:
         self._pen = pen
         self._version = 0
-        #: Set if the answer itself opens its turn, behind this one.
-        self._behind: ConversationState | None = None
+        self._behind: ConversationState | None = None  # If the answer itself opens its turn.
 
     @property
     def _session(self) -> str:

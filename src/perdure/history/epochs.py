@@ -153,8 +153,7 @@ class PrefixText(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, Key()]  # session
     epoch: int
     manifest: EpochManifest
-    #: What the manifest's elements say as they are shown, in their order: msgpack.
-    texts: Annotated[bytes, Compressed()] = b"\x90"
+    texts: Annotated[bytes, Compressed()] = b"\x90"  # The elements' texts, in order: msgpack.
 
     def by_digest(self) -> dict[bytes, str]:
         texts = msgspec.msgpack.decode(self.texts, type=list[str])

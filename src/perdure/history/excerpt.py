@@ -24,8 +24,7 @@ from perdure.core.messages import sound
 _LONGEST_POINTER = 200
 #: What a notice takes at most, besides its number and pointer, with the line behind shown errors.
 _NOTICE = len("\n[…  characters left out but for these]\n[…]\n")
-#: Of a line that is shown because of a word in it, so much before and behind the word.
-_BEFORE, _BEHIND = 120, 280
+_BEFORE, _BEHIND = 120, 280  # Characters shown before and behind an error word.
 #: Where a tool writes its exit code: so many characters from either end.
 _EXIT_WINDOW = 600
 _TROUBLE_WINDOW = 3_000
@@ -165,7 +164,6 @@ def listing(text: str, *, pointer: str) -> str | None:
 
 
 def instead_of(text: str, *, pointer: str, words: str = "") -> str:
-    """Other words, or none, the exit codes, and how much was left out."""
     begin = words if not words or words.endswith("\n") else f"{words}\n"
     return f"{begin}{_left_out(text, 0, len(text), pointer)}{_exit_lines(text)}"
 

@@ -89,8 +89,7 @@ class Forgotten(msgspec.Struct, frozen=True):
     #: Without those of `bank.forget(turns=…)` that had been forgotten before.
     turns: int = 0
     artifacts: int = 0
-    #: Distilled from what is gone, or the agent's; those that a person wrote outlive their turns.
-    memories: int = 0
+    memories: int = 0  # Those made from what is gone; not those that a person wrote.
     #: Nothing of it can be read in the bank's files any more. Otherwise it is deleted, but others
     #: who have the bank open kept its bytes from being wiped: forget something again to repeat it.
     erased: bool = True

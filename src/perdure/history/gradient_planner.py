@@ -68,8 +68,7 @@ class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     fixed: int = 0  # What the prompt and what is injected with it take.
     turn: int  # The turn under way: it cannot go to T.
-    #: Rounds that stand at R, S or C and are not merged, and those that are new, oldest first.
-    rounds: Sequence[Sized]
+    rounds: Sequence[Sized]  # Unmerged rounds at R, S or C, and new ones, oldest first.
     #: What turns take at T: those that have a round at C, or may get there.
     tiny: Mapping[int, int]
     marks: BandMarks = BandMarks()
@@ -237,8 +236,6 @@ class _Planner:
             raw=sum(item.raw for item in of),
         )
 
-    # Ranges -----------------------------------------------------------------------------------
-
     def _merged(self, items: list[Any], level: Level, mark: BandMark, target: int) -> list[Any]:
         size = sum(map(_at_c, items))
         if size <= mark.high * target:
@@ -265,8 +262,6 @@ class _Planner:
             raw=sum(item.raw for item in of),
             generation=generation,
         )
-
-    # Elements ---------------------------------------------------------------------------------
 
     def _grouped(
         self, items: Sequence[_Item], level: Level, unfinished: set[int]
@@ -307,8 +302,6 @@ class _Planner:
             raw=sum(each.raw for each in rounds),
         )
 
-    # Fitting ----------------------------------------------------------------------------------
-
     def _room(self, manifest: EpochManifest) -> int:
         taken = total(manifest, self._window.rounds) + self._window.fixed
         return self._window.budget - taken
@@ -338,7 +331,6 @@ class _Planner:
         return manifest
 
     def _hidden(self, manifest: EpochManifest, least: int) -> EpochManifest:
-        """The manifest without so many of the oldest that there is this much room."""
         while manifest.elements and self._room(manifest) < least:
             oldest, *rest = manifest.elements
             manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)

@@ -48,12 +48,9 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     place: FilePosition = FilePosition()
     stamp: Stamp = Stamp()  # The file as it was when all of it had been imported.
     turn: int = 0  # The turn that it was writing to: what comes next may belong to it.
-    #: The file was written anew since, and not all of it was compared with what the session has.
-    anew: bool = False
-    #: The turns that it opened in its session, which may hold those of others, too.
-    own: tuple[TurnSpan, ...] = ()
-    #: The session was forgotten: the conversation does not come back by itself.
-    forgotten: bool = False
+    anew: bool = False  # The file was rewritten, and is not compared completely yet.
+    own: tuple[TurnSpan, ...] = ()  # The turns that it opened in its session.
+    forgotten: bool = False  # The session was forgotten: do not import it again.
 
     @property
     def turns(self) -> Iterator[int]:

@@ -103,10 +103,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     said: int = 0  # When it was said, which is earlier if it was imported. Microseconds.
     closed: bool = False  # The newest turn was closed by hand.
     undone: tuple[TurnSpan, ...] = ()  # Turns that were taken back.
-    #: How often turns of its line were forgotten: what was read of them before is void.
-    forgets: int = 0
-    #: Turns that an answer is arriving for, or was when its process died: they have a draft.
-    answering: tuple[int, ...] = ()
+    forgets: int = 0  # How often turns of its line were forgotten: caches check it.
+    answering: tuple[int, ...] = ()  # Turns with a draft.
 
     @property
     def turn(self) -> int:
@@ -126,8 +124,7 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
     """Neighbouring messages of one turn, as one append wrote them."""
 
     id: Annotated[str, Key()]
-    #: The stored form of the messages; empty once they are forgotten.
-    content: Annotated[bytes, Compressed()] = b""
+    content: Annotated[bytes, Compressed()] = b""  # The stored messages; empty once forgotten.
     #: Hides the content from whoever knows the hash alone.
     salt: bytes = b""
     link: bytes
@@ -138,8 +135,7 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
     time: int
     ended: int
     commitment: bytes = b""  # The hash of salt and content, in their stead once they are forgotten.
-    #: Its session, if it opens a turn: so turns, and not their pieces, are found by time.
-    session: str | None = None
+    session: str | None = None  # Set if it opens a turn: to find turns by time.
     #: Secrets that were masked in it: how many of which kind.
     masked: dict[str, int] = {}
     tags: Annotated[dict[str, str], Tags()] = {}
@@ -308,7 +304,6 @@ def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
 
 
 def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[SharedTurns, ...]:
-    """The line of a fork that leaves this session behind `turn`, whose last piece is `piece`."""
     shared = tuple(stretch for stretch in record.line if stretch.turn < turn)
     owner = next(owners(record, turn, turn))
     return (*shared, SharedTurns(owner.session, turn, min(piece, owner.piece)))

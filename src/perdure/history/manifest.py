@@ -39,7 +39,7 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
     raw: int  # What it stands for takes in o200k tokens.
     generation: int = 0  # 0: renditions, one after the other. Above: a range, merged so many times.
     #: Which rendition of each round (of the turn, at T) it was made from: see
-    #: `history.renditions.records`.
+    #: `rendition_records`.
     variants: bytes = b""
     digest: bytes = b""  # Of its text; empty until it is rendered.
 
@@ -65,8 +65,7 @@ class Reduced(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class EpochManifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a window shows. The empty one shows everything raw."""
 
-    #: The gradient: text for all rounds in front of `native`, oldest first, without gaps.
-    elements: tuple[Element, ...] = ()
+    elements: tuple[Element, ...] = ()  # All rounds in front of `native`, oldest first.
     #: Whole turns at a level that somebody asked for, instead of the gradient's.
     pins: tuple[Element, ...] = ()
     native: RoundId = RoundId(1)  # The first round that is shown as native messages.
@@ -74,8 +73,7 @@ class EpochManifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     #: void, and what was injected before its turn is gone.
     at: RoundId = RoundId(1)
     reduced: tuple[Reduced, ...] = ()  # Native rounds that are shown in part.
-    #: The oldest rounds are not shown at all, up to this one: not even one line of them fits.
-    hidden: RoundId = RoundId(0, 0)
+    hidden: RoundId = RoundId(0, 0)  # Rounds up to this one are not shown: they do not fit.
 
     def shown(self) -> Iterator[Element]:
         pins = {pin.first.turn: pin for pin in self.pins}
@@ -184,5 +182,5 @@ class ShownHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def begins_inside(self) -> bool:
-        """Whether the first native round is not the first of its turn: its tag has no opening."""
+        """Whether the first native round is not the first of its turn: its tag stands alone."""
         return self.tagged and bool(self.rounds) and self.rounds[0].place.round > 1

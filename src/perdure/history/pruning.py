@@ -43,8 +43,7 @@ from perdure.wire.plain import is_object, plain
 #: Chooses by looking at the result and its call, if that is known: a rule; words to stand for the
 #: result, if it is no error (10,000 characters at most); or None to let the next rule decide.
 Chooser: TypeAlias = Callable[[ToolResult, ToolCall | None], PruneRule | str | None]
-#: Says where the whole result can be had: ``T-12.3``, ``sha256:…``.
-Pointer: TypeAlias = Callable[[ToolResult], str]
+Pointer: TypeAlias = Callable[[ToolResult], str]  # Where the whole is: ``T-12.3``, ``sha256:…``.
 
 _LISTINGS = (
     *("ls", "list_files", "listfiles", "list_dir", "list_directory", "list_directories", "dir"),
@@ -320,7 +319,6 @@ def _own_pointer(result: ToolResult) -> str:
 
 
 def _names(result: ToolResult, call: ToolCall | None) -> Sequence[str]:
-    """What a rule may call the tool: the program it ran, its name, that without its server's."""
     name = call.name if call is not None else result.name
     short = re.split(r"__|[./:]", name)[-1]
     if name.startswith("mcp__") and "_" not in short:

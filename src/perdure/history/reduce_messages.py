@@ -34,7 +34,7 @@ _TRIES = 8
 _MARGIN = 8
 _LINES = 100_000  # Lines at each end of a text, as far as there is room: as many as there are.
 
-#: The part in at most so many tokens, or about; the same part if there is nothing to save.
+#: The part in about so many tokens; itself if it is short.
 _Cut: TypeAlias = Callable[[Any, int], Part]
 
 
@@ -86,9 +86,6 @@ class _Remembering:
         return found
 
 
-# Which parts --------------------------------------------------------------------------------------
-
-
 def _is_output(_: Message, part: Part) -> bool:
     return isinstance(part, ToolResult)
 
@@ -124,9 +121,6 @@ def _bare(view: tuple[Message, ...], place: str) -> tuple[Message, ...]:
         return replace(part, arguments="{}") if isinstance(part, ToolCall) else part
 
     return tuple(replace(each, parts=tuple(map(bare, each.parts))) for each in view)
-
-
-# How much -----------------------------------------------------------------------------------------
 
 
 def _filled(
@@ -178,9 +172,6 @@ def _applied(
         parts[slot.part] = cut(parts[slot.part], level)
         made[slot.message] = replace(message, parts=tuple(parts))
     return tuple(made)
-
-
-# Cutting ------------------------------------------------------------------------------------------
 
 
 class _Cutter:

@@ -35,8 +35,7 @@ from perdure.core.turns import Status, Turn
 from perdure.history.log_records import Head, Link, SessionRecord
 
 VERSION = 1  # Goes up when a reader of this version could misunderstand the file.
-#: Where the state of a session says what it was forked from, if that was in another bank.
-ORIGIN = "forked_from"
+ORIGIN = "forked_from"  # In the state: what it was forked from, if in another bank.
 
 
 class ExportSource(Protocol):
@@ -49,8 +48,7 @@ class ExportSource(Protocol):
     async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]: ...
 
 
-#: Told about an artifact that cannot be read; its reference stays in the file then.
-OnMissing = Callable[[PerdureError], None]
+OnMissing = Callable[[PerdureError], None]  # The reference of an unreadable artifact stays then.
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

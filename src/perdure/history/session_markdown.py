@@ -189,9 +189,6 @@ def _result(result: ToolResult) -> Iterator[str]:
             yield from _part(part, [])
 
 
-# Blocks -----------------------------------------------------------------------------------------
-
-
 def flowing(text: str) -> str:
     """As it was written if it cannot break the document, else between fences."""
     text = _one_kind_of_newline(text).strip("\n")

@@ -96,8 +96,6 @@ class StreamedAnswer:
             await self._quietly_save()  # it stays as a draft
         self._stop_timer()
 
-    # What arrives -----------------------------------------------------------------------------
-
     async def text(self, chunk: str) -> None:
         await self._take("text", chunk)
 

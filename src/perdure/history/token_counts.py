@@ -41,8 +41,7 @@ from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: Rounds whose counts are stored together: few at first, since an append may come at any time.
-_FEW, _BATCH = 8, 64
+_FEW, _BATCH = 8, 64  # Rounds stored together: few at first, an append may come.
 #: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
 _NOTED = 2_000
 _SLICE = 0.002  # Seconds of counting after which others get a turn on the event loop.
@@ -90,7 +89,6 @@ class TokenCounts:
             self._wake()
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Queue all turns from this one on that are not counted."""
         del last
         self._missed[record.id] = min(first, self._missed.get(record.id, ENDLESS))
         self._wake()
@@ -107,7 +105,6 @@ class TokenCounts:
         return hook
 
     async def count(self, session: str, first: int, last: int) -> None:
-        """Count what is not counted of these turns of a session's own log, now."""
         await self._counting.turns(session, first, last)
 
     async def _work(self, go_on: GoOn) -> bool:

@@ -58,10 +58,8 @@ _NEW = Options(expected=0)
 #: Begins the keys of uses that are not a turn's; no session's name begins with a space.
 KEPT = " kept/"
 _PIECES, _HEADS = type_of(TurnPiece), type_of(Head)
-#: The kind of mark that an append leaves, about its session, from its first turn on.
-TURNS = "turns"
-#: Seconds between two looks for marks of dead processes, and before the first.
-_RECOVER_EVERY, _RECOVER_AFTER = 60.0, 5.0
+TURNS = "turns"  # The mark of an append, about its session, from its first turn on.
+_RECOVER_EVERY, _RECOVER_AFTER = 60.0, 5.0  # Seconds between two checks for marks.
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -84,10 +82,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
         return self.rounds[-1].turn if self.rounds else self.repeated[1] if self.repeated else 0
 
 
-#: Is told of each append of this process, once it is committed. Must be quick.
-Listener = Callable[[Written], None]
-#: Is told of turns of a session that a killed process may have left undone.
-Recovery = Callable[[SessionRecord, int, int], None]
+Listener = Callable[[Written], None]  # Called after each commit of this process. Must be quick.
+Recovery = Callable[[SessionRecord, int, int], None]  # Called with turns of a killed process.
 #: Runs inside the append's transaction, perhaps more than once; what it puts there is committed
 #: with the turn or not at all.
 AppendHook = Callable[[Transaction, Written], Awaitable[None]]
@@ -115,14 +111,10 @@ class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answered: int | None = None
     draft: int | None = None
     fresh: bool = False  # The first message opens a turn, whatever it is and whatever is open.
-    #: One of very many, by an importer: it is counted in a hook, and leaves no mark.
-    bulk: bool = False
-    #: When it began and ended, instead of what the messages and the clock say. Microseconds.
-    times: tuple[int, int] | None = None
-    #: Contents that moved out. Small ones are written with the turn; large ones are stored already.
-    artifacts: tuple[bytes, ...] = ()
-    #: Artifacts that were there before: if no turn refers to them, they are somebody's own.
-    there: tuple[str, ...] = ()
+    bulk: bool = False  # By an importer: counted in a hook, and leaves no mark.
+    times: tuple[int, int] | None = None  # Beginning and end, if not now. Microseconds.
+    artifacts: tuple[bytes, ...] = ()  # Moved out. Large ones are stored already.
+    there: tuple[str, ...] = ()  # Artifacts that existed before.
     #: Artifacts that messages refer to and that were deleted, with no content to put them again.
     lost: tuple[str, ...] = ()
     options: Options = DEFAULT
@@ -236,10 +228,7 @@ class TurnLog:
                 return changed
         raise AssertionError("unreachable")
 
-    # What others left undone ------------------------------------------------------------------
-
     def look(self, record: SessionRecord) -> None:
-        """Check whether other processes left a mark about a session."""
         self._doubtful[record.id] = record
         self._recover_soon()
 
@@ -276,8 +265,6 @@ class TurnLog:
                     self.look(record)
                 else:
                     await self._jobs.adopt(mark)
-
-    # Watching ---------------------------------------------------------------------------------
 
     def watch(self, session: str) -> asyncio.Event:
         """An event that is set when this process writes to the session. Give it back to `leave`."""

@@ -116,7 +116,6 @@ class TurnReader:
         *,
         arriving: bool = True,
     ) -> AsyncIterator[Turn]:
-        """All turns of a line in order, a few at a time."""
         end = head.newest if last is None else min(last, head.newest)
         while first <= end:
             step = min(first + _STEP - 1, end)
@@ -136,7 +135,6 @@ class TurnReader:
         tags: dict[str, str] | None = None,
         undone: bool = False,
     ) -> list[int]:
-        """The numbers of the newest turns that match, oldest first."""
         end = head.newest if before is None else min(before - 1, head.newest)
         found = list[int]()
         if since is None and until is None and not tags:
@@ -208,13 +206,11 @@ class TurnReader:
         return found
 
     async def latest(self, record: SessionRecord, count: int) -> list[TurnPiece]:
-        """A session's own pieces at the end of its newest turns, the newest first."""
         prefix = f"{record.id}/"
         end = prefix + _BEHIND
         return await self._pieces.behind(end, prefix, limit=count, descending=True)
 
     async def chained(self, record: SessionRecord, after: int, head: Head) -> list[TurnPiece]:
-        """A session's own pieces from one place in its chain on, in the order of the chain."""
         found = list[TurnPiece]()
         wanted = head.pieces - after
         prefix = f"{record.id}/"
@@ -307,7 +303,7 @@ def _turn(
             masked=piece.masked,
         )
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
-    # had used (see `forgetting`), tombstones say nothing.
+    # had used (see `reroot_forks`), tombstones say nothing.
     pieces = [piece for piece in pieces if not piece.forgotten] or pieces
     said = dict[int, list[Message]]()
     for piece in pieces:

@@ -16,10 +16,8 @@ from perdure.core.turns import Position, Turn
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_reader import TurnReader
 
-#: Turns that are looked at, and read at once.
-MOST_TURNS, _STEP = 5_000, 50
-#: Of a query, so many words count at most, and characters: a pattern is made of each.
-MOST_WORDS, _QUERY = 100, 4_000
+MOST_TURNS, _STEP = 5_000, 50  # Turns that are searched; turns read at once.
+MOST_WORDS, _QUERY = 100, 4_000  # The words, and the characters, of a query that count.
 # Words, and what is written as one: names of tickets, files, modules, versions.
 _terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
 #: Characters around the first word found.
@@ -27,16 +25,14 @@ _BEFORE, _LINE = 60, 200
 _FURTHER = 500  # Turns that are looked at for a phrase behind enough others that have all words.
 
 _marks = re.compile("[\u0300-\u036f]+")
-#: Letters with a stroke, which no accent is taken from.
-_STROKES = str.maketrans("øłđħŧı", "oldhti")
+_STROKES = str.maketrans("øłđħŧı", "oldhti")  # Letters whose stroke is not a combining accent.
 
 # Simple forms of English words.
 _after_consonant = re.compile(r"(\w{2,}[^aeiou])(?:y|ies|ied)").fullmatch
 _at_work = re.compile(r"(\w{4,})(?:ed|ing)").fullmatch
 _DOUBLED = "bdfgklmnprtvz"
 _LEAST_WORD = 4
-#: The letters that an expression for them begins with.
-_letters = re.compile(r"[a-z]+(?![?])").match
+_letters = re.compile(r"[a-z]+(?![?])").match  # The literal letters that it begins with.
 
 
 class FoundTurn(msgspec.Struct, frozen=True):
@@ -52,8 +48,7 @@ class FoundTurn(msgspec.Struct, frozen=True):
 class _Wanted(msgspec.Struct, frozen=True):
     words: tuple[re.Pattern[str], ...]
     phrase: re.Pattern[str]
-    #: How each word begins where it is stored, but for its case, if all of them are names.
-    names: tuple[bytes, ...] = ()
+    names: tuple[bytes, ...] = ()  # How each stored word begins, if all are names.
 
     @classmethod
     def of(cls, query: str) -> _Wanted:
@@ -203,7 +198,6 @@ def _said(
 
 
 def _line(text: str, at: int) -> str:
-    """What stands around a place, on one line. Folding may have moved it a little."""
     start = max(0, at - _BEFORE)
     if start:
         start = text.find(" ", start, at) + 1 or start

@@ -6,7 +6,7 @@
     <T-183.1-through-183.40-C>…                      rounds of a long turn
 
 What stands inside is escaped, so that no text can close an element or open another. What a model
-writes is never trusted to hold no tags: `history.leaks` hides them in views and counts them.
+writes is never trusted to hold no tags: `hidden_tags` takes them out of views.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Importers: conversations that other programs have kept, brought into a bank.
+"""Importers for conversations of other programs.
 
     imported = await import_files(bank, "claude-code", ["~/.claude/projects"])
     for session in imported.sessions:
@@ -68,18 +68,14 @@ async def import_files(
     progress: Progress | None = None,
     heard: Heard | None = None,
 ) -> Imported:
-    """Bring files of a format into the bank; returns what was added.
+    """Import files of a format into the bank; returns what was added.
 
-    `paths` are files, or folders of them; if they are left out, the format's usual places are
-    searched.
-    Conversations go to sessions of their own, named after the format and the conversation, or all
-    to `session`. What is wrong with a file is counted and reported, and never stops the import.
+    `paths` are files or folders; by default the format's usual places are searched. Each
+    conversation gets its own session, named after the format and the conversation, or all go to
+    `session`. Faults of a file are counted and reported, and never stop the import. With `watch`
+    it follows growing files until it is cancelled, and passes what was added to `heard`.
 
-    With `watch` it goes on until it is cancelled, and follows files as they grow; what was added is
-    told to `heard`.
-
-    Raises `InvalidInput` if there is no such format or path, or a list of none, and what the bank
-    raises.
+    Raises `InvalidInput` if there is no such format or path, and what the bank raises.
     """
     importer = importer_for(format)
     found = _usual(format, importer) if paths is None else _existing(paths)

@@ -1,9 +1,8 @@
 """Chat files: lists of messages as the APIs of OpenAI and Anthropic take them.
 
-Such a file is a JSON document (a list of messages, or a body with ``messages``), or has one message
-or one conversation a line. The first conversation of a file gets its name, others a number behind
-it. Messages have no ids here: a file that no longer begins with what was imported from it holds
-another conversation.
+A JSON document (a list of messages, or a body with ``messages``), or one message or conversation
+a line. The first conversation gets the file's name, others a number behind it. Messages have no
+ids: a file that no longer begins with what was imported holds another conversation.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class ChatReader(TranscriptReader):
         elif isinstance(record.get("messages"), list):
             yield from self._conversation(record, record["messages"])
         elif "role" in record or "choices" in record:
-            # Messages without a conversation around them are one, however many lines they take.
             self._conversations = self._conversations or 1
             yield from self._said(record, "")
         else:
@@ -103,7 +101,6 @@ class AnthropicImporter(_ChatImporter):
 
 
 def _time(item: dict[str, Any]) -> int | None:
-    """When a message was said, if its line tells."""
     for name in _TIMES:
         value = item.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e11:

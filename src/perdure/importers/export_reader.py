@@ -22,7 +22,6 @@ from perdure.importers.transcript_source import Broken, DamagedFile, SourceLine,
 
 
 def parsed(line: bytes) -> Line:
-    """What a line says. Raises `Broken`."""
     try:
         return parse(line)
     except NewerSchema as exc:
@@ -32,7 +31,7 @@ def parsed(line: bytes) -> Line:
 
 
 class NoExport(TranscriptReader):
-    """Reads a file that does not say which session it holds: everything in it is skipped."""
+    """Skips all of a file that does not say which session it holds."""
 
     def decode(self, line: bytes) -> Line:
         return parsed(line)
@@ -59,7 +58,6 @@ class ExportImporter(Importer):
 
 
 def _header(file: Path) -> Header | None:
-    """What the file says about its session; None if it is no export."""
     try:
         with TranscriptSource(file) as source:
             first = next(source.lines(), None)
@@ -74,7 +72,7 @@ _BYTES = 1024 * 1024
 
 
 class Portion(NamedTuple):
-    """Messages of a turn: all of them, or some, if they are many."""
+    """Messages of a turn: all, or some if there are many."""
 
     opening: ExportedTurn
     messages: list[Message]
@@ -84,10 +82,7 @@ class Portion(NamedTuple):
 
 
 def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | Portion | End]:
-    """What stands in the file. What is wrong with it is reported and left out.
-
-    Raises OSError.
-    """
+    """The messages in the file; faults are reported and left out. Raises OSError."""
     turn = _Turn()
     begun = False
     for found in _records(source, report):
@@ -116,8 +111,6 @@ def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | 
 
 
 class _Turn:
-    """The turn that is being read."""
-
     def __init__(self, opening: ExportedTurn | None = None) -> None:
         self.opening = opening
         self.messages: list[Message] = []
@@ -160,7 +153,6 @@ def _record(line: SourceLine) -> Line:
 
 
 def _size_of(message: Message) -> int:
-    """The bytes that it takes; 0 if it cannot be stored."""
     try:
         return len(encode([message]))
     except (TypeError, ValueError, OverflowError, RecursionError):

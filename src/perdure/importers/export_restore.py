@@ -1,8 +1,8 @@
-"""Brings an exported session back: each turn as it was, with its times, its tags and its fate.
+"""Restores an exported session: turns with their times, tags and state.
 
-The turns of the file and those that it opened in its session stand for each other, one by one. So a
-later export adds what is new, turn by turn, and one that is older adds nothing. What was forgotten
-here stays forgotten; what was forgotten there, after it had been brought here, stays here.
+The file's turns and those it opened in its session match one by one. So a later export adds what
+is new and an older one nothing. What was forgotten here stays forgotten; what was forgotten there
+after it was imported stays here.
 """
 
 from __future__ import annotations
@@ -28,25 +28,21 @@ from perdure.importers.import_writer import append_counted, cursor_behind
 from perdure.importers.importer import ReadReport, Transcript
 from perdure.importers.transcript_source import TranscriptSource, UnreadableFile, readable, stamp_of
 
-#: Stands in a turn until it is made a tombstone.
 _GONE = "forgotten"
 #: Nothing is added to such turns.
 _SETTLED = ("undone", "forgotten")
 
 
 class _Kept(msgspec.Struct):
-    """What the session has of a turn of the file."""
-
     number: int
     status: Status | None = None
-    #: How many of the file's messages.
     known: int = 0
     masked: dict[str, int] = {}
     resumed: bool = False
 
 
 class RestoredFile:
-    """One export on its way into the bank. Nothing is kept open between its methods."""
+    """Imports one export. Keeps nothing open between its methods."""
 
     def __init__(self, run: ImportRun, transcript: Transcript) -> None:
         self._run = run
@@ -61,13 +57,10 @@ class RestoredFile:
         pass
 
     async def advance(self) -> None:
-        """An export is written in one go: it is read when it is there."""
+        """An export is written in one go, so it is read at once."""
 
     async def finish(self) -> None:
-        """Import what is new.
-
-        Raises `Overtaken` if another process imports the same file.
-        """
+        """Import what is new. Raises `Overtaken` if another process imports the same file."""
         try:
             with readable():
                 stamp = stamp_of(self._transcript.path)
@@ -78,10 +71,7 @@ class RestoredFile:
         except UnreadableFile as exc:
             self._sessions.report(f"cannot be read: {exc}")
 
-    # ------------------------------------------------------------------------------------------
-
     async def _found(self, stamp: Stamp) -> list[_Kept] | None:
-        """Find the session; returns what it has, or None if there is nothing to do."""
         self._sessions.start()
         self._session = None
         while (bookmark := await self._sessions.bookmark()) is not None:
@@ -97,7 +87,6 @@ class RestoredFile:
         return None
 
     async def _compared(self, cursor: Cursor) -> list[_Kept] | None:
-        """What the session has of each turn of the file; None if it has other turns."""
         found, left = list[_Kept](), list[Message]()
         if not cursor.own:
             return found
@@ -130,7 +119,6 @@ class RestoredFile:
         return found
 
     async def _stored(self, cursor: Cursor) -> AsyncGenerator[Turn]:
-        """The turns of the session that came from the file."""
         session = await self._run.bank.existing_session(self._sessions.name())
         own = set(cursor.turns)
         async for turn in session.read(min(own), max(own), undone=True):
@@ -176,7 +164,6 @@ class RestoredFile:
             await self._bookmark.put(self._bookmark.at(FilePosition(), stamp))
 
     async def _read(self, report: ReadReport) -> AsyncGenerator[Header | Portion | End]:
-        """The file, a portion at a time. Raises `UnreadableFile`."""
         path = self._transcript.path
         with readable():
             source = await asyncio.to_thread(TranscriptSource, path)
@@ -193,7 +180,6 @@ class RestoredFile:
                 yield entry
 
     async def _add(self, portion: Portion, kept: _Kept, new: list[Message]) -> None:
-        """Write what the session does not have of a turn."""
         opening = portion.opening
         if kept.status in _SETTLED:
             return
@@ -224,7 +210,6 @@ class RestoredFile:
         self._run.result.of(session.name).undone += len(undone)
 
     async def _get(self) -> Session:
-        """The session, made if it is not there."""
         if self._session is None:
             header = self._header
             self._session = await self._run.bank.session(
@@ -237,7 +222,6 @@ class RestoredFile:
         return self._session
 
     async def _describe(self, session: Session, turns: int) -> None:
-        """Let the session say about itself what the file does."""
         header, state = self._header, restored_state(self._header)
         if any(session.state.get(fact) != value for fact, value in state.items()):
             await session.describe(state)
@@ -260,14 +244,12 @@ class RestoredFile:
 
 
 async def _close(session: Session, number: int) -> None:
-    """Close the newest turn if it was closed by hand: a reply closes it by itself."""
     head = await session.head()
     if head.turn == number and not head.closed and not head.mark.closed:
         await session.close_turn()
 
 
 def _alike(stored: Message, said: Message) -> bool:
-    """Whether a message is the same as far as masking and moving out leave it as it is."""
     return _outline(stored) == _outline(said)
 
 

@@ -1,7 +1,7 @@
-"""One file on its way into a bank.
+"""Imports one file, in pieces of about a megabyte.
 
-It goes in pieces of about a megabyte. A piece and the cursor that says how far the file was read
-are committed in one transaction, so a process that is killed has lost and doubled nothing.
+A piece and its cursor are committed in one transaction, so a killed process loses and doubles
+nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ _ATTEMPTS = 20
 
 
 async def import_path(run: ImportRun, path: Path) -> None:
-    """Import what is new in the files at a path."""
     for transcript in run.importer.transcripts(path):
         await import_file(run, transcript)
 
 
 async def import_file(run: ImportRun, transcript: Transcript) -> None:
-    """Import what is new in a file. What is wrong with it is reported, not raised."""
+    """Import what is new in a file. Faults are reported, not raised."""
     for _ in range(_ATTEMPTS):
         file = on_its_way(run, transcript)
         try:
@@ -47,12 +46,11 @@ async def import_file(run: ImportRun, transcript: Transcript) -> None:
 
 
 def on_its_way(run: ImportRun, transcript: Transcript) -> ImportedFile | RestoredFile:
-    """The file, to be imported."""
     return (RestoredFile if transcript.session else ImportedFile)(run, transcript)
 
 
 class ImportedFile:
-    """One file on its way into the bank."""
+    """Imports one file."""
 
     def __init__(self, run: ImportRun, transcript: Transcript) -> None:
         self._transcript = transcript
@@ -70,10 +68,7 @@ class ImportedFile:
             self._feed = None
 
     async def advance(self) -> None:
-        """Import what there is, except what may still grow.
-
-        Raises `Overtaken` if another process imports the same file.
-        """
+        """Import what there is, except what may still grow. Raises `Overtaken`."""
         try:
             with readable():
                 self._stamp = stamp_of(self._transcript.path)
@@ -89,10 +84,7 @@ class ImportedFile:
             self._sessions.report(f"cannot be read: {exc}")
 
     async def finish(self) -> None:
-        """Import what was held back: the file ends here, for now.
-
-        Raises `Overtaken` if another process imports the same file.
-        """
+        """Import what was held back: the file ends here, for now. Raises `Overtaken`."""
         feed = self._feed
         if feed is None:
             return
@@ -103,10 +95,7 @@ class ImportedFile:
         await self._write(feed, batch, self._stamp)
         await self._scribe.finish(batch.place, self._stamp)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _open(self) -> StepFeed | None:
-        """Begin where the last import ended; None if there is nothing to do."""
         if self._stamp.size == 0:
             self._sessions.report("empty file")
             return None
@@ -136,14 +125,13 @@ class ImportedFile:
         return None
 
     def _go_on(self, bookmark: Bookmark) -> Cursor:
-        """Go on from this place."""
         self._bookmark = bookmark
         self._scribe = ImportWriter(self._run, self._sessions, bookmark)
         self._sessions.turn = bookmark.cursor.turn
         return bookmark.cursor
 
     async def _fitting(self, place: FilePosition) -> StepFeed | None:
-        """The file from this place on, if it is still the file that was imported up to there."""
+        """The file from this place on, if it still begins with what was imported."""
         with readable():
             feed = StepFeed(self._run.importer, self._transcript, place)
         try:
@@ -165,8 +153,6 @@ class ImportedFile:
         return feed
 
     async def _pass_over(self) -> None:
-        """Count the records of a file that is not imported."""
-
         def count() -> int:
             with self._run.importer.open(self._transcript) as source:
                 try:
@@ -210,8 +196,6 @@ _OPEN = 16
 
 
 class _Watched:
-    """A file that is followed."""
-
     def __init__(self, transcript: Transcript) -> None:
         self.transcript = transcript
         self.file: ImportedFile | RestoredFile | None = None
@@ -286,7 +270,9 @@ async def _look(run: ImportRun, item: _Watched, now: float) -> None:
 
 
 def _tell(run: ImportRun, heard: Heard, told: set[str]) -> None:
-    """Tell what was added. What was merely skipped is told once, and then with the next news."""
+    """Report additions. Records that were only skipped are reported once, then with the next
+    news.
+    """
     for session in run.result.sessions:
         new = session.skipped and session.name not in told
         if session.messages or session.undone or new:
@@ -296,7 +282,6 @@ def _tell(run: ImportRun, heard: Heard, told: set[str]) -> None:
 
 
 def _limit(watched: dict[Path, _Watched]) -> None:
-    """Close files that have been silent for long: they are read again if they grow."""
     quiet = [item for item in watched.values() if item.file is not None and item.finished]
     for item in sorted(quiet, key=lambda item: item.changed)[:-_OPEN]:
         item.close()

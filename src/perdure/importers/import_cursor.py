@@ -1,13 +1,11 @@
 """How far a file was imported: kept in the bank, in the same transaction as what was imported.
 
-A place in a file is an offset and a number of steps: every step of the lines in front of the offset
-was taken, and so many of the line that begins there. To go on, a file is read again from its start
-by a new reader, and the steps that were taken are left out; readers give the same steps for the
-same lines. At the end of a file a reader is asked for what it holds back, which can change what it
-says later: so the offsets where that was done are part of the place.
+A place is an offset and a number of steps taken of the line that begins there. To go on, a new
+reader reads the file from its start and leaves out the steps taken: readers give the same steps
+for the same lines. Where a file ended, its reader was asked for what it held back, which can
+change later steps; so those offsets are part of the place.
 
-The checksum covers the bytes in front of the offset. If it does not fit, the file is not the one
-that was imported, or no longer.
+The checksum covers the bytes before the offset. If it differs, the file is another one.
 """
 
 from __future__ import annotations
@@ -48,22 +46,18 @@ class Bookmark:
 
     @property
     def used(self) -> bool:
-        """Whether anything of this conversation was imported into this session."""
         return self._version > 0
 
     def at(self, place: FilePosition, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
-        """The cursor at another place, in the same turn."""
         return msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
 
     def begin_anew(self) -> None:
-        """Go on as if nothing had been imported, and the session not been forgotten."""
+        """Start over as if nothing had been imported and the session not been forgotten."""
         self.cursor = Cursor(self.cursor.id)
 
     async def move(self, transaction: Transaction, cursor: Cursor) -> None:
         """Move the cursor in the transaction that writes what was read.
-
-        It has moved when that is committed. Raises `Overtaken` if it is not where this process left
-        it.
+        Raises `Overtaken` if it is not where this process left it.
         """
         cursors = transaction.collection(Cursor)
         found = await cursors.fetch(cursor.id)
@@ -77,10 +71,7 @@ class Bookmark:
         self.cursor = cursor
 
     async def put(self, cursor: Cursor) -> None:
-        """Move the cursor where nothing was written: what was read came to nothing.
-
-        Raises `Overtaken` if it is not where this process left it.
-        """
+        """Move the cursor without writing anything. Raises `Overtaken`."""
         options = Options(expected=self._version)
         try:
             cursors = self._store.collection(Cursor)

@@ -1,4 +1,4 @@
-"""One run of an importer: what its files have in common, their sessions, and what was done."""
+"""One run of an importer: its sessions, and counts of what was done."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ Heard: TypeAlias = "Callable[[SessionImport], None]"
 
 
 class ImportRun:
-    """Names the sessions of a run, ties them to each other, and counts what was done.
-
+    """Names and links the sessions of a run, and counts what was done.
     Raises `InvalidInput` if `session` cannot be a session's name.
     """
 
@@ -48,17 +47,14 @@ class ImportRun:
 
     @property
     def is_given(self) -> bool:
-        """Whether everything goes to one session, whatever it was."""
         return self._session is not None
 
     def base(self, conversation: str, known: str = "") -> str:
-        """The session of a conversation; `known` is its name, if it has one."""
         return self._session or known or f"{self.format}/{name_of(conversation)}"
 
     def session_of(self, transcript: Transcript, part: str = "", copy: int = 1) -> str:
-        """The session of a file, or of a conversation inside it.
-
-        `copy` tells conversations apart whose files have the same name.
+        """The session of a file, or of a conversation inside it; `copy` numbers files of one
+        name.
         """
         base = self.base(transcript.id, transcript.session)
         if copy > 1:
@@ -67,19 +63,16 @@ class ImportRun:
         return f"{base}.{parts}" if parts else base
 
     def spawn(self, base: str, child: str, link: Link) -> None:
-        """Remember the call that started a sub-agent."""
         if len(self._spawned) < _SPAWNED:
             self._spawned[base, child] = link
 
     def link_to(self, base: str, child: str) -> Link | None:
-        """The call that started a sub-agent, if it was seen."""
         return self._spawned.get((base, child))
 
 
 class SessionImport(msgspec.Struct, kw_only=True):
-    """What was added to one session, and what became of the records that were read for it.
-
-    A file that came to nothing is listed under the name that its session would have.
+    """What was added to one session, and counts of records read and skipped.
+    A file that came to nothing has the name that its session would have.
     """
 
     name: str
@@ -89,12 +82,9 @@ class SessionImport(msgspec.Struct, kw_only=True):
     #: In o200k tokens.
     tokens: int = 0
     tool_calls: int = 0
-    #: Turns that were taken back.
     undone: int = 0
-    #: Records, and those of them that were skipped, by reason.
     read: int = 0
     skipped: dict[str, int] = {}
-    #: The session has turns of what was read: it is of the format, even if nothing in it is new.
     known: bool = False
 
     @property
@@ -102,7 +92,6 @@ class SessionImport(msgspec.Struct, kw_only=True):
         return self.read - sum(self.skipped.values())
 
     def add(self, rounds: Iterable[RoundWritten]) -> None:
-        """Count what was written."""
         for round in rounds:
             self.turns += round.round == 1 and not round.before
             self.rounds += not round.before
@@ -125,11 +114,9 @@ class Imported:
         return list(self._sessions.values())
 
     def of(self, name: str) -> SessionImport:
-        """What was added to the session of this name."""
         return self._sessions.setdefault(name, SessionImport(name=name))
 
     def drop(self, name: str) -> None:
-        """Count anew what is added to this session."""
         self._sessions.pop(name, None)
 
 
@@ -149,7 +136,6 @@ class ImportSessions:
         self._open: dict[str, Session] = {}
         self._begun: dict[str, Begun] = {}
         self._facts: dict[str, dict[str, Any]] = {}
-        #: Tells conversations apart whose files have the same name.
         self._copy = 0
         self._forgotten = False
         #: The turn that the file's own conversation was writing to.
@@ -159,14 +145,12 @@ class ImportSessions:
         return self._run.session_of(self._transcript, to, self._copy)
 
     def start(self) -> None:
-        """Look for the file's session from the first on."""
         self._copy, self._forgotten = 0, False
 
     async def bookmark(self) -> Bookmark | None:
-        """How far the file was imported into its session, or into the next one it may belong to.
-
-        Asked again if the session turns out to be another conversation's. None if the file's own
-        session was forgotten, unless its name was given.
+        """The cursor of the file's session, or of the next session it may belong to.
+        Call again if the session is another conversation's. None if the file's own session was
+        forgotten, unless its name was given.
         """
         transcript, store = self._transcript, self._run.bank.store
         self._open.clear()
@@ -189,19 +173,17 @@ class ImportSessions:
             self._forgotten = True
 
     def report(self, reason: str) -> None:
-        """Say why the file was not imported."""
         found = self._run.result.of(self.name())
         found.read += 1
         found.skip({reason: 1})
 
     async def is_taken(self) -> bool:
-        """Whether the session that the file was exported from is here, or another of its name."""
+        """Whether the session that the file was exported from, or one of its name, is here."""
         if not self._transcript.session or self._run.is_given:
             return False
         return await self._records.get(self.name()) is not None
 
     def note(self, step: Describe | Spawn | Begun) -> None:
-        """Remember what is known about a conversation, and who started whom."""
         if isinstance(step, Describe):
             self._facts.setdefault(step.to, {}).update(step.facts)
         elif isinstance(step, Begun):
@@ -211,7 +193,6 @@ class ImportSessions:
             self._run.spawn(base, step.child, Link(self.name(step.to), step.call))
 
     async def get(self, to: str) -> Session:
-        """The session of a conversation in the file, with all facts that are known by now."""
         found = self._open.get(to)
         if found is None:
             found = await self._opened(to)
@@ -224,13 +205,13 @@ class ImportSessions:
         return found
 
     async def describe_all(self) -> None:
-        """Keep facts that came behind the last message, in sessions that exist."""
+        """Write facts that came after the last message, in sessions that exist."""
         for to in list(self._facts):
             if to in self._open or await self._records.get(self.name(to)) is not None:
                 await self.get(to)
 
     async def tie(self, to: str = "") -> None:
-        """Tie a session to the call that started it, if that was not known when it was made."""
+        """Link a session to the call that started it, if that was not known when it was made."""
         link = self._link(to)
         if link is None or not link.call:
             return
@@ -242,8 +223,6 @@ class ImportSessions:
         found = await self._records.get(self.name(to))
         if found is not None and found.link is not None and not found.link.call:
             await self._records.change(found.id, tied)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _opened(self, to: str) -> Session:
         transcript, link = self._transcript, self._link(to)
@@ -258,11 +237,9 @@ class ImportSessions:
         return session
 
     def _link(self, to: str) -> Link | None:
-        """The tool call that started the conversation, if one did."""
         transcript, begun = self._transcript, self._begun.get(to)
         call = begun.call if begun is not None else ""
         if to:
-            # A part of a chat file was started by nobody.
             return Link(self.name(), call) if begun is not None else None
         if transcript.agent:
             base, child = self._run.base(transcript.id), transcript.agent

@@ -1,4 +1,4 @@
-"""Takes steps into a bank: each append, and the cursor behind it, in one transaction."""
+"""Writes steps to a bank: each append and its cursor in one transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _APPEND_BYTES = 1024 * 1024
 
 
 class ImportWriter:
-    """Writes what a file came to. Raises `Overtaken` if another process imports the same file."""
+    """Writes the steps of a file. Raises `Overtaken` if another process imports the same file."""
 
     def __init__(self, run: ImportRun, sessions: ImportSessions, bookmark: Bookmark) -> None:
         self._run = run
@@ -34,15 +34,14 @@ class ImportWriter:
         #: What the session has already, of a file that was written anew.
         self.known: KnownMessages | None = None
         self._tags: dict[str, dict[str, str]] = {}  # by conversation
-        #: Conversations whose newest turn was undone: what is said next is not part of it, nor of a
-        #: turn that others have opened since.
+        #: Conversations whose newest turn was undone: the next message is not part of it.
         self._fresh: set[str] = set()
         self._waiting: list[Message] = []
         self._to = ""
         self._size = 0
 
     async def write(self, batch: StepBatch, end: Stamp | None = None) -> None:
-        """Take the steps, in appends of about a megabyte; `end` is the file, if it ends here."""
+        """Write the steps in appends of about a megabyte; `end` is the file, if it ends here."""
         for noted in batch.again:
             if isinstance(noted, Open):
                 self._tags[noted.to] = noted.tags
@@ -62,15 +61,13 @@ class ImportWriter:
         await self._append(stop)
 
     async def finish(self, place: FilePosition, stamp: Stamp) -> None:
-        """The file ends at this place, for now: what came behind the last message counts, too."""
+        """The file ends here, for now; steps after the last message count, too."""
         await self._sessions.describe_all()
         before, cursor = self._bookmark.cursor, self._bookmark.at(place, stamp)
         # While nothing was said, it may be a document that is being written: it has no place.
         silent = before.place.is_start and self.known is None
         if cursor != before and not place.is_start and not silent:
             await self._bookmark.put(cursor)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _say(self, step: Say, place: FilePosition) -> None:
         message = step.message if self.known is None else self.known.news(step.message)
@@ -93,7 +90,6 @@ class ImportWriter:
             await (await self._sessions.get(step.to)).close_turn()
 
     async def _append(self, cursor: Cursor) -> None:
-        """Write what waits, and move the cursor."""
         messages, self._waiting, self._size = self._waiting, [], 0
         if not messages:
             return
@@ -107,10 +103,9 @@ class ImportWriter:
         self._fresh.discard(to)
 
     async def _undo(self, step: Undo, cursor: Cursor) -> None:
-        """Take back the newest turns of the file: the session may hold others, too."""
+        """Undo the newest turns of the file: the session may hold others, too."""
         session = await self._sessions.get(step.to)
         head = await session.head()
-        # The parts of a file are nobody else's.
         numbers = cursor.turns if not step.to else iter(range(head.turn, 0, -1))
         newest = list(islice((n for n in numbers if not head.is_undone(n)), step.turns))
 
@@ -128,7 +123,6 @@ class ImportWriter:
         return self._bookmark.at(FilePosition(), anew=True)
 
     def _size_of(self, message: Message) -> int:
-        """The bytes that it takes; 0 if it cannot be stored."""
         try:
             return len(encode([message]))
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -144,10 +138,7 @@ async def append_counted(
     moved: Callable[[Written], Cursor],
     **how: Any,
 ) -> None:
-    """Append messages, move the cursor with them, and count both in the run's result.
-
-    `how` goes to `Session.append`.
-    """
+    """Append messages and move the cursor; counts both. `how` goes to `Session.append`."""
     counted = _Counted()
 
     async def hook(transaction: Transaction, written: Written) -> None:
@@ -162,7 +153,6 @@ async def append_counted(
 
 
 def cursor_behind(cursor: Cursor, written: Written) -> Cursor:
-    """The cursor when this was written: it knows the turns that were opened."""
     opened = [each.turn for each in written.rounds if each.round == 1 and not each.before]
     own = with_turns(cursor.own, opened)
     return msgspec.structs.replace(cursor, turn=written.last, own=own)
@@ -181,7 +171,6 @@ class _Counted:
         self.rounds = written.rounds
         turns = dict.fromkeys(round.turn for round in written.rounds)
         self.keys = [turn_key(name, turn) for turn in turns]
-        # Only the first can have been there: the others begin with this append.
         self.before = _tokens(await records.get_many(self.keys[:1]))
 
 
@@ -192,10 +181,9 @@ def _tokens(records: Sequence[TurnCount | None]) -> int:
 class KnownMessages:
     """Tells which messages of a file a session has already.
 
-    They are known again by what does not change when a file is copied: the ids of tool calls, the
-    provider's name of a reply, or the moment when they were said, and then by their number. What
-    has none of these is always new. Of a turn that was forgotten only its times are known: what
-    was said between them stays forgotten.
+    They match by ids of tool calls, the provider's id of a reply, or their time and number;
+    without these a message is always new. Of a forgotten turn only its times are known: what was
+    said between them stays forgotten.
     """
 
     def __init__(self) -> None:
@@ -206,7 +194,6 @@ class KnownMessages:
 
     @classmethod
     async def of(cls, session: Session, own: Iterable[int] = ()) -> Self:
-        """What this session has; `own` are the turns that came from the file."""
         known, opened = cls(), set(own)
         async for turn in session.read(undone=True):
             if turn.status == "forgotten" and turn.number in opened:
@@ -217,7 +204,6 @@ class KnownMessages:
         return known
 
     def news(self, message: Message) -> Message | None:
-        """What of the message is new: all, some parts of a reply, or nothing."""
         if self._is_forgotten(message):
             return None
         name = _identity(message)
@@ -231,7 +217,6 @@ class KnownMessages:
         return msgspec.structs.replace(message, parts=message.parts[left:], usage=None)
 
     def _is_forgotten(self, message: Message) -> bool:
-        """Whether it was said during a turn of the file that was forgotten since."""
         moment = message.time
         return moment is not None and any(
             started <= moment <= ended for started, ended in self._forgotten

@@ -1,4 +1,4 @@
-"""What an importer is: a format's files, what reads them, and the steps that reading comes to."""
+"""What an importer is: files of a format, their reader, and the steps it yields."""
 
 from __future__ import annotations
 
@@ -25,22 +25,16 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     #: The conversation's own name: the same file under another path has the same.
     id: str
-    #: The sub-agent whose part of the conversation this is.
     agent: str = ""
     #: The tool call that started it, if something beside the file tells.
     call: str = ""
     facts: dict[str, Any] = {}
-    #: The session that it was, in a file that was exported from a bank.
-    session: str = ""
-    #: Why the file is not imported.
-    skip: str = ""
+    session: str = ""  # the session it was exported from
+    skip: str = ""  # why the file is not imported
 
 
 class Importer:
-    """One format. Derive from it; an instance is registered under the format's name.
-
-    Only `reader` must be given.
-    """
+    """One format. Derive from it, give `reader`, and register an instance under its name."""
 
     #: What the files in a folder are called.
     patterns: Sequence[str] = ("*.jsonl", "*.jsonl.zst")
@@ -49,7 +43,6 @@ class Importer:
     named_by_file = True
 
     def reader(self, transcript: Transcript) -> TranscriptReader:
-        """What reads this file."""
         raise NotImplementedError
 
     def places(self) -> Sequence[Path]:
@@ -57,10 +50,7 @@ class Importer:
         return ()
 
     def transcripts(self, path: Path) -> Iterable[Transcript]:
-        """The transcripts at a path, which exists: a file, or a folder with any number of them.
-
-        Those of sub-agents come behind the one that started them.
-        """
+        """The transcripts at a path, which exists; sub-agents follow the one that started them."""
         for file in files(path, self.patterns):
             yield Transcript(path=file, id=stem(file))
 
@@ -70,7 +60,7 @@ class Importer:
 
 
 def files(path: Path, patterns: Iterable[str]) -> Iterator[Path]:
-    """The file itself, or those below the folder that have such names, in order of their paths."""
+    """The file itself, or the matching files below the folder, sorted by path."""
     if not path.is_dir():
         yield path
         return
@@ -79,12 +69,11 @@ def files(path: Path, patterns: Iterable[str]) -> Iterator[Path]:
 
 
 def stem(path: Path) -> str:
-    """The file's name without what says of which kind it is."""
     return Path(path.name.removesuffix(".zst")).stem or path.name
 
 
 def name_of(*parts: str) -> str:
-    """A name, as a part of a session's, made of these; different ones for different parts."""
+    """A part of a session's name; different parts give different names."""
     names = [_unfit.sub("-", part).strip("-.") or "unnamed" for part in parts if part]
     name = ".".join(names)
     if len(name.encode()) <= _ROOM:
@@ -108,8 +97,7 @@ class Say(msgspec.Struct, frozen=True):
 
 class Open(msgspec.Struct, frozen=True):
     """A turn begins here with these tags.
-
-    Prompts open turns by themselves. With `always` one begins whatever was said before.
+    Prompts open turns by themselves. With `always` one begins in any case.
     """
 
     tags: dict[str, str] = {}
@@ -151,10 +139,8 @@ Step = Say | Open | Undo | Describe | Spawn | Begun
 
 
 class ReadReport:
-    """How many records were read, and how many of them were skipped, and why.
-
-    Reasons are few and short: of an unknown kind of record its name is part of the reason, but
-    only of the first kinds, so that a file full of nonsense does not fill the memory.
+    """How many records were read and skipped, and why.
+    Unknown kinds of records are named only up to a limit, so memory stays bounded.
     """
 
     _KINDS = 200
@@ -176,9 +162,9 @@ class ReadReport:
 class TranscriptReader:
     """Reads the records of one file. Derive from it, one class for each format.
 
-    The same records must always give the same steps: importing again reads them again, and leaves
-    out the steps that were taken. A reader may hold something back until it knows more (a reply,
-    until it is whole), but in bounded amounts.
+    The same records must always give the same steps: importing again reads them again and leaves
+    out the steps taken. A reader may hold something back (a reply, until it is whole), in bounded
+    amounts.
     """
 
     #: A last line without its newline waits for it. JSON tells by itself whether it is complete.
@@ -192,7 +178,6 @@ class TranscriptReader:
         return decode(line)
 
     def read(self, record: Any) -> Iterable[Step]:
-        """What a record comes to."""
         raise NotImplementedError
 
     def finish(self) -> Iterable[Step]:
@@ -200,7 +185,6 @@ class TranscriptReader:
         return ()
 
     def skip(self, reason: str) -> tuple[()]:
-        """Count the record as skipped."""
         self.report.skip(reason)
         return ()
 

@@ -1,13 +1,12 @@
-"""Which importer answers to which format.
+"""Registry of importers by format.
 
-Perdure's own are below. A program adds one with `register`; an installed package by naming it in
-the entry-point group ``perdure.importers``::
+A program adds one with `register`, an installed package with an entry point::
 
     [project.entry-points."perdure.importers"]
     aider = "my_package.importer:AiderImporter"
 
-`register` has the first word, then come Perdure's own, so that an installed package does not put
-itself in the place of ``codex`` unasked. Importers are loaded when their format is first used.
+`register` wins, then Perdure's own, so that a package does not replace ``codex`` unasked.
+Importers are loaded when their format is first used.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _registered: dict[str, Importer] = {}
 
 
 def register(name: str, importer: Importer) -> None:
-    """Let this importer read the format `name`, in this process.
-
+    """Use this importer for the format `name`, in this process.
     Its sessions belong to an agent of that name. Raises `InvalidInput` if it cannot be one.
     """
     if not _NAME(name):
@@ -46,20 +44,15 @@ def register(name: str, importer: Importer) -> None:
 
 
 def unregister(name: str) -> None:
-    """Undo `register`; no error if there is nothing to undo."""
     _registered.pop(name, None)
 
 
 def formats() -> list[str]:
-    """The formats that can be imported, sorted."""
     return sorted({*_registered, *_OWN, *metadata.entry_points(group=GROUP).names})
 
 
 def importer_for(name: str) -> Importer:
-    """The importer of a format.
-
-    Raises `InvalidInput` if there is none, or if it cannot be loaded.
-    """
+    """Raises `InvalidInput` if there is none, or if it cannot be loaded."""
     if name in _registered:
         return _registered[name]
     if name in _OWN:

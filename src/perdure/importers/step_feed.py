@@ -1,4 +1,4 @@
-"""Turns a file into steps, from the place that was reached before. Blocking: runs in a thread."""
+"""Turns a file into steps, from a given place. Blocking: runs in a thread."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ class StepBatch(NamedTuple):
 
     steps: list[TakenStep]
     place: FilePosition
-    #: The file goes on.
     more: bool
-    #: Steps that were taken before and matter again: who started whom; the tags of the turn; what a
-    #: document says about itself, which may be new.
+    #: Steps that matter again when they are repeated: sub-agents, tags of the turn, facts.
     again: list[Step]
 
 
@@ -54,17 +52,15 @@ class FileChanged(Exception):
 
 
 class StepFeed:
-    """The steps of one file behind a place. Close it.
+    """The steps of one file after a place. Close it.
 
-    A document, which is written anew as it grows, has no place but its beginning: the checksum is
-    that of what was said in it so far. That holds for the first line of any file, since it may be a
-    document.
+    A document is rewritten as it grows, so its place is its beginning, and the checksum is that
+    of its messages so far. That holds for the first line of any file, which may be a document.
 
-    Raises OSError if the file cannot be opened or read; its methods do the same.
+    Raises OSError, in all methods, if the file cannot be opened or read.
     """
 
     def __init__(self, importer: Importer, transcript: Transcript, behind: FilePosition) -> None:
-        #: What was read and skipped behind that place.
         self.report = ReadReport()
         self._reader = importer.reader(transcript)
         self._source = importer.open(transcript)
@@ -78,7 +74,6 @@ class StepFeed:
         self._begun = self._unreadable = False
         #: The file is written anew as it grows: what is behind this cannot be read on.
         self.document = False
-        #: The last line is not complete.
         self.cut_off = False
 
     def close(self) -> None:
@@ -90,7 +85,6 @@ class StepFeed:
 
     @property
     def position(self) -> int:
-        """Bytes read so far, uncompressed."""
         return self._source.position
 
     def pull(self) -> StepBatch:
@@ -116,7 +110,6 @@ class StepFeed:
         return self._batch(more=False)
 
     def finish(self) -> StepBatch:
-        """What the reader held back: the file ends here, for now."""
         end = self._place
         if not self.document:
             self._place = FilePosition(
@@ -128,8 +121,6 @@ class StepFeed:
             self._place = FilePosition(end.offset, 0, end.checksum, (end.offset,))
         return self._batch(more=False)
 
-    # ------------------------------------------------------------------------------------------
-
     def _is_binary(self) -> bool:
         if not self._begun:
             self._begun = True
@@ -138,13 +129,11 @@ class StepFeed:
         return self._unreadable
 
     def _refuse(self, reason: str) -> None:
-        """Read no further."""
         self._unreadable = True
         self.report.read += 1
         self.report.skip(reason)
 
     def _lacks_steps(self) -> bool:
-        """Whether a document, or a first line, says less than it did."""
         return not self._behind.offset and self._place.steps < self._behind.steps
 
     def _batch(self, *, more: bool) -> StepBatch:
@@ -198,7 +187,6 @@ class StepFeed:
             self._reader.report.skip(f"{FAILED}: {type(exc).__name__}")
 
     def _take(self, step: Step) -> None:
-        """Keep the step, unless it was taken before. Raises `FileChanged`."""
         place, behind = self._place, self._behind
         checksum = place.checksum
         if place.offset == 0 and not place.ending:
@@ -228,7 +216,6 @@ class StepFeed:
                 raise FileChanged
 
     def _end_as_before(self, offset: int) -> None:
-        """Ask the reader for what it held back where it was asked before."""
         while self._ends and self._ends[0] <= offset:
             at = self._ends.pop(0)
             partly = self._behind.ending and not self._ends
@@ -242,7 +229,6 @@ class StepFeed:
 
 
 def _words(step: Step) -> bytes:
-    """What a step says, to be compared."""
     try:
         return encode([step.message]) if isinstance(step, Say) else b""
     except (TypeError, ValueError, OverflowError, RecursionError):

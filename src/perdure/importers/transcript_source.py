@@ -1,4 +1,4 @@
-"""The lines and records of a transcript's file, which anything may have happened to."""
+"""The lines and records of a transcript file, which may be damaged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.history.import_cursors import Stamp
 
-#: A longer line is skipped: it must fit in memory several times over. (A tool result of 50 MB may
-#: stand twice in its line.)
+#: A longer line is skipped: it must fit in memory several times. (A tool result of 50 MB may be
+#: twice in its line.)
 MAX_LINE = 128 * 1024 * 1024
 
 _BUFFER = 256 * 1024
@@ -34,7 +34,6 @@ class SourceLine(NamedTuple):
     data: bytes
     start: int
     end: int
-    #: It ends with a newline: nothing will be added to it.
     whole: bool
     #: It was longer than allowed, and `data` is empty.
     oversized: bool = False
@@ -66,10 +65,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class TranscriptSource:
-    """An open file of lines. A context manager.
-
-    Raises OSError if the file cannot be opened or read.
-    """
+    """An open file of lines; a context manager. Raises OSError."""
 
     def __init__(self, path: Path, limit: int = MAX_LINE) -> None:
         self.path = path
@@ -82,7 +78,6 @@ class TranscriptSource:
             unpack = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
             raw = unpack.stream_reader(self._file, read_across_frames=True)
             self._stream = cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", raw), _BUFFER))
-        #: Where the next line begins.
         self.position = 0
 
     def __enter__(self) -> Self:
@@ -96,7 +91,7 @@ class TranscriptSource:
         self._file.close()
 
     def binary(self) -> bool:
-        """Whether the file does not look like text. Asked before the first line is read."""
+        """Whether the file does not look like text. Call before reading lines."""
         try:
             head = cast("io.BufferedReader", self._stream).peek(1024)
         except zstandard.ZstdError:
@@ -104,11 +99,9 @@ class TranscriptSource:
         return b"\0" in head[:1024]
 
     def lines(self) -> Iterator[SourceLine]:
-        """The lines from here to the end of the file as it is now.
-
-        A last line without a newline comes too; `step_back` leaves it for the next time.
-
-        Raises `DamagedFile` if a compressed file is cut off or damaged.
+        """The lines from here to the file's current end.
+        A last line without a newline comes too; `step_back` leaves it for the next time. Raises
+        `DamagedFile` if a compressed file is cut off or damaged.
         """
         while True:
             try:
@@ -127,7 +120,7 @@ class TranscriptSource:
             yield SourceLine(b"" if oversized else data, start, self.position, whole, oversized)
 
     def whole(self) -> bytes | None:
-        """All of the file, if it is no longer than a line may be. Asked before anything is read."""
+        """All of the file, if no longer than a line may be. Call before reading anything."""
         try:
             data = self._stream.read(self._limit + 1)
         except zstandard.ZstdError:
@@ -135,13 +128,11 @@ class TranscriptSource:
         return None if len(data) > self._limit else data
 
     def step_back(self, line: SourceLine) -> None:
-        """Read this line, the last one, again next time."""
         self.position = line.start
         if not self.compressed:
             self._file.seek(line.start)
 
     def _pass_over(self, size: int) -> tuple[int, bytes]:
-        """The size of an oversized line, and its last bytes."""
         while True:
             data = self._stream.readline(_BUFFER)
             size += len(data)
@@ -150,10 +141,7 @@ class TranscriptSource:
 
 
 class JsonDocument(TranscriptSource):
-    """A file that is a document, or one of lines; which of them is seen when it is read.
-
-    A document is read whole, so it may be as long as a line, and no longer.
-    """
+    """A file that is one JSON document, or lines. A document may be as long as a line."""
 
     def __init__(self, path: Path, limit: int = MAX_LINE) -> None:
         super().__init__(path, limit)
@@ -173,7 +161,6 @@ class JsonDocument(TranscriptSource):
     _is_document = False
 
     def _whole(self) -> bytes | None:
-        """All of the file, if it is one document."""
         with TranscriptSource(self.path, self._limit) as look:
             lines = look.lines()
             try:
@@ -207,10 +194,7 @@ class Broken(Exception):
 
 
 def decode(data: bytes | msgspec.Raw) -> Any:
-    """The value in a line of JSON, with text that can be stored.
-
-    Raises `Broken`, with a reason.
-    """
+    """The value in a line of JSON, with text that can be stored. Raises `Broken`."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -218,10 +202,7 @@ def decode(data: bytes | msgspec.Raw) -> Any:
 
 
 def leniently(data: bytes) -> Any:
-    """What Python's decoder makes of it, half surrogate pairs replaced.
-
-    Raises `Broken`, with a reason.
-    """
+    """What Python's decoder makes of it, half surrogate pairs replaced. Raises `Broken`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -235,7 +216,6 @@ def leniently(data: bytes) -> Any:
 
 
 def moment(text: Any) -> int | None:
-    """The microseconds of an ISO time; None if it is none."""
     if not isinstance(text, str):
         return None
     try:

@@ -21,8 +21,7 @@ import msgspec
 from perdure.core.errors import InvalidInput, PerdureError
 
 GoOn: TypeAlias = Callable[[], bool]  # Tells work whether to go on; asked between two units of it.
-#: Tells the runner that there is something to do. Cheap, and never waits.
-Wake: TypeAlias = Callable[[], None]
+Wake: TypeAlias = Callable[[], None]  # Says that there is something to do. Never waits.
 #: Does some of what there is to do, at least one unit, until it is told to stop; whether there is
 #: more. Called again after a pause if it raises.
 Work: TypeAlias = Callable[[GoOn], Awaitable[bool]]
@@ -83,8 +82,6 @@ class IdleWork:
 
         return wake
 
-    # Who writes -------------------------------------------------------------------------------
-
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Around what must not be delayed. No mark is removed meanwhile."""
@@ -121,8 +118,6 @@ class IdleWork:
         """Rest for a multiple of the seconds worked, if writes are coming."""
         if not self.is_idle():
             await asyncio.sleep(min(worked * _REST, 1.0))
-
-    # Its life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._is_on = True

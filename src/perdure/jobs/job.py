@@ -51,8 +51,7 @@ class Job(msgspec.Struct, frozen=True):
     #: Jobs of one order run one after the other, as they were enqueued.
     order: str | None = None
     placed: int = 0
-    #: It was enqueued once more while it ran: it is to run again, with this payload.
-    again: bool = False
+    again: bool = False  # Enqueued again while it ran: it runs again, with this payload.
 
     def pending(self, due: int, *, attempts: int | None = None, error: str | None = None) -> Job:
         return msgspec.structs.replace(

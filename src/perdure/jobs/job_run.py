@@ -52,7 +52,6 @@ class JobRun:
         self._handler.cancel()
 
     async def serve(self) -> None:
-        """Keep the lease until the handler ends, then record the end."""
         try:
             while not (await asyncio.wait({self._handler}, timeout=self._lease / 3))[0]:
                 await self._renew()

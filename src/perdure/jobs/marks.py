@@ -45,7 +45,6 @@ class PendingMark(msgspec.Struct, frozen=True):
         return self.id.rpartition(".")[2]
 
     def is_abandoned(self, now: int) -> bool:
-        """Whether the process that left it is dead."""
         return abs(now - self.time) > 3 * _RENEW
 
 
@@ -91,7 +90,6 @@ class ProcessMarks:
         return {key: mark.first for key, (mark, _) in self._own.get(kind, {}).items()}
 
     async def others(self, kind: str, key: str = "") -> list[PendingMark]:
-        """Marks of other processes, living and dead."""
         found = await marks_of(self._store, kind, key)
         return [mark for mark in found if mark.process != self.process]
 
@@ -107,7 +105,6 @@ class ProcessMarks:
         return True
 
     async def remove(self, kind: str) -> None:
-        """Remove all marks of a kind: the work is done."""
         own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})
         records = self._store.collection(PendingMark)
         for key, version in (adopted | {mark.id: at for mark, at in own.values()}).items():

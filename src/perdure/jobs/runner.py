@@ -42,8 +42,7 @@ from perdure.storage.transaction import Transaction
 _log = logging.getLogger(__name__)
 
 CANCEL_PATIENCE = 5.0  # Seconds a cancelled handler has to end before it is left to itself.
-#: Jobs that are looked at together: some of them may have to wait for others of their order.
-_PAGE = 16
+_PAGE = 16  # Jobs read together: some may have to wait for others of their order.
 
 
 class Runner:

@@ -189,8 +189,7 @@ class _Window:
     def __init__(self) -> None:
         self._calls: deque[_Shown] = deque()
         self.tokens = self.covered = 0
-        #: Those of all calls; the list is not changed behind anybody's back but replaced.
-        self.blocks: list[CacheBlock] = []
+        self.blocks: list[CacheBlock] = []  # Of all calls; replaced, never changed.
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -18,8 +18,7 @@ import msgspec
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Usage
 
-#: Blocks that are compared at once: lists of the same objects compare at the speed of memory.
-_STRIDE = 256
+_STRIDE = 256  # Blocks compared at once: lists of the same objects compare fast.
 
 
 class CacheBlock(NamedTuple):

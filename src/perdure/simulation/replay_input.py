@@ -23,8 +23,7 @@ from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.transcript_formats import detect_format
 from perdure.storage.store import Progress
 
-#: What stands in the place of a tool's output that is masked.
-PLACEHOLDER = "[Old tool output removed]"
+PLACEHOLDER = "[Old tool output removed]"  # In place of a masked tool output.
 
 _KEY_BYTES = 16
 
@@ -35,10 +34,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     position: Position
     messages: tuple[Message, ...]
     blocks: tuple[CacheBlock, ...]  # A block for each message.
-    #: The same with tools' outputs masked where that makes them shorter.
-    masked: tuple[CacheBlock, ...]
-    #: How many of the messages were there before the model spoke: the prompt, most of all.
-    opening: int
+    masked: tuple[CacheBlock, ...]  # With tool outputs masked, where that is shorter.
+    opening: int  # How many messages came before the model spoke: mostly the prompt.
 
     @property
     def prompt(self) -> tuple[CacheBlock, ...]:

@@ -124,9 +124,10 @@ class Adapter(ABC):
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
         """Create the collection, or bring it to this layout; None with ``make=False`` if missing.
 
-        Returns the columns that existing rows lack. The caller passes their values to `fill`, then
-        calls `activate`; until then queries by those columns are wrong. After an interruption the
-        next `prepare` names them again.
+        Returns the columns that some rows lack: new ones, or rows of code that does not declare
+        them, if the backend can tell (see `unfilled`). The caller passes their values to `fill`,
+        then calls `activate`; until then queries by those columns are wrong. After an interruption
+        the next `prepare` names them again.
         """
 
     @abstractmethod

@@ -35,7 +35,7 @@ from perdure.core.errors import (
 )
 from perdure.storage import codecs, declarations, record_keys
 from perdure.storage.adapter import newer_schema
-from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.codecs import PROTOBUF, ValueCodec
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.declarations import (
     Compressed,
@@ -97,7 +97,7 @@ class RecordType(Generic[T]):
         self._encode = codec.encode
         self._decode = codec.decode
         self._content_type = codec.content_type
-        self._codec_of: Callable[[str], Codec] = codecs.codec_of
+        self._codec_of: Callable[[str], ValueCodec] = codecs.codec_of
         marked = marked_fields(cls)
         refuse_exposed(cls, marked, indexes)
         self.key_field = only_key(cls, marked)
@@ -129,13 +129,13 @@ class RecordType(Generic[T]):
     def content_type(self) -> str:
         return self._content_type
 
-    def bound(self, protobuf: Callable[[], Codec]) -> RecordType[T]:
+    def bound(self, protobuf: Callable[[], ValueCodec]) -> RecordType[T]:
         """This type with the message numbers of a store; the codec is made when needed."""
         bound = copy.copy(self)
         bound._bind(functools.cache(protobuf))  # noqa: SLF001 (it is one of us)
         return bound
 
-    def _bind(self, protobuf: Callable[[], Codec]) -> None:
+    def _bind(self, protobuf: Callable[[], ValueCodec]) -> None:
         if self.serializer == "protobuf":
             self._encode, self._decode = protobuf().encode, protobuf().decode
         self._codec_of = lambda kind: protobuf() if kind == PROTOBUF else codecs.codec_of(kind)

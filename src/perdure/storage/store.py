@@ -224,7 +224,7 @@ class Store:
             missing = await self.adapter.prepare(declared.layout, make=make)
             if missing is None:
                 return None
-            await self._filling.begin(bound, missing)
+            self._filling.begin(bound, missing)
         if make and not declared.is_own:
             bound = await self.schemas.bound(declared, make=True)
         self._declared[name] = bound

@@ -167,7 +167,6 @@ def _smoothed(messages: Sequence[Message], uses: _Uses, place: str) -> tuple[str
 
 
 def _uses(messages: Sequence[Message]) -> _Uses:
-    """By the message and part where each is shown. A result belongs to its call, if it has one."""
     results: dict[str, tuple[int, int]] = {}
     for at, message in enumerate(messages):
         for number, part in enumerate(message.parts):
@@ -282,7 +281,6 @@ def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
 
 
 def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter) -> int:
-    """The tokens of a turn's words, calls and results; counting ends when there are enough."""
     tokens = 0
     for messages in rounds:
         for message in messages:

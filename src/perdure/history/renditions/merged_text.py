@@ -23,8 +23,7 @@ from perdure.history.renditions.unit_choice import gist_of, names_of, value_of
 from perdure.history.renditions.unit_weights import bounded, is_idle
 
 _LEAST = 26  # With less room than that, a part says nothing.
-#: From so much room on, a part that is cut names facts that are not in its sentences.
-_NAMES_FROM = 40
+_NAMES_FROM = 40  # With so much room, a cut part names facts that are not in its sentences.
 #: So many of a run of neighbours are compared.
 _HEARD = 24
 _REQUEST, _NEARLY, _LONGEST_CHATTER = 2.0, 0.6, 80

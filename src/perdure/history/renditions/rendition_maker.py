@@ -32,8 +32,7 @@ from perdure.jobs import Runner
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
-#: Characters above which a round is worked on in a thread: it would take longer than a slice.
-_HEAVY = 4_096
+_HEAVY = 4_096  # Characters above which a round is worked on in a thread.
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
 _SWITCH = 0.0005
 _TINY = 40  # Tokens of a turn at T that is merely cut.
@@ -57,7 +56,6 @@ class TurnMessages(msgspec.Struct, frozen=True, gc=False):
         return sum(map(len, self.rounds.values()))
 
     def is_complete(self, round: int) -> bool:
-        """Whether nothing more is expected in a round: its calls are answered, or another began."""
         if round < max(self.rounds):
             return True
         mark = mark_of(1, self.rounds[round])

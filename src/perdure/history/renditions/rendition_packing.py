@@ -14,8 +14,7 @@ import zstandard
 from perdure.core.errors import Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Text, ToolCall, ToolResult, sound
 
-#: The first byte tells the form: as it is, or against the words of `ground`.
-_PLAIN, _AGAINST_GROUND = b"\x00", b"\x01"
+_PLAIN, _AGAINST_GROUND = b"\x00", b"\x01"  # The first byte: plain, or packed against `ground`.
 #: Shorter than this, a frame takes more than it saves.
 _SHORT = 24
 _LEVEL = 6

@@ -29,7 +29,7 @@ from perdure.storage.rows import Index
 Status = Literal["pending", "stale", "failed", "given up", "done"]
 
 BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do not.
-#: What recipes of models begin with today: the version of `renditions.prompts`. What was made by
+#: What recipes of models begin with today: the version of `model_prompts`. What was made by
 #: another is stale.
 PROMPT = f"{BY_MODEL}1"
 MOST_VARIANTS = 255  # A manifest names a variant in one byte.
@@ -41,13 +41,12 @@ _DUE = Index(("due",), where=(("waits", 1),))
 class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """S and C of a round."""
 
-    packed: bytes  # See `renditions.packing`. Empty if its words are forgotten.
+    packed: bytes  # See `rendition_packing`. Empty if its words are forgotten.
     #: In o200k tokens, escaped as a prompt would carry them.
     smooth: int
     compact: int
     messages: int  # Made from so many messages of the round: its first ones.
-    #: Who made it, by which version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
-    recipe: str
+    recipe: str  # Maker and version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
 
 
 class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,7 +89,6 @@ class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return int(self.id[-8:])
 
     def best(self, messages: int) -> int | None:
-        """The newest variant made from so many messages."""
         return _best(self.variants, messages)
 
     @property

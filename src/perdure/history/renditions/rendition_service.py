@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
-#: Turns whose rows are read together, and turns that are made in one transaction.
-_ROWS, _BATCH = 256, 24
+_ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
 #: A round of an open turn waits so long for the others of its turn before a model is asked.
 _GATHER = 60 * SECOND
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
@@ -85,10 +84,8 @@ class RenditionService:
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
-        #: Turns that were written to, by session.
-        self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}
-        #: Turns that came many at once, by session: from the first to the last that is not made.
-        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}
+        self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}  # Turns written to.
+        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}  # Imported: first, last missing.
         #: Where the newest round of an open turn begins: its number, and that of its piece.
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
         self._met: set[str] = set()
@@ -99,7 +96,6 @@ class RenditionService:
         self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
-        """Begin to ask models, if any are configured; also for rows left in the bank."""
         if self.uses_models and self._wake_models is _nothing:
             self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
 
@@ -128,8 +124,6 @@ class RenditionService:
         """The current beginning of models' recipes; None if no model is asked."""
         return PROMPT if self.uses_models else None
 
-    # In the background -------------------------------------------------------------------------
-
     def note(self, written: Written) -> None:
         if written.bulk:
             self._missed_bulk(written.session, written.first, written.last)
@@ -137,7 +131,6 @@ class RenditionService:
             self.missed(written.session, written.first, written.last)
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Queue these turns of a session's own."""
         _, turns = self._noted.setdefault(record.id, (record, set()))
         turns.update(range(first, last + 1))
         # A turn that was open is closed by the next one.
@@ -155,7 +148,6 @@ class RenditionService:
         self._wake()
 
     async def work(self, go_on: GoOn) -> bool:
-        """Make what is missing of the queued turns, while `go_on` says so."""
         is_first = not self._noted
         await self._work_on_noted(go_on)
         while self._bulk and (is_first or go_on()):
@@ -217,7 +209,6 @@ class RenditionService:
     async def _make_noted(
         self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
-        """Make renditions of these turns; returns those of which nothing is left to do."""
         first, last = run
         wish = self._wish()
         if (session, first) in self._open:
@@ -256,8 +247,6 @@ class RenditionService:
         """What is not done is found again: by its mark, or by its row."""
         if "models" in self.__dict__:
             await self.models.stop()
-
-    # On demand ---------------------------------------------------------------------------------
 
     async def sizes(
         self,
@@ -339,7 +328,6 @@ class RenditionService:
         return len(turns)
 
     def could_be_better(self, made: RoundSizes) -> bool:
-        """Whether `refresh` would do something for a round."""
         if made.recipe.startswith(BY_MODEL):
             return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
         from perdure.history.renditions import algorithm

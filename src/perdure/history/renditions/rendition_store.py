@@ -44,8 +44,7 @@ from perdure.storage.transaction import Transaction
 
 T = TypeVar("T")
 
-#: Turns whose content is read together, and keys that are.
-_READ, KEYS_AT_ONCE = 16, 512
+_READ, KEYS_AT_ONCE = 16, 512  # Turns whose content, and keys that, are read together.
 #: Turns that are as near to each other are read with those between them.
 _APART = 8
 _NEAR = 20  # Turns in front of a fork that its parent may still have added to.
@@ -165,7 +164,6 @@ class RenditionStore:
         return [found.get(each, "") for each in wanted]
 
     async def known(self, owned: Owned, doubtful: int) -> dict[int, list[RoundSizes]]:
-        """The turns whose renditions are complete, in front of the first doubtful one."""
         session, found = owned.session, dict[int, list[RoundSizes]]()
         last = min(owned.last, doubtful - 1)
         if owned.first > last:
@@ -257,8 +255,6 @@ class RenditionStore:
             except Corrupted as exc:
                 _log.warning("%s is made anew: %s", place, exc)
         return rendition_packing.unpack((await self._maker.variant(full, place)).packed, ground)
-
-    # Making -----------------------------------------------------------------------------------
 
     async def make(
         self,

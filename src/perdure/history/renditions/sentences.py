@@ -67,7 +67,6 @@ def units(text: str) -> list[Unit]:
 
 
 def split(paragraph: str) -> list[str]:
-    """The sentences of one paragraph, without the blanks between them."""
     hidden = [found.span() for found in _code.finditer(paragraph)] if "`" in paragraph else []
     pieces: list[str] = []
     start = at = 0
@@ -268,7 +267,6 @@ def binds(text: str) -> int:
 
 
 def decides(text: str) -> bool:
-    """Whether the sentence gives a verdict."""
     return not _VERDICT.isdisjoint(_words(text.lower()))
 
 
@@ -288,7 +286,6 @@ def leans(text: str) -> bool:
 
 
 def retracts(text: str) -> bool:
-    """Whether the text takes back something that was said before."""
     return _retracts(text) is not None
 
 

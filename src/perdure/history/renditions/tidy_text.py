@@ -95,7 +95,6 @@ def _mark(found: re.Match[str]) -> str:
 
 
 def _without_repetition(text: str) -> str:
-    """Of several equal lines in a row, one, and how many there were."""
     lines = text.split("\n")
     if len(lines) < 3:
         return text

@@ -20,8 +20,7 @@ from perdure.history.excerpt import ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
 from perdure.history.renditions.unit_weights import is_idle
 
-#: Of a tool's words, S keeps so much, and these many characters in any case.
-SHARE, SHORT = 0.31, 360
+SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least these characters.
 #: Short outputs are mostly an answer, long ones mostly a listing: so the first stay whole, and of
 #: the others a little less is kept, so that all together come to a third.
 _LONGEST_ASKED = {"S": 240, "C": 90}
@@ -91,7 +90,6 @@ class Used(NamedTuple):
 
 
 def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
-    """The ends of a text and, if it tells of a failure, its errors; and a stub."""
     if len(text) <= SHORT:
         return text
     cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
@@ -163,7 +161,6 @@ def compact_use(used: Used, *, brief: bool = False) -> str:
 
 
 def came_of(result: ToolResult, printed: Printed) -> str:
-    """The result in a few words: its summary or its error, and the exit code."""
     output, failed, code, trouble = printed
     lines = output.count("\n") + 1 if output else 0
     tail = cleaned(output[-_WINDOW:])

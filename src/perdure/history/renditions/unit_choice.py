@@ -32,18 +32,15 @@ from perdure.history.renditions.unit_weights import (
     phrases,
 )
 
-#: Of the room, units get so much at least; the rest is for facts by themselves, if there are any.
-_UNITS = 0.72
-#: What a unit costs besides its tokens. The more, the longer the units that are taken.
-_ANY_UNIT = 6
+_UNITS = 0.72  # The share of the room for units; the rest is for facts by themselves.
+_ANY_UNIT = 6  # Added to each unit's cost. The more, the longer the units that are taken.
 #: Of what a unit costs, so much may lie beyond the room: all in all, that evens out.
 _BEYOND = 0.2
 _STOPS = frozenset(".!?…]。！？")  # noqa: RUF001 (wide stops)
 _ROUNDED = 4  # Nobody counts so many tokens beyond the room, if they make a sentence whole.
 _LITTLE = 48  # In so little room sentences come first, and long ones.
 _WORTHY = 0.3  # What is worth less need not be said.
-#: For what binds there is so much more room: of its tokens, and at most.
-_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40
+_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40  # Extra room for what binds: shares, tokens.
 #: A fact that takes more tokens is not named by itself.
 _LONGEST_NAME = 24
 _LONGEST_IDLE = 160
@@ -117,12 +114,10 @@ def value_of(text: str) -> float:
 
 
 def gist_of(text: str, room: int, counter: Counter) -> str:
-    """The sentences of a text that say most, or the beginning of the best one."""
     return _sentence(SpeakerText("", text), room, counter)
 
 
 def names_of(text: str, shown: str, room: int, counter: Counter) -> list[str]:
-    """Facts of a text that are not shown yet, as many as there is room for."""
     return _names([SpeakerText("", text)], shown.casefold(), room, counter)
 
 

@@ -106,8 +106,7 @@ class SpeakerText(NamedTuple):
 
     speaker: str
     text: str
-    #: What they are worth, compared with those of others: more than 1 for a user's.
-    weight: float = 1.0
+    weight: float = 1.0  # Worth relative to others: more than 1 for a user's.
 
 
 class UnitCandidate(NamedTuple):

@@ -45,12 +45,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exemptions: tuple[Exemption, ...] = ()
 
 
-#: Where a token may begin. Backslashes are searched as spaces (see `finder`), so what was an escape
-#: of JSON is a space and a letter, without a gap before the token.
+#: Where a token may begin. Backslashes are searched as spaces (see `secret_finder`): an escape of
+#: JSON is a space and a letter, without a gap before the token.
 START = r"(?:\b| (?:[nrt]|u00\w\w))"
 
-#: The published rules as they are searched for here; made by `tools/secret_rules.py`.
-FILE = Path(__file__).with_name("published.json")
+FILE = Path(__file__).with_name("published.json")  # Made by `tools/secret_rules.py`.
 
 
 class Published(msgspec.Struct, frozen=True):

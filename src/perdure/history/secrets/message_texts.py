@@ -117,7 +117,6 @@ def named(key: Any) -> str:
 
 
 def in_command(value: str) -> str:
-    """What an item of a command's argument list says about the next one."""
     return f" {value} " if value.startswith("--") and len(value) < 40 else ""
 
 

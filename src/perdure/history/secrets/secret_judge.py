@@ -118,7 +118,6 @@ def is_token(value: str) -> bool:
 
 
 def is_vendor_secret(value: str, before: str) -> bool:
-    """For values behind a provider's name."""
     if is_placeholder(value) or not _DIGITS.search(value):
         return False
     if value.isdigit() or _HASH.fullmatch(value) or _UUID.fullmatch(value):
@@ -127,7 +126,6 @@ def is_vendor_secret(value: str, before: str) -> bool:
 
 
 def is_assigned_secret(value: str, before: str) -> bool:
-    """For values behind a word such as ``key``."""
     if is_placeholder(value) or len(value) > _LONGEST or _PATH.search(value):
         return False
     if _ABOUT.search(before) or _HARMLESS.search(before):

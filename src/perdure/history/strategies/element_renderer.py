@@ -114,7 +114,6 @@ class ElementRenderer:
     async def _bodies(
         self, record: SessionRecord, head: Head, elements: Sequence[Element]
     ) -> dict[Element, str]:
-        """What the renditions of each element's rounds say, one after the other."""
         wanted = [
             RoundAtLevel(place, element.level, variant)
             for element in elements
@@ -130,7 +129,6 @@ class ElementRenderer:
     async def _tiny(
         self, record: SessionRecord, head: Head, turns: Sequence[int]
     ) -> dict[int, tuple[int, str]]:
-        """The newest T of these turns, and which it is; not of those that have none."""
         made = await self._scribe.tinies(record, head, turns)
         wanted = [(turn, made[turn].variant) for turn in turns if turn in made]
         texts = await self._scribe.tiny_texts(record, head, wanted)

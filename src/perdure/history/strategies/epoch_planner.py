@@ -26,10 +26,8 @@ from perdure.history.strategies.element_renderer import ElementRenderer
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest
 
-#: Reasons to write the prefix anew without taking anything down.
-_IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
-#: What the leading message takes besides its text: itself, and a tag for a turn that begins in it.
-LEAD = 14
+_IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})  # They demote nothing.
+LEAD = 14  # Tokens of the leading message besides its text: itself, and an opening tag.
 
 
 class WindowContent(msgspec.Struct):

@@ -61,8 +61,7 @@ _TURNS = 10  # Turns after which an epoch is considered, mark or no mark.
 #: Microseconds without a word after which no provider has the prefix any more. The longest that
 #: one promises is an hour.
 _COLD = 3_600 * SECOND
-#: What a token costs that a cache is asked for, and one that is written to it, in uncached tokens.
-_READ, _WRITE = 0.1, 1.25
+_READ, _WRITE = 0.1, 1.25  # The price of a cached token, and of a written one, in uncached ones.
 #: A turn that somebody wants at a level takes at most this share of the window; so many at once.
 _PIN_SHARE, _MOST_WISHES = 0.25, 32
 _MANY = 400  # More turns than this behind the prefix are counted before they are read.
@@ -75,8 +74,7 @@ class _State(msgspec.Struct):
     texts: dict[bytes, str]  # By digest.
     next: int  # The number that the next epoch gets.
     lost: bool = False  # It was deleted, because something that it showed was forgotten.
-    #: As they are shown; made when they are first needed.
-    blocks: tuple[ShownBlock, ...] | None = None
+    blocks: tuple[ShownBlock, ...] | None = None  # Made when first needed.
 
     def shown(self) -> tuple[ShownBlock, ...]:
         if self.blocks is None:
@@ -190,7 +188,6 @@ class GradientStrategy:
         return sum(behind) + sum(native)
 
     async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
-        """What was shown for a round: `request` is that request, as it was."""
         found = await self._epochs.in_force(request.record.id, place)
         manifest, texts, number = EpochManifest(), dict[bytes, str](), 0
         undone = request.head.undone
@@ -229,8 +226,6 @@ class GradientStrategy:
         if request.keep and state is not before:
             self._sent = standing.rounds  # what changed behind the last request is dealt with
         return state, standing
-
-    # What stands ------------------------------------------------------------------------------
 
     async def _current(self, request: ContextRequest) -> _State:
         record, known = request.record, self._state
@@ -343,8 +338,6 @@ class GradientStrategy:
         if tokens > cap:
             raise BudgetTooSmall(budget, budget + tokens - cap)
         return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
-
-    # Epochs -----------------------------------------------------------------------------------
 
     async def _reason(
         self, request: ContextRequest, state: _State, standing: WindowContent

@@ -77,7 +77,6 @@ class RawRounds:
         return self._meter.counter
 
     async def since(self, record: SessionRecord, head: Head, first: RoundId) -> Sequence[RawRound]:
-        """The rounds from `first` on that were not undone, oldest first."""
         kept = self._kept
         if (
             kept is None
@@ -167,7 +166,6 @@ class RawRounds:
 
 
 def sent_tokens(counter: Counter, prompt: Sequence[Message]) -> int:
-    """The tokens of a prompt as it is sent: escaped, with its tags."""
     return count_messages(counter, map(escaped, prompt)) + TURN_TAGS if prompt else 0
 
 

@@ -24,8 +24,7 @@ from perdure.history.manifest import Injected, RoundId, ShownHistory
 Name = Literal["regular", "gradient"]
 NAMES: tuple[Name, ...] = ("regular", "gradient")
 
-#: Reads what was injected into the turns from one to another.
-ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]
+ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]  # From one turn to another.
 
 
 class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +64,7 @@ class WindowPreview(NamedTuple):
 
     since: int  # The first turn whose injection stands in it.
     epoch: int = 0  # How often it was planned anew.
-    #: What stands in it at R, S or C. What is at R stands there whole, round by round.
-    visible: Sequence[VisibleRounds] = ()
+    visible: Sequence[VisibleRounds] = ()  # At R, S or C. What is at R is there whole.
 
 
 class Strategy(Protocol):

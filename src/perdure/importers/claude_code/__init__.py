@@ -1,7 +1,7 @@
-"""Transcripts of Claude Code.
+"""Transcripts of Claude Code: ``~/.claude/projects/<folder>/<session>.jsonl``.
 
-They lie in ``~/.claude/projects/<folder>/<session>.jsonl``; those of sub-agents in
-``<session>/subagents/agent-<id>.jsonl`` or, from older versions, beside the session's.
+Those of sub-agents are in ``<session>/subagents/agent-<id>.jsonl`` or, from older versions,
+beside the session's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from perdure.importers.importer import Importer, Transcript, files, stem
 from perdure.importers.transcript_source import Broken, decode
 
 _agent_file = re.compile(r"agent-(.+)").fullmatch
-#: Runs that the program makes for itself. What comes of a compaction is the summary, which the
-#: session's own file holds; what it was told is always the same. A suggestion is never said.
+#: Runs that the program makes for itself: compactions, whose summary the session's own file holds,
+#: and suggestions, which are never said.
 _errand = re.compile(r"a(?:compact|prompt_suggestion)-").match
 #: More than any file about a sub-agent has.
 _META_BYTES = 64 * 1024
@@ -74,7 +74,6 @@ def _of_agent(file: Path) -> Transcript:
 
 
 def _parent(file: Path) -> str:
-    """The session that a sub-agent belongs to."""
     if "subagents" in file.parts:
         above = file.parts[len(file.parts) - 1 - file.parts[::-1].index("subagents") - 1]
         if above not in {"", "/"}:
@@ -96,7 +95,6 @@ def _first_records(file: Path) -> Iterator[Any]:
 
 
 def _meta(file: Path) -> dict[str, Any]:
-    """What newer versions write down beside a sub-agent's file."""
     try:
         with file.open("rb") as content:
             found = decode(content.read(_META_BYTES))

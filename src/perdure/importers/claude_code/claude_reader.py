@@ -1,8 +1,8 @@
 """Reads the transcripts of Claude Code.
 
-One JSON object a line. A reply of the model is spread over several records, one for each block,
-with tool results among them; it is put together again here, results behind it. Most other records
-are the program's own affairs (progress, snapshots, hooks) and are skipped.
+One JSON object a line. A reply is spread over several records, one for each block, with tool
+results among them; it is put together again here, results behind it. Most other records
+(progress, snapshots, hooks) are skipped.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ _TOLD = 100
 
 
 class ClaudeCodeReader(TranscriptReader):
-    """Reads one file: a session, or one of its sub-agents.
-
-    `agent` names the sub-agent whose own file this is. In the file of a session, records of
-    sub-agents (older versions wrote them there) become conversations of their own.
+    """Reads one file: a session, or the sub-agent `agent`.
+    Records of sub-agents in a session's file (older versions) become conversations of their own.
     """
 
     def __init__(self, agent: str = "") -> None:
@@ -87,8 +85,6 @@ class ClaudeCodeReader(TranscriptReader):
         # The boundary of a compaction goes on waiting: its summary is written right behind it.
         for voice in [*self._asides.values(), self._main]:
             yield from voice.flush()
-
-    # Messages ---------------------------------------------------------------------------------
 
     def _message(self, record: Record) -> Iterator[Step]:
         body = decode(record.message) if bytes(record.message) else None
@@ -138,7 +134,7 @@ class ClaudeCodeReader(TranscriptReader):
         self._lineage.open(record.uuid, record.parent_uuid, self._main.turn)
 
     def _attachment(self, record: Record) -> Iterator[Step]:
-        """What a user says while the agent works is delivered to it as an attachment."""
+        """What a user says while the agent works arrives as an attachment."""
         raw = bytes(record.attachment)
         found = decode(raw) if raw else None
         found = found if isinstance(found, dict) else {}
@@ -162,10 +158,8 @@ class ClaudeCodeReader(TranscriptReader):
             yield self._main.say(named_by(record, message))
         self._lineage.open(record.uuid, record.parent_uuid, self._main.turn)
 
-    # Compactions ------------------------------------------------------------------------------
-
     def _boundary_of(self, record: Record) -> Iterator[Step]:
-        """A compaction is two records: where it was, and what it made of what came before."""
+        """A compaction is two records: its boundary, and the summary."""
         yield from self._main.flush()
         yield from self._compacted()
         facts = record.compact_metadata if isinstance(record.compact_metadata, dict) else {}
@@ -182,8 +176,6 @@ class ClaudeCodeReader(TranscriptReader):
         self._boundary = None
         happened = event("compaction", summary, **facts)
         yield self._main.say(msgspec.structs.replace(happened, time=time or began))
-
-    # Facts ------------------------------------------------------------------------------------
 
     def _title(self, record: Record) -> Iterator[Step]:
         title = record.custom_title or record.ai_title or record.summary
@@ -210,10 +202,7 @@ class ClaudeCodeReader(TranscriptReader):
             self._begun = True
             yield Begun(record.session_id)
 
-    # Sub-agents -------------------------------------------------------------------------------
-
     def _aside(self, record: Record, body: dict[str, Any]) -> Iterator[Step]:
-        """A record of a sub-agent that speaks inside this file."""
         name = self._aside_named(record)
         voice = self._asides.get(name)
         if voice is None:
@@ -231,7 +220,6 @@ class ClaudeCodeReader(TranscriptReader):
         yield from voice.say_behind(said, len(bytes(record.message)))
 
     def _aside_named(self, record: Record) -> str:
-        """The name of the voice that a sub-agent's record belongs to."""
         name = record.agent_id if isinstance(record.agent_id, str) else ""
         if not name and isinstance(record.parent_uuid, str):
             name = self._aside_of.get(record.parent_uuid, "")
@@ -262,7 +250,6 @@ class ClaudeCodeReader(TranscriptReader):
             _remember(self._spawned, agent, call, _AGENTS)
 
     def _note_calls(self, body: dict[str, Any]) -> None:
-        """Remember what sub-agents were told: it is how they are known again inside this file."""
         for block in body["content"]:
             if isinstance(block, dict) and isinstance(block.get("input"), dict):
                 prompt, call = block["input"].get("prompt"), block.get("id")
@@ -287,9 +274,8 @@ def _is_plain(value: Any) -> bool:
 
 
 class Recent:
-    """A dictionary that remembers the newest entries: at least `size`, at most twice as many.
-
-    Keys are kept as their hashes: a hundred thousand of them take ten megabytes.
+    """Remembers the newest entries: at least `size`, at most twice as many.
+    Keys are kept as hashes: a hundred thousand take ten megabytes.
     """
 
     def __init__(self, size: int = 50_000) -> None:
@@ -313,7 +299,7 @@ class Recent:
 
 
 class Lineage:
-    """The turns of a conversation, and which of them a record leads back to."""
+    """Which turn of a conversation a record belongs to."""
 
     def __init__(self) -> None:
         self._turns = Recent()  # uuid → turn
@@ -326,9 +312,8 @@ class Lineage:
 
     def known(self, uuid: Any, time: str, said: bytes) -> bool:
         """Whether a message was there before.
-
-        After a compaction Claude Code may write messages again: under their old names, or under new
-        ones, but with the times that they had.
+        After a compaction Claude Code may write messages again, under old or new ids, but with
+        their old times.
         """
         repeated = isinstance(uuid, str) and uuid in self._turns
         if time:
@@ -338,7 +323,7 @@ class Lineage:
         return repeated
 
     def hang(self, uuid: Any, parent: Any, turn: int) -> None:
-        """Note a record. One that hangs on a record of an older turn belongs to that turn."""
+        """Note a record; it belongs to its parent's turn if that is older."""
         if self._rooted is None:
             self._rooted = parent is None
         found = self._turns[parent] if isinstance(parent, str) else None
@@ -347,18 +332,17 @@ class Lineage:
             self._turns[uuid] = turn if found is None else min(found, turn)
 
     def open(self, uuid: Any, parent: Any, turn: int) -> None:
-        """Note a prompt: it is where its turn begins, whatever it hangs on."""
         self.hang(uuid, parent, turn)
         if isinstance(uuid, str):
             self._turns[uuid] = turn
 
     def compacted(self, time: str) -> None:
-        """Records hang on nothing after a compaction; that is no return to the beginning."""
+        """After a compaction records have no parent; that is no return to the beginning."""
         self._rooted = False
         self._compacted = time
 
     def rewound(self, parent: Any, turn: int) -> int:
-        """How many turns up to `turn` a user's record takes back by hanging on `parent`."""
+        """How many turns up to `turn` a user's record takes back by its `parent`."""
         if isinstance(parent, str):
             base = self._turns[parent]
         else:

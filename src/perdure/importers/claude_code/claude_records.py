@@ -1,4 +1,4 @@
-"""Records of Claude Code, and the canonical messages that they hold."""
+"""Records of Claude Code and their canonical messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _injected = re.compile(
 
 
 class Record(msgspec.Struct, rename="camel"):
-    """The fields that matter. What is not here is passed over without being decoded."""
+    """The fields that matter; others are not decoded."""
 
     type: Any = None
     subtype: Any = None
@@ -77,7 +77,6 @@ _NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Reco
 
 
 def decode_record(line: bytes) -> Record:
-    """The record in a line. Raises `Broken`."""
     try:
         return _record.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -91,7 +90,6 @@ def decode_record(line: bytes) -> Record:
 
 
 def agent_named_in(raw: bytes) -> Any:
-    """The sub-agent that a progress record's data, or a tool's own form of its result, names."""
     try:
         return _agent.decode(raw).agent_id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -99,7 +97,6 @@ def agent_named_in(raw: bytes) -> Any:
 
 
 def words(content: Any) -> str:
-    """The text in a content."""
     if isinstance(content, str):
         return content
     texts = (block.get("text") for block in content if isinstance(block, dict))
@@ -107,7 +104,6 @@ def words(content: Any) -> str:
 
 
 def user_messages(record: Record, content: Any) -> list[Message]:
-    """What a user's record says: a prompt, a note of the program, or results of tools."""
     origin = record.origin.get("kind") if isinstance(record.origin, dict) else None
     injected = bool(record.is_meta) or (origin is not None and origin != "human")
     time = moment(record.timestamp)
@@ -123,7 +119,6 @@ def user_messages(record: Record, content: Any) -> list[Message]:
 
 
 def reply_messages(record: Record, body: dict[str, Any]) -> Iterator[Message]:
-    """What the model said, in a reply that begins with this record."""
     time = moment(record.timestamp)
     if record.is_api_error_message or body.get("model") == "<synthetic>":
         # The program's own words where the model said nothing.
@@ -141,7 +136,6 @@ def reply_messages(record: Record, body: dict[str, Any]) -> Iterator[Message]:
 
 
 def named_by(record: Record, message: Message) -> Message:
-    """A prompt with the name of its record, so that it can be found in the file."""
     if not isinstance(record.uuid, str):
         return message
     native = {**message.native, FORMAT: {"uuid": record.uuid}}
@@ -149,7 +143,6 @@ def named_by(record: Record, message: Message) -> Message:
 
 
 def _decoded(item: dict[str, Any]) -> Iterable[Message]:
-    """The messages of a wire message; what has no such form is kept as it is."""
     try:
         return wire.decode([item])
     except InvalidInput:
@@ -158,7 +151,7 @@ def _decoded(item: dict[str, Any]) -> Iterable[Message]:
 
 
 def _is_note(message: Message) -> bool:
-    """Whether nothing in it is the user's own: it is all reminders, or the program's output."""
+    """Whether it holds nothing but reminders or output of the program."""
     texts = [part.text for part in message.parts if isinstance(part, Text)]
     if len(texts) < len(message.parts):
         return False
@@ -172,10 +165,8 @@ _HELD_BYTES = 8 * 1024 * 1024
 
 
 class Voice:
-    """Says the messages of one conversation; holds its newest reply back until it is whole.
-
-    While a reply with several tool calls arrives, the first results are there already: they are
-    said behind it.
+    """Emits the messages of one conversation; holds its newest reply back until it is whole.
+    Results that arrive before a reply with several tool calls is whole are said behind it.
     """
 
     def __init__(self, to: str) -> None:
@@ -189,12 +180,11 @@ class Voice:
 
     @property
     def turn(self) -> int:
-        """The turn that the next record belongs to, if it is no prompt."""
         waits = self._first is not None and self._cutter.mark.fresh
         return self._cutter.turn + waits
 
     def start_over(self) -> None:
-        """What was said last was taken back: whatever comes opens a turn."""
+        """The last turn was taken back: the next message opens a turn."""
         self._cutter = TurnSplitter(ConversationState(self._cutter.turn, fresh=True))
 
     def say(self, message: Message) -> Say:
@@ -202,7 +192,6 @@ class Voice:
         return Say(message, self._to)
 
     def say_behind(self, messages: list[Message], size: int) -> Iterator[Step]:
-        """Say these, but behind the reply that is being put together."""
         if self._first is None:
             for message in messages:
                 yield self.say(message)
@@ -213,7 +202,7 @@ class Voice:
             yield from self.flush()
 
     def reply(self, record: Record, body: dict[str, Any]) -> Iterator[Step]:
-        """A record of a reply: another block of the one that is held, or the first of the next."""
+        """Another block of the reply that is held, or the first of the next."""
         content = body["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         name = body.get("id")
@@ -230,7 +219,6 @@ class Voice:
             yield from self.flush()
 
     def flush(self) -> Iterator[Step]:
-        """Say what was held back."""
         record, body, behind = self._first, self._body, self._behind
         self._first, self._body, self._behind, self._size = None, {}, [], 0
         if record is not None:
@@ -240,7 +228,7 @@ class Voice:
             yield self.say(message)
 
     def _counted(self, message: Message) -> Message:
-        """The reply with the tokens that were not counted before: it may come in two pieces."""
+        """The reply with tokens not counted before: it may come in two pieces."""
         name, before = self._said
         usage = message.usage
         if message.id:

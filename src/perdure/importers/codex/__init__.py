@@ -34,6 +34,5 @@ class CodexImporter(Importer):
             yield Transcript(path=file, id=found[0] if found else stem(file))
 
     def open(self, transcript: Transcript) -> TranscriptSource:
-        # The very first versions wrote one document.
         is_document = transcript.path.suffix == ".json"
         return JsonDocument(transcript.path) if is_document else TranscriptSource(transcript.path)

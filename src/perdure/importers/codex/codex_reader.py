@@ -1,9 +1,8 @@
 """Reads the rollouts of Codex.
 
-A line is ``{timestamp, type, payload}``; in files up to August 2025 it is the payload alone. What
-was said is in ``response_item``, in the form of the Responses API; ``event_msg`` repeats it for the
-screen, and tells some things more: which messages a person typed, how many tokens a call took,
-which turns were taken back.
+A line is ``{timestamp, type, payload}``; up to August 2025 it is the payload alone. Messages are
+in ``response_item``, in the form of the Responses API; ``event_msg`` repeats them for the screen
+and adds which messages a person typed, token counts, and which turns were taken back.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _injected = re.compile(
 _is_item = re.compile(
     r"message|reasoning|\w+_call(?:_output)?|ghost_snapshot|\w*compaction\w*"
 ).fullmatch
-#: Items that are no one's word: states of the file system, and compactions, which have a line of
-#: their own.
+#: Items that are no messages: file system states, and compactions, which have their own line.
 _PASSED = frozenset({"ghost_snapshot", "compaction", "context_compaction", "compaction_summary"})
 
 
@@ -93,10 +91,7 @@ class CodexReader(TranscriptReader):
         self._tells = tells
         yield from self._say_reply(whole=False)
 
-    # Records ----------------------------------------------------------------------------------
-
     def _flat(self, record: dict[str, Any], what: Any) -> Iterator[Step]:
-        """A line of the first versions."""
         items = record.get("items")
         if what is not None:
             # Nothing but its type tells such a line from one of another program.
@@ -189,8 +184,6 @@ class CodexReader(TranscriptReader):
         else:
             self.skip(kind(item.get("type")))
 
-    # What was said ----------------------------------------------------------------------------
-
     def _spoken(self, item: dict[str, Any]) -> Iterator[Step]:
         author = item.get("author") if item.get("type") == "agent_message" else None
         if author is not None:
@@ -210,7 +203,6 @@ class CodexReader(TranscriptReader):
             yield from self._decide()
 
     def _told(self, payload: dict[str, Any]) -> Iterator[Step]:
-        """The screen shows what a person typed: the program's own notes are not shown."""
         text = _typed(payload)
         if text is None:
             self.skip(f"event_msg: {kind(payload.get('type'))}")
@@ -223,7 +215,6 @@ class CodexReader(TranscriptReader):
             self._typed = [*self._typed[-8:], text]
 
     def _decide(self, prompt: int | None = None) -> Iterator[Step]:
-        """Say what was asked; the message at `prompt` is a person's."""
         asked, self._asked = self._asked, []
         for at, message in enumerate(asked):
             if message.role == "user":
@@ -232,7 +223,6 @@ class CodexReader(TranscriptReader):
             yield self._say(message)
 
     def _looks_typed(self, message: Message) -> bool:
-        """Whether a person said it, as far as it can be told from itself."""
         return not self._tells and not _injected(message.text)
 
     def _output(self, item: dict[str, Any]) -> Iterator[Step]:
@@ -273,8 +263,6 @@ class CodexReader(TranscriptReader):
             yield Undo(taken)
             self._cutter = TurnSplitter(ConversationState(self._cutter.turn, fresh=True))
 
-    # Beside it --------------------------------------------------------------------------------
-
     def _tokens(self, info: Any) -> Iterator[Step]:
         usage = info.get("last_token_usage") if isinstance(info, dict) else None
         total = info.get("total_token_usage") if isinstance(info, dict) else None
@@ -296,7 +284,6 @@ class CodexReader(TranscriptReader):
 
 
 def _parent(meta: dict[str, Any]) -> str:
-    """The conversation that started this one, if it is a sub-agent's."""
     found = meta.get("source")
     for name in ("subagent", "thread_spawn"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -306,7 +293,6 @@ def _parent(meta: dict[str, Any]) -> str:
 
 
 def _typed(payload: dict[str, Any]) -> str | None:
-    """What a person typed, as an event tells it."""
     if payload.get("type") == "user_message":
         text = payload.get("message")
         return text.strip() if isinstance(text, str) else None
@@ -320,7 +306,6 @@ def _typed(payload: dict[str, Any]) -> str | None:
 
 
 def _match(asked: list[Message], text: str) -> int | None:
-    """Which of the messages a person typed."""
     users = [at for at, message in enumerate(asked) if message.role == "user"]
     for at in users:
         if asked[at].text.strip() == text:

@@ -1,4 +1,4 @@
-"""Items of Codex, in the form of the Responses API: replies, and what the outputs of tools tell."""
+"""Replies and tool outputs of Codex, in the form of the Responses API."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class CodexReply:
         self.items.append(item)
 
     def count(self, usage: Usage, total: Any) -> None:
-        """Note the tokens of a call: older versions tell them before its items, newer ones after.
-
+        """Note the tokens of a call: older versions write them before its items, newer ones
+        after.
         If the reply was said before they came, they are lost: no other reply may have them.
         """
         self.total = total
@@ -50,7 +50,7 @@ class CodexReply:
         self.usage, self.complete = usage, bool(self.items)
 
     def taken(self, model: str, *, whole: bool) -> Iterator[Message]:
-        """The reply. If it may not be whole, it gets a name, and what comes behind it the same."""
+        """The reply. If it may be incomplete, it gets an id, which its later pieces share."""
         items, usage = self.items, self.usage
         if not items:
             if whole:
@@ -70,7 +70,6 @@ class CodexReply:
 
 
 def decoded(*items: dict[str, Any]) -> Iterable[Message]:
-    """The messages of these items; what has no such form is kept as it is."""
     try:
         return wire.decode(list(items))
     except InvalidInput:
@@ -115,7 +114,6 @@ _output = msgspec.json.Decoder(_Output)
 
 
 def failed(item: dict[str, Any], text: str) -> bool:
-    """Whether a tool's output says that it failed."""
     if item.get("success") is False or item.get("status") == "failed":
         return True
     if text.startswith("{"):
@@ -131,7 +129,7 @@ def failed(item: dict[str, Any], text: str) -> bool:
 
 
 def spawned(output: Any) -> Any:
-    """The name of the sub-agent that a tool started; None if it does not tell."""
+    """The sub-agent that a tool started; None if it does not say."""
     if not isinstance(output, str):
         return None
     try:
