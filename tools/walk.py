@@ -153,14 +153,16 @@ async def fill(bank: perdure.Bank) -> None:
     await session.run_tool("board_post", {"text": "Deploys wait for the token fix.", "turns": 5})
 
 
-async def step(name: str, bank: perdure.Bank, session: perdure.Session) -> None:
+async def step(
+    name: str, bank: perdure.Bank, session: perdure.Session, question: str = "logs kept"
+) -> None:
     match name:
         case "append":
             await say(session, 1)
         case "context":
-            await session.context("Why does the token refresh fail?", budget=20_000)
+            await session.context(question, budget=20_000)
         case "recall":
-            await session.recall("token refresh", limit=5)
+            await session.recall(question, limit=5)
         case "put":
             await bank.collection(Note).put(Note("one", "two"))
 
@@ -180,13 +182,14 @@ async def walk(name: str, url: str) -> Trace:
         count_calls(engine_of(bank.store.adapter), calls)
         trace = Trace()
         with traced(trace, calls):
-            await step(name, bank, session)
+            await step(name, bank, session, "Why does the token refresh fail?")
         return trace
 
 
 async def another(url: str) -> None:
+    """What another process does: it appends to another session of the agent."""
     async with perdure.open(url) as bank:
-        await say(await bank.session("walker/main"), 1)
+        await say(await bank.session("walker/other"), 1)
 
 
 async def make(url: str, *, full: bool) -> None:

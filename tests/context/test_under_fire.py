@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.context.prompt_encoder import Encoder
+from perdure.context.prompt_encoder import PromptEncoder
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message, Text, user
 from tests.context.windows import (
@@ -103,7 +103,7 @@ def test_what_an_encoder_remembers_changes_nothing(
         except BudgetTooSmall:
             return
         remembered = sent(context)
-        assert sent(story.context(turn[:1], encoder=Encoder())) == remembered
+        assert sent(story.context(turn[:1], encoder=PromptEncoder())) == remembered
         assert sent(context) == remembered  # nothing that was handed out is shared
         story.say(turn)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.context.context import Context, compose
-from perdure.context.prompt_encoder import Encoder, Wire
+from perdure.context.prompt_encoder import PromptEncoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
 from perdure.core.tokens import EstimatedCounter, count_messages
 from perdure.core.turns import TurnSplitter, is_prompt
@@ -43,7 +43,7 @@ class Story:
         self.rounds = dict[RoundId, tuple[Message, ...]]()
         self.manifest = EpochManifest()
         self.epochs = 0
-        self.encoder = Encoder()
+        self.encoder = PromptEncoder()
         self.cutter = TurnSplitter()
         self.injected = dict[int, Injected]()
         #: What was worked out before.
@@ -57,7 +57,11 @@ class Story:
             self.rounds[place] = (*self.rounds.get(place, ()), message)
 
     def context(
-        self, prompt: Sequence[Message] = (), *, encoder: Encoder | None = None, model: str = ""
+        self,
+        prompt: Sequence[Message] = (),
+        *,
+        encoder: PromptEncoder | None = None,
+        model: str = "",
     ) -> Context:
         """The next request. Plans anew if what is shown does not fit."""
         turn = self.cutter.turn + bool(prompt) if self.rounds else 1

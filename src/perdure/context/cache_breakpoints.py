@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.context.prompt_encoder import Encoded
+from perdure.context.prompt_encoder import EncodedPiece
 from perdure.wire.plain import Item, kind_of
 
 #: What Anthropic calls a marker, and OpenAI.
@@ -35,7 +35,7 @@ def takes_breakpoints(model: str) -> bool:
     return found is not None and (int(found[1]), int(found[2] or 0)) >= _FIRST
 
 
-def old_end(encoded: Sequence[Encoded]) -> tuple[int, int] | None:
+def old_end(encoded: Sequence[EncodedPiece]) -> tuple[int, int] | None:
     """Where the text of old turns ends: the item and the block; None if there is none."""
     at = 0
     for each in encoded:

@@ -11,7 +11,7 @@ import msgspec
 from perdure.context.context import Context, checked_tools, compose
 from perdure.context.injection_records import Frame, Injection, prompt_digest
 from perdure.context.injections import Injections, recall_reserve
-from perdure.context.prompt_encoder import Encoder
+from perdure.context.prompt_encoder import PromptEncoder
 from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
@@ -46,7 +46,7 @@ class Composer:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._strategies = dict[Name, Strategy]()
-        self._encoder = Encoder()
+        self._encoder = PromptEncoder()
         self._injections = Injections(services)
         self._frames = services.store.collection(Frame)
         self._composing = asyncio.Lock()

@@ -17,7 +17,7 @@ import msgspec
 
 from perdure.context import cache_breakpoints
 from perdure.context.prompt_assembly import PromptPiece
-from perdure.context.prompt_encoder import Encoder, Wire, copied, handed_out
+from perdure.context.prompt_encoder import PromptEncoder, Wire, copied, handed_out
 from perdure.core.levels import Level
 from perdure.core.messages import Message, user
 from perdure.core.turns import Position
@@ -46,7 +46,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     taken: int
     budget: int
     model: str
-    encoder: Encoder
+    encoder: PromptEncoder
 
     def __repr__(self) -> str:
         return f"<Context {self.session}#T-{self.turn}: {self.tokens:,} of {self.budget:,} tokens>"
@@ -137,12 +137,12 @@ def compose(
     tools: Iterable[Tool | Mapping[str, Any]] = (),
     model: str = "",
     session: str = "",
-    encoder: Encoder | None = None,
+    encoder: PromptEncoder | None = None,
 ) -> Context:
     """`encoder` is the session's; without it all is encoded anew. Tools are taken in the form of
     any API. Raises `InvalidInput` for a tool that is none.
     """
-    encoder = encoder or Encoder()
+    encoder = encoder or PromptEncoder()
     injected = {each.turn: each.tokens for each in shown.injected}
     if injection is not None:
         injected[injection.turn] = injection.tokens

@@ -24,7 +24,7 @@ from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
 from perdure.history.turn_log import Written
-from perdure.recall.keys import everywhere, owner_of
+from perdure.recall.hit_keys import everywhere, owner_of
 from perdure.recall.memory_layer import MemoryLayer, Window
 from perdure.services import Services
 
@@ -78,6 +78,7 @@ class Injections:
         return [each for each in found if each is not None]
 
     async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
+        """Delete what was built for a turn if its prompt is (`same`), or is not, this one."""
         known = self._known.get(turn)
         if known is not None and known.prompt and (known.prompt == prompt) is same:
             self._known[turn] = None

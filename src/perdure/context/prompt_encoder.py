@@ -2,8 +2,8 @@
 
 `wire.repaired` would change what was sent before when something is said later: a result that comes
 late would move. Here each piece (a round, a prompt) is repaired by itself, and only ids that two
-rounds share are changed, in the later one. So what was sent stays as it was, and `Encoder` can
-remember it; the bytes are the same without.
+rounds share are changed, in the later one. So what was sent stays as it was, and
+`PromptEncoder` can remember it; the bytes are the same without.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FRONT: Final = user("…")  # In front of a piece while it is repaired: it may 
 _Key: TypeAlias = RoundId | int
 
 
-class Encoded(msgspec.Struct, frozen=True, gc=False):
+class EncodedPiece(msgspec.Struct, frozen=True, gc=False):
     """A piece in a wire format. Its items are shared: callers get copies."""
 
     piece: PromptPiece
@@ -48,7 +48,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     clash: frozenset[str] = frozenset()  # Which of them were used before it.
 
 
-class Encoder:
+class PromptEncoder:
     """Lays out windows and encodes them, and remembers the newest one of each wire format. A
     session keeps one, so that a request costs what is new in it. Results never change, so threads
     can share it.
@@ -56,7 +56,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self._rounds = dict[RoundId, tuple[Native, bool, str, tuple[Message, ...]]]()
-        self._encoded = dict[Wire, dict[_Key, Encoded]]()
+        self._encoded = dict[Wire, dict[_Key, EncodedPiece]]()
         self._counted: tuple[tuple[Message, ...], int] = ((), 0)
 
     def pieces(
@@ -87,12 +87,12 @@ class Encoder:
             self._counted = (prompt, sent_tokens(o200k(), prompt))
         return self._counted[1] if prompt else 0
 
-    def encode(self, pieces: Sequence[PromptPiece], wire: Wire) -> list[Encoded]:
+    def encode(self, pieces: Sequence[PromptPiece], wire: Wire) -> list[EncodedPiece]:
         """None breaks the format's rules, whatever is in them. System text that the history begins
         with is left out: the caller adds it to the rest.
         """
-        known, kept = self._encoded.get(wire, {}), dict[_Key, Encoded]()
-        found, used = list[Encoded](), set[str]()
+        known, kept = self._encoded.get(wire, {}), dict[_Key, EncodedPiece]()
+        found, used = list[EncodedPiece](), set[str]()
         for piece in pieces:
             if piece.is_system:
                 continue
@@ -111,7 +111,7 @@ class Encoder:
         return found
 
 
-def handed_out(encoded: Sequence[Encoded], wire: Wire) -> list[Item]:
+def handed_out(encoded: Sequence[EncodedPiece], wire: Wire) -> list[Item]:
     """The items of all pieces, as copies that the caller may change."""
     items = [copied(item) for each in encoded for item in each.items]
     if wire == "responses":
@@ -119,7 +119,7 @@ def handed_out(encoded: Sequence[Encoded], wire: Wire) -> list[Item]:
     return items
 
 
-def _encoded(piece: PromptPiece, wire: Wire, clash: frozenset[str]) -> Encoded:
+def _encoded(piece: PromptPiece, wire: Wire, clash: frozenset[str]) -> EncodedPiece:
     fit: Sequence[Message] = piece.messages
     written = _writer(wire)
     items = None if _holds_unknown(fit) else items_of(written(fit))
@@ -132,7 +132,9 @@ def _encoded(piece: PromptPiece, wire: Wire, clash: frozenset[str]) -> Encoded:
         fit = _renamed(fit, clash, piece.place)
         calls = frozenset([call.id for message in fit for call in message.calls])
         items = items_of(written(fit))
-    return Encoded(piece, [_in_order(item) for item in _made(items, wire)], asked, calls, clash)
+    return EncodedPiece(
+        piece, [_in_order(item) for item in _made(items, wire)], asked, calls, clash
+    )
 
 
 @cache
@@ -163,13 +165,13 @@ def _made(items: list[Item], wire: Wire) -> list[Item]:
     return [_in_blocks(item) for item in items] if wire == "messages" else items
 
 
-def _begin_with_user(found: list[Encoded]) -> None:
+def _begin_with_user(found: list[EncodedPiece]) -> None:
     first = next((item for each in found for item in each.items), None)
     if first is not None and first["role"] != "user":
         from perdure.wire.repair import FIRST
 
         block = {"text": FIRST, "type": "text"}
-        found.insert(0, Encoded(PromptPiece(()), [{"content": [block], "role": "user"}]))
+        found.insert(0, EncodedPiece(PromptPiece(()), [{"content": [block], "role": "user"}]))
 
 
 def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | None) -> list[Message]:

@@ -182,5 +182,5 @@ class ShownHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def begins_inside(self) -> bool:
-        """Whether the first native round is not the first of its turn: its tag has no opening."""
+        """Whether the first native round is not the first of its turn: its tag stands alone."""
         return self.tagged and bool(self.rounds) and self.rounds[0].place.round > 1

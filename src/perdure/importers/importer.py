@@ -29,14 +29,12 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     #: The tool call that started it, if something beside the file tells.
     call: str = ""
     facts: dict[str, Any] = {}
-    session: str = ""
-    skip: str = ""
+    session: str = ""  # the session it was exported from
+    skip: str = ""  # why the file is not imported
 
 
 class Importer:
-    """One format. Derive from it and give `reader`; register an instance under the format's
-    name.
-    """
+    """One format. Derive from it, give `reader`, and register an instance under its name."""
 
     #: What the files in a folder are called.
     patterns: Sequence[str] = ("*.jsonl", "*.jsonl.zst")
@@ -48,6 +46,7 @@ class Importer:
         raise NotImplementedError
 
     def places(self) -> Sequence[Path]:
+        """Where to look when no path is given."""
         return ()
 
     def transcripts(self, path: Path) -> Iterable[Transcript]:

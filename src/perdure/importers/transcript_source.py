@@ -19,7 +19,7 @@ from perdure.core.messages import sound
 from perdure.history.import_cursors import Stamp
 
 #: A longer line is skipped: it must fit in memory several times. (A tool result of 50 MB may be
-# twice in its line.)
+#: twice in its line.)
 MAX_LINE = 128 * 1024 * 1024
 
 _BUFFER = 256 * 1024

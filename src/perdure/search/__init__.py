@@ -1,8 +1,8 @@
-"""Search indexes beside the rows of a store: documents by number, found by words and by vectors.
+"""Search indexes beside the rows of a store: documents by number, found by words and vectors.
 
-`engine` says what they are and do, whatever the database; the rest is one engine for each backend
-that takes extensions (`perdure.storage.extension`): in memory, with FTS5 in SQLite, with tsvector
-and pgvector in PostgreSQL. `vector_matrix` compares vectors in this process.
+`engine` is the interface; there is one engine for each backend that takes extensions
+(`perdure.storage.extension`): in memory, FTS5 in SQLite, tsvector and pgvector in PostgreSQL.
+`vector_matrix` compares vectors in this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _registered: dict[str, EngineFactory] = {}
 
 
 def register(system: str, factory: EngineFactory) -> None:
-    """Let stores with this `Adapter.system` have search, in this process."""
+    """Use this factory for stores with this `Adapter.system`, in this process."""
     _registered[system] = factory
 
 

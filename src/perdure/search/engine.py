@@ -1,18 +1,16 @@
 """Search indexes: documents by number, found by their words and by their vectors.
 
-An index holds documents. A document is a *place*, a number that its caller chose; a few texts, one
-for each *field* of the index; a *note*, some bytes that come back with it; and later, for each, the
-vector of what it means. An index is made from what stands elsewhere: it is not in backups, and
-whoever filled it can fill it again. It is written in the same commit as the rows that it is about:
-`Document` and `Withdrawal` are given to `Transaction.include`.
+A document has a *place*, a number that its caller chose; a text for each *field* of the index; a
+*note*, bytes that come back with it; and later a vector. Indexes are derived data: not in
+backups, and filled again by their callers. They are written in the same commit as the rows they
+are about: give `Document` and `Withdrawal` to `Transaction.include`.
 
-Texts are *terms*, one space between two of them: whoever writes them has folded case, cut words and
-taken endings off. A backend neither cuts nor changes them, so every backend finds the same. A term
-has letters and digits of any script, but no capital A to Z, and ``_ = : . / -``.
+Texts are *terms*, separated by one space, already folded, split and stemmed. Backends do not
+change them, so every backend finds the same. A term has letters and digits of any script, but no
+capital A to Z, and ``_ = : . / -``.
 
-A search by words answers with occurrences, not with scores: which of the terms stand where. Scores
-are the caller's business, who knows what a place means; that neighbours have neighbouring numbers,
-say.
+A text search returns occurrences, not scores: scoring is the caller's business, who knows what a
+place means.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class SearchIndex(msgspec.Struct, frozen=True):
 
 
 class Document(ExtensionChange, frozen=True, gc=False):
-    """Put a document in its place, instead of one that stands there. It has no vector then."""
+    """Store a document, replacing the one in its place. It has no vector then."""
 
     extension: ClassVar[str] = "search"
     index: str
@@ -65,48 +63,46 @@ class Withdrawal(ExtensionChange, frozen=True, gc=False):
 
 
 class Embedding(msgspec.Struct, frozen=True, gc=False):
-    """What the document of a place means: signed bytes, see `perdure.recall.embedders`."""
+    """The vector of a document: signed bytes, see `perdure.recall.embedders`."""
 
     place: int
     vector: bytes
 
 
 class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for by words."""
+    """A search by words."""
 
     index: str
-    #: Different ones.
     terms: tuple[str, ...]
     #: Only there: in order, without overlap. None: everywhere.
     within: Sequence[Range] | None = None
-    #: Occurrences that are read at most. The rarest terms come first; a term that would exceed it
-    #: is left out, but for the rarest of all, which is cut off.
+    #: Occurrences read at most, from the rarest term on; a term that would exceed it is left out,
+    #: but the rarest of all is cut off.
     most: int = 12_000
 
 
 class Postings(msgspec.Struct, frozen=True):
-    """Where a term stands."""
+    """The occurrences of a term."""
 
     #: Documents of the whole index that have it; at most a little out of date.
     documents: int
-    #: A row for each occurrence: place, field, and the number of terms before it in the field. In
-    #: order of place. Empty if it was left out.
+    #: A row for each occurrence: place, field, and number of terms before it; ordered by place.
+    #: Empty if it was left out.
     found: np.ndarray
     #: All of `within` was read.
     complete: bool = True
 
 
 class TextFound(msgspec.Struct, frozen=True):
-    """What a search by words found."""
+    """The result of a search by words."""
 
     #: Documents in the whole index; at most a little out of date.
     documents: int
-    #: In the order of `TextSearch.terms`.
     terms: tuple[Postings, ...]
 
 
 class VectorSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for by meaning, among the vectors of one model."""
+    """A search by meaning, among the vectors of one model."""
 
     index: str
     model: str
@@ -116,7 +112,7 @@ class VectorSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Near(msgspec.Struct, frozen=True, gc=False):
-    """A document near a vector: the cosine of the angle between them."""
+    """A document near a vector, with their cosine."""
 
     place: int
     score: float
@@ -127,7 +123,6 @@ class VectorRows(msgspec.Struct, frozen=True):
 
     #: Which of the places have one: their numbers among those that were asked for, in order.
     at: np.ndarray
-    #: Of each of these, a row of signed bytes.
     rows: np.ndarray
 
 
@@ -135,7 +130,6 @@ class SearchState(msgspec.Struct, frozen=True):
     """What an index holds."""
 
     documents: int = 0
-    #: Vectors by model.
     vectors: dict[str, int] = {}
     #: Documents that are found by words, but wait to be filed where that is fast.
     unfiled: int = 0
@@ -144,15 +138,14 @@ class SearchState(msgspec.Struct, frozen=True):
 
 
 class SearchEngine(Extension):
-    """Search indexes in a store. Got from an open one with `engine_of`."""
+    """Search indexes of an open store. Get it with `engine_of`."""
 
     name: ClassVar[str] = "search"
 
     @abstractmethod
     async def prepare(self, index: SearchIndex) -> bool:
-        """Make the index unless it is there; whether it was made now, and so holds nothing.
-
-        One that was declared with other fields is made anew.
+        """Make the index unless it exists with these fields; returns whether it was made, and so
+        is empty.
         """
 
     @abstractmethod
@@ -161,14 +154,11 @@ class SearchEngine(Extension):
 
     @abstractmethod
     async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
-        """Where terms stand. Sees every document that was committed before.
-
-        Raises `Corrupted` if the index is damaged.
-        """
+        """Occurrences of terms, in every document committed before. Raises `Corrupted`."""
 
     @abstractmethod
     async def search_vectors(self, search: VectorSearch, options: Options = DEFAULT) -> list[Near]:
-        """The documents nearest to a vector, best first. It may miss a few of them."""
+        """The nearest documents, best first. May miss a few."""
 
     @abstractmethod
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
@@ -176,13 +166,12 @@ class SearchEngine(Extension):
 
     @abstractmethod
     async def places(self, index: str, after: int, limit: int) -> list[int]:
-        """Places that hold a document, in order, behind one (-1: from the first on)."""
+        """Places of documents, in order, after one (-1: from the first on)."""
 
     @abstractmethod
     async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
-        """Keep the vectors of documents, instead of those of any model; returns how many.
-
-        Where there is no document any more, nothing is kept. Vectors of one model have one length.
+        """Store vectors of documents, replacing those of any model; returns how many. Places
+        without a document are left out. Vectors of one model have one length.
         """
 
     @abstractmethod
@@ -191,30 +180,23 @@ class SearchEngine(Extension):
 
     @abstractmethod
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
-        """Places of documents that have no vector of this model, in order, behind one (or -1)."""
+        """Places of documents without a vector of this model, in order, after one (or -1)."""
 
     @abstractmethod
     async def state(self, index: str, *, thorough: bool = False) -> SearchState:
-        """What the index holds, and what is wrong with it, as far as a short look tells.
-
-        If it is to be `thorough`, all that can be damaged without being noticed is read.
-        """
+        """What the index holds and what is wrong with it; `thorough` reads everything."""
 
     async def tend(self, index: str) -> bool:
-        """Do a little of what keeps the index fast and was put off; whether more is left."""
+        """Do a little deferred upkeep; returns whether more is left."""
         return False
 
 
 def has_search(adapter: Adapter) -> bool:
-    """Whether the store has search indexes."""
     return adapter.extension(SearchEngine.name) is not None
 
 
 def engine_of(adapter: Adapter) -> SearchEngine:
-    """The search indexes of a store.
-
-    Raises `Unsupported` if it has none.
-    """
+    """Raises `Unsupported` if the store has no search indexes."""
     engine = adapter.extension(SearchEngine.name)
     if engine is None:
         raise Unsupported(
@@ -244,7 +226,6 @@ def check_document(index: SearchIndex, document: Document) -> None:
 
 
 def not_prepared(index: str) -> InvalidInput:
-    """The error for an index that nobody made."""
     return InvalidInput(
         f"There is no search index {index!r} in this store.",
         hint="Call SearchEngine.prepare first.",

@@ -1,4 +1,4 @@
-"""Search indexes of the in-memory backend: dictionaries, and nothing clever."""
+"""Search indexes of the in-memory backend."""
 
 from __future__ import annotations
 
@@ -52,12 +52,9 @@ class MemoryIndex:
         self.declared = index
         self._held: dict[int, _Held] = {}
         self._places: list[int] = []
-        #: Terms, then places, then field and offset.
         self._postings: dict[str, dict[int, list[tuple[int, int]]]] = {}
         self._vectors: dict[str, Vectors] = {}
         self._last_id = 0
-
-    # Writing ----------------------------------------------------------------------------------
 
     def put(self, document: Document) -> None:
         place = document.place
@@ -103,8 +100,6 @@ class MemoryIndex:
     def _drop_vector(self, held: _Held) -> None:
         if held.model:
             self._vectors[held.model].drop([held.id])
-
-    # Reading ----------------------------------------------------------------------------------
 
     def search(self, search: TextSearch) -> TextFound:
         found: dict[str, Postings] = {}

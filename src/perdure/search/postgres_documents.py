@@ -1,7 +1,7 @@
 """Documents as rows of a search index, written with the rows that they are about.
 
 An append never fails because an index is missing or damaged: its rows are the truth, and an index
-can be filled again. It is noted then that documents are lacking.
+can be filled again. The index is marked as incomplete instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class PostgresDocuments:
         self._broken: dict[str, str] = {}
 
     def define(self, tables: Tables) -> None:
-        """File into this index from now on."""
         self._tables[tables.index.name] = tables
         self._broken.pop(tables.index.name, None)
 
@@ -39,7 +38,6 @@ class PostgresDocuments:
             raise not_prepared(name) from None
 
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:
-        """Raises `InvalidInput` if something is wrong with them."""
         for change in changes:
             tables = self.tables(change.index)
             if isinstance(change, Document):
@@ -48,7 +46,6 @@ class PostgresDocuments:
     def begin(
         self, changes: Sequence[Document | Withdrawal], unfiled: str
     ) -> list[IndexParticipant]:
-        """What is to be done for some changes, one for each index."""
         by_index: dict[str, list[Document | Withdrawal]] = {}
         for change in changes:
             by_index.setdefault(change.index, []).append(change)
@@ -60,12 +57,12 @@ class PostgresDocuments:
         ]
 
     def give_up(self, changes: Sequence[Document | Withdrawal], reason: str) -> None:
-        """Do not try their indexes again before these are made anew."""
+        """Do not write to their indexes again before these are made anew."""
         for change in changes:
             self._broken[change.index] = _lacking(reason)
 
     async def note(self, conn: Connection, tables: Tables, reason: str) -> None:
-        """Note that documents are lacking, unless somebody has made the index anew meanwhile."""
+        """Mark the index as incomplete, unless it was made anew meanwhile."""
         if await search_tables.blame(conn, tables, reason):
             return
         found = await search_tables.known(conn, tables.schema, tables.index.name)
@@ -87,7 +84,6 @@ class IndexParticipant:
     ) -> None:
         self._filer = filer
         self._tables = tables
-        #: Why they are not made.
         self._unfiled = unfiled
         self._withdrawn: list[Withdrawal] = []
         self._put: dict[int, Document] = {}
@@ -105,7 +101,6 @@ class IndexParticipant:
             del self._put[place]
 
     async def send(self, conn: Connection) -> None:
-        """Put the statements into the pipeline."""
         if self._unfiled:
             return
         if self._withdrawn:
@@ -120,7 +115,7 @@ class IndexParticipant:
             self._written = await conn.execute(_insertion(self._tables), self._rows(), binary=True)
 
     async def receive(self, conn: Connection) -> None:
-        """See them through, or have it noted that they are lacking."""
+        """Await the results, or have the index marked as incomplete."""
         if self._unfiled:
             await self._filer.note(conn, self._tables, self._unfiled)
             return
@@ -130,7 +125,7 @@ class IndexParticipant:
             await self._clean_up(conn)
 
     async def _clean_up(self, conn: Connection) -> None:
-        """Remove what documents leave behind that stood in the same places: vectors, more rows."""
+        """Remove what replaced documents leave behind: vectors, further rows."""
         parts: dict[int, int] = {}
         for place in self._rows()[0]:
             parts[place] = parts.get(place, 0) + 1
@@ -146,7 +141,6 @@ class IndexParticipant:
         await cursor.fetchone()
 
     def _rows(self) -> tuple[list[Any], ...]:
-        """The columns of all rows, in the order in which everybody locks them."""
         rows = [
             (place, part, start, words, None if part else self._put[place].note)
             for place in sorted(self._put)
@@ -171,7 +165,6 @@ def _withdrawal(table: str) -> str:
 
 
 def _insertion(tables: Tables) -> str:
-    """Answers how many rows stood there before: those alone have an xmax."""
     return (
         f"WITH put AS (INSERT INTO {tables.words}(place, part, start, words, note)"
         " SELECT place, part, start, words::tsvector, note FROM unnest(%s::bigint[], %s::bigint[],"

@@ -1,8 +1,8 @@
 """Search indexes on PostgreSQL: tsvector with GIN, and pgvector.
 
 `postgres_search_tables` makes the tables, `postgres_documents` writes inside commits,
-`postgres_terms` searches by words and `postgres_vectors` by meaning. All reads are answered by the
-primary: a search sees whatever was committed before.
+`postgres_terms` searches by words and `postgres_vectors` by meaning. Reads go to the primary: a
+search sees whatever was committed before.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         self._texts[tables.index.name] = TextReader(tables)
 
     async def erase(self, index: str) -> None:
-        """Waits for others who use it, but not for long at a time."""
+        """Waits for concurrent users, but not for long at a time."""
         await self._adapter.writer.run(
             lambda conn: search_tables.erase(conn, self._schema, index), strong=True
         )
@@ -205,8 +205,6 @@ class PostgresSearch(SearchEngine, PostgresExtension):
                 await indexes.build(self._adapter.links, self._adapter.server, table, wanted)
         return False
 
-    # What the adapter calls --------------------------------------------------------------------
-
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:
         self._filer.check(changes)
 
@@ -225,15 +223,13 @@ class PostgresSearch(SearchEngine, PostgresExtension):
     async def clear(self, conn: Connection) -> None:
         await search_tables.clear(conn, self._schema)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _read(
         self,
         tables: Tables,
         work: Callable[[Connection], Awaitable[T]],
         deadline: float | None = None,
     ) -> T:
-        """What `work` returns. Raises `Corrupted` if the index is not as it was made."""
+        """Run `work`. Raises `Corrupted` if the index is not as it was made."""
 
         async def attempt(conn: Connection) -> T:
             try:

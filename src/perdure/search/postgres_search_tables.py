@@ -5,11 +5,9 @@ An index has two tables of its own::
     NAME__words3    place, part, start, words, note    3: so many fields
     NAME__vectors   place, model, vector
 
-A document is a row of the first; one that is too long for a row is several. Vectors stand apart:
-a row that gets one later would have to be filed again under each of its words. What the rows of
-words mean is said in `lexemes`.
-
-Collections have no two underscores in their names, so the tables are never taken for theirs.
+A document is a row of the first, or several if it is too long. Vectors are apart: adding one to a
+row would index each of its words again. `rows_of` makes the rows of words. Collections have no
+two underscores in their names, so the tables are never taken for theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ from perdure.storage.backends.postgres.errors import is_lost
 from perdure.storage.backends.postgres.indexes import BUILDING
 from perdure.storage.backends.postgres.links import Connection
 
-#: Milliseconds to wait for a table that others read, before it is tried again.
 _BRIEFLY = 300
 #: Seconds between two looks whether another process still builds an index.
 _PAUSE = 0.1
@@ -51,7 +48,7 @@ CREATE TABLE IF NOT EXISTS {schema}.perdure_search__models(
 """,
 )
 # Words are read whenever their row is, so they stand in it; vectors, too. What is filed waits in a
-# list that every search reads through: a short one, and `Searches.tend` empties it.
+# list that every search reads through: a short one, and `SearchEngine.tend` empties it.
 _TABLES = (
     """
 CREATE TABLE {words}(
@@ -74,11 +71,10 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}").fullmatch
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """An index that is there, and where."""
+    """An index that exists, and its schema."""
 
     index: SearchIndex
     schema: str
-    #: Tells it from one that was made anew.
     made: int
     #: The type of a vector: ``bytea``, or pgvector's with the schema that it lies in.
     kind: str
@@ -89,7 +85,6 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def filed(self) -> str:
-        """The index over the words."""
         return f"{self.schema}.{_filed(self.index)}"
 
     @property
@@ -133,7 +128,6 @@ def check(index: SearchIndex) -> None:
 
 
 async def known(conn: Connection, schema: str, name: str) -> Tables | None:
-    """The index of this name, if it is there with all its tables."""
     if not await _is_listed(conn, schema):
         return None
     cursor = await conn.execute(
@@ -150,7 +144,7 @@ async def known(conn: Connection, schema: str, name: str) -> Tables | None:
 
 
 async def make(conn: Connection, schema: str, index: SearchIndex, kind: str) -> tuple[Tables, bool]:
-    """The index as it is declared; whether it was made now. In a transaction."""
+    """The index as declared; whether it was made now. In a transaction."""
     await catalog.lock(conn, schema)
     for text in _LIST:
         await conn.execute(text.format(schema=schema))
@@ -182,13 +176,11 @@ async def erase(conn: Connection, schema: str, name: str) -> None:
 
 
 async def clear(conn: Connection, schema: str) -> None:
-    """Remove every index. In a transaction of somebody who holds the catalog's lock."""
     if await _is_listed(conn, schema):
         await _remove(conn, schema, await names(conn, schema))
 
 
 async def names(conn: Connection, schema: str) -> list[str]:
-    """The indexes that are listed."""
     if not await _is_listed(conn, schema):
         return []
     cursor = await conn.execute(f"SELECT name FROM {schema}.perdure_search__indexes ORDER BY name")
@@ -196,7 +188,7 @@ async def names(conn: Connection, schema: str) -> list[str]:
 
 
 async def fault(conn: Connection, tables: Tables) -> str | None:
-    """What was noted against an index, or that it is not there."""
+    """The noted fault of an index, or that it is missing."""
     cursor = await conn.execute(
         f"SELECT fault FROM {tables.schema}.perdure_search__indexes WHERE name = %s",
         (tables.index.name,),
@@ -206,7 +198,7 @@ async def fault(conn: Connection, tables: Tables) -> str | None:
 
 
 async def finds_its_last(conn: Connection, tables: Tables) -> bool:
-    """Whether a document is found by one of its words: a short look at the index over them."""
+    """Whether a document is found by one of its words: a short check of the index."""
     cursor = await conn.execute(
         f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
         " WHERE words <> '' ORDER BY place DESC LIMIT 1"
@@ -224,7 +216,7 @@ async def finds_its_last(conn: Connection, tables: Tables) -> bool:
 
 
 async def tidy(conn: Connection, tables: Tables) -> None:
-    """File what waits to be filed, and see to it that the planner knows the tables."""
+    """Flush GIN's pending list and update the planner's statistics."""
     await conn.execute("SELECT gin_clean_pending_list(%s::text::regclass)", (tables.filed,))
     for table in (tables.words, tables.vectors):
         cursor = await conn.execute(
@@ -237,10 +229,9 @@ async def tidy(conn: Connection, tables: Tables) -> None:
 
 
 async def scrub(conn: Connection, schema: str) -> None:
-    """Make unreadable what was withdrawn, as far as `PostgresAdapter.scrub` does.
-
-    A word stays in the index over words for ever, even if no document has it any more. So that is
-    built anew, while others use it; and the planner's statistics, which hold words too.
+    """Make withdrawn words unreadable, as far as `PostgresAdapter.scrub` does. GIN keeps words
+    for ever, so the index is rebuilt, concurrently, and the planner's statistics, which hold
+    words too.
     """
     for name in await names(conn, schema):
         tables = await known(conn, schema, name)
@@ -253,7 +244,7 @@ async def scrub(conn: Connection, schema: str) -> None:
 
 @asynccontextmanager
 async def building(conn: Connection, schema: str) -> AsyncIterator[None]:
-    """Keep others from building indexes; see `indexes` for why this asks again and again."""
+    """Exclude others from building indexes; `indexes` says why this polls."""
     lock = f"({lock_space(schema)}, {BUILDING})"
     while True:
         cursor = await conn.execute(f"SELECT pg_try_advisory_lock{lock}")
@@ -268,7 +259,6 @@ async def building(conn: Connection, schema: str) -> AsyncIterator[None]:
 
 
 async def _drop_halves(conn: Connection, schema: str, label: str) -> None:
-    """Drop what an interrupted REINDEX has left behind."""
     cursor = await conn.execute(
         "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname ~ %s",
@@ -281,10 +271,9 @@ async def _drop_halves(conn: Connection, schema: str, label: str) -> None:
 
 
 async def blame(conn: Connection, tables: Tables, reason: str) -> bool:
-    """Note that an index lacks documents; False if it is another one by now, with the same fields.
-
-    In a transaction, until whose end nobody makes an index. One that is not there needs no note:
-    whoever makes it fills it.
+    """Note that an index lacks documents; False if it was replaced by one with the same fields.
+    In a transaction, until whose end no index is made. A missing index needs no note: whoever
+    makes it fills it.
     """
     schema, index = tables.schema, tables.index
     await conn.execute(f"SELECT pg_advisory_xact_lock_shared({lock_space(schema)}, 0)")
@@ -310,7 +299,6 @@ async def blame(conn: Connection, tables: Tables, reason: str) -> bool:
 
 
 async def _remove(conn: Connection, schema: str, chosen: Sequence[str]) -> None:
-    """Drop the tables, whatever their number of fields was."""
     await conn.execute(f"SET LOCAL lock_timeout = {_BRIEFLY}")
     for name in chosen:
         cursor = await conn.execute(
@@ -345,9 +333,8 @@ async def _count(conn: Connection, schema: str, parts: Sequence[str]) -> int:
 
 
 async def vector_type(conn: Connection) -> str:
-    """The type that vectors are kept in: pgvector's, if it is there or may be installed.
-
-    Not in a transaction: it may fail, and others may do the same at the same time.
+    """The type of vector columns: pgvector's, if it is or may be installed. Not in a
+    transaction: it may fail, or race with others.
     """
     found = await _halfvec(conn)
     if not found:
@@ -380,7 +367,6 @@ _LEXEME = 56
 
 
 def rows_of(texts: Sequence[str], stride: int) -> Iterator[tuple[int, str]]:
-    """The rows of a document: `start`, and a tsvector as text. At least one."""
     fields = [text.split() for text in texts]
     longest = max(map(len, fields))
     for start in range(0, longest or 1, stride):
@@ -405,7 +391,7 @@ def _tsvector(standing: dict[str, list[int]]) -> str:
 
 
 def lexeme(term: str) -> str:
-    """What a term is filed as: itself, or a hash of one that PostgreSQL could not take."""
+    """A term as it is indexed: itself, or a hash if PostgreSQL could not take it."""
     if len(term) <= _LEXEME and term.isascii() and "\0" not in term:
         return term
     data = term.encode("utf-8", "surrogatepass")
@@ -415,7 +401,6 @@ def lexeme(term: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """A lexeme as it stands in a tsvector or tsquery."""
     return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
 
 

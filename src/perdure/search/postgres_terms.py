@@ -1,13 +1,11 @@
-"""Searching by words: which terms stand where.
+"""Search by words.
 
-A search counts the documents of each term first, then reads terms from the rarest on, as many at a
-time as there is surely room for. Little has to be done for each document, on either side: on the
-server all words of a row but the wanted one are cut away, and the numbers come as bytes that numpy
+A search counts the documents of each term, then reads terms from the rarest on, as many at a time
+as there is room for. The server cuts all other words away, and numbers come as bytes that numpy
 reads.
 
-How many documents have a term is counted in the index. For frequent terms that would take longer
-than all the rest: their share is taken from the statistics that the server keeps for its planner,
-and so is the share of the documents that lie within some ranges. These are read once a minute.
+Counting frequent terms in the index would take longer than all the rest: their share, and that of
+ranges, is estimated from the planner's statistics, read once a minute.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ MANY = 10_000
 FREQUENT = 2_000
 #: … and for so many seconds.
 FRESH = 60.0
-#: A term is left out unread, if most of the index is searched and there seems to be so many times
-#: as much of it as there is room.
+#: When most of the index is searched, a term is left out unread if it seems to exceed the room by
+#: this factor.
 _SURELY = 3.0
 
 # The wanted term gets the weight A, which no other has; then the others are dropped. In binary,
@@ -51,7 +49,7 @@ _POSITION = 0x3FFF
 
 
 class RangeCondition:
-    """Ranges as a condition."""
+    """Ranges as an SQL condition."""
 
     def __init__(self, within: Sequence[Range] | None) -> None:
         self._bounded = within is not None
@@ -71,7 +69,7 @@ class RangeCondition:
 
 
 class _Statistics(msgspec.Struct, frozen=True):
-    """What is known about an index since some moment. A small one has none: it is counted."""
+    """Statistics of an index at some moment. A small one has none: it is counted."""
 
     moment: float
     documents: int = 0
@@ -81,7 +79,7 @@ class _Statistics(msgspec.Struct, frozen=True):
     bounds: tuple[int, ...] = ()
 
     def share(self, within: Sequence[Range] | None) -> float:
-        """The share of the documents that lie within the ranges, roughly; 0 if it is not known."""
+        """Roughly the share of documents within the ranges; 0 if unknown."""
         if within is None:
             return 1.0
         if not self.bounds:
@@ -128,7 +126,6 @@ class TextReader:
         return _Statistics(time.monotonic(), total, frequent, tuple(bounds or ()))
 
     async def _counts(self, conn: Connection, words: Sequence[str]) -> tuple[int, dict[str, int]]:
-        """Documents of the index, and of each term."""
         known = self._statistics
         unknown = [word for word in dict.fromkeys(words) if word not in known.frequent]
         total = known.documents or f"(SELECT count(*) FROM {self._tables.words} WHERE part = 0)"
@@ -146,8 +143,6 @@ class TextReader:
 
 
 class _Reading:
-    """What one search reads."""
-
     def __init__(self, tables: Tables, conn: Connection, search: TextSearch, share: float) -> None:
         self._tables = tables
         self._conn = conn
@@ -160,7 +155,6 @@ class _Reading:
         self._found: dict[str, tuple[np.ndarray, bool]] = {}
 
     async def read(self, counts: dict[str, int]) -> dict[str, tuple[np.ndarray, bool]]:
-        """The occurrences of each word, and whether these are all."""
         waiting = sorted(counts, key=counts.__getitem__)
         self._rarest = waiting[0] if waiting else ""
         while waiting:
@@ -173,7 +167,7 @@ class _Reading:
         return self._found
 
     def _choose(self, waiting: list[str], counts: dict[str, int]) -> list[str]:
-        """Words to read next, taken from those that wait: as many as there is surely room for."""
+        """Next words to read, as many as there is surely room for; takes them from `waiting`."""
         chosen: list[str] = []
         room = self._left
         while waiting and (not chosen or counts[waiting[0]] <= room):
@@ -188,7 +182,7 @@ class _Reading:
         return chosen
 
     def _is_too_much(self, count: int) -> bool:
-        """Whether a word need not be read to know that there is no room for it."""
+        """Whether a word surely exceeds the room, so that it need not be read."""
         if self._everywhere:
             return count > self._left
         return self._share > 1 / 2 and count * self._share > _SURELY * self._left
@@ -201,7 +195,6 @@ class _Reading:
         self._left -= len(rows)
 
     async def _read_all(self, words: Sequence[str]) -> list[np.ndarray]:
-        """All occurrences of some words; of a word that there is no room for, some."""
         cursor = await self._conn.execute(
             "SELECT s.* FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS t(term, query, n)"
             f" CROSS JOIN LATERAL ({self._text('t.term', 't.query')} LIMIT %s) AS d) AS s"
@@ -218,7 +211,7 @@ class _Reading:
         return [_rows(row, self._tables.stride) for row in await cursor.fetchall()]
 
     async def _read_start(self, word: str) -> np.ndarray:
-        """The first occurrences of a word that there are too many of, in order of place."""
+        """The first occurrences of a word that has too many, ordered by place."""
         # The word is no column here, so the planner knows how frequent it is: it walks along the
         # places then, instead of collecting all of them and sorting.
         text = self._text("%s::text", "%s")

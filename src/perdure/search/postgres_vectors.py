@@ -1,11 +1,11 @@
-"""Searching by meaning: the vectors of documents.
+"""Search by meaning: the vectors of documents.
 
-With pgvector they are kept as half-precision numbers, which hold signed bytes exactly, and the
-server compares. Below some ten thousand it compares with all; a model with more gets an HNSW index
-(`Searches.tend` builds it), which may miss a few. Where few documents lie within the ranges of a
-search, those are compared one by one nevertheless: an index would find others first.
+With pgvector they are half-precision numbers, which hold signed bytes exactly, compared on the
+server. Below some ten thousand it compares with all; a larger model gets an HNSW index
+(`SearchEngine.tend` builds it), which may miss a few. Where few documents lie within the ranges,
+those are compared one by one: an index would find others first.
 
-Without pgvector they are kept as bytes, and compared in this process: right, but not fast.
+Without pgvector they are bytes, compared in this process: right, but not fast.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ _INDEXED = (
 
 
 class _Model(msgspec.Struct, frozen=True):
-    """What an index knows of a model."""
-
-    #: What stands with its vectors.
     number: int
     length: int
-    #: It has an HNSW index.
     indexed: bool = False
     #: pgvector goes on in that index when what it found is excluded by a condition.
     persistent: bool = False
@@ -60,13 +56,9 @@ class VectorReader:
         self._tables = tables
         self._list = f"{tables.schema}.perdure_search__models"
 
-    # Writing ----------------------------------------------------------------------------------
-
     async def embed(self, conn: Connection, model: str, embeddings: Sequence[Embedding]) -> int:
-        """Keep vectors. In a transaction.
-
-        Whoever replaces or withdraws one of the documents waits, or is waited for: no vector
-        stays behind.
+        """Store vectors, in a transaction. Locks out concurrent replacement or withdrawal of the
+        documents: no vector stays behind.
         """
         last = {each.place: each.vector for each in embeddings}
         length = check_lengths(last.values())
@@ -94,7 +86,7 @@ class VectorReader:
         return kept
 
     async def _declare(self, conn: Connection, model: str, length: int) -> tuple[int, bool]:
-        """The length of the model's vectors: this, if there were none yet, and then True."""
+        """The length of the model's vectors, and whether it was set now."""
         cursor = await conn.execute(
             f"INSERT INTO {self._list} AS m (index, model, number, length) VALUES(%s, %s, %s, %s)"
             " ON CONFLICT (index, model) DO UPDATE SET length = m.length RETURNING length,"
@@ -105,17 +97,13 @@ class VectorReader:
         return (row[0], row[1]) if row else (length, False)
 
     async def _withdraw(self, conn: Connection, model: str) -> None:
-        """Of this model there are no vectors after all."""
         cursor = await conn.execute(
             f"DELETE FROM {self._list} WHERE index = %s AND model = %s RETURNING 1",
             (self._tables.index.name, model),
         )
         await cursor.fetchone()
 
-    # Reading ----------------------------------------------------------------------------------
-
     async def nearest(self, conn: Connection, search: VectorSearch) -> list[Near]:
-        """The documents nearest to a vector, best first."""
         scope = RangeCondition(search.within)
         model = await self._known(conn, search.model)
         if model is None or scope.empty or search.limit <= 0:
@@ -130,7 +118,6 @@ class VectorReader:
         return await self._compared(conn, model, search, scope)
 
     async def vectors(self, conn: Connection, model: str, places: Sequence[int]) -> VectorRows:
-        """See `Adapter.vectors`."""
         sent = f"{self._tables.pgvector}halfvec_send(vector)" if self._tables.pgvector else "vector"
         cursor = await conn.execute(
             f"SELECT place, {sent} FROM {self._tables.vectors}"
@@ -143,7 +130,6 @@ class VectorReader:
         return vector_rows(found, places)
 
     async def unembedded(self, conn: Connection, model: str, after: int, limit: int) -> list[int]:
-        """See `Adapter.unembedded`."""
         cursor = await conn.execute(
             f"SELECT w.place FROM {self._tables.words} AS w WHERE w.place > %s AND w.part = 0"
             f" AND NOT EXISTS (SELECT FROM {self._tables.vectors} AS v"
@@ -155,7 +141,6 @@ class VectorReader:
         return [place for (place,) in await cursor.fetchall()]
 
     async def count(self, conn: Connection) -> dict[str, int]:
-        """Vectors by model."""
         cursor = await conn.execute(
             f"SELECT m.model, v.vectors FROM (SELECT model, count(*) AS vectors"
             f" FROM {self._tables.vectors} GROUP BY model) AS v JOIN {self._list} AS m"
@@ -165,7 +150,7 @@ class VectorReader:
         return dict(await cursor.fetchall())
 
     async def _known(self, conn: Connection, model: str) -> _Model | None:
-        """The model, if there ever was a vector of it. Asked each time: others change it."""
+        """The model, if it ever had a vector. Read each time: others change it."""
         cursor = await conn.execute(
             f"SELECT m.number, m.length, {_INDEXED}, coalesce((SELECT"
             " string_to_array(extversion, '.')::int[] >= '{0,8}' FROM pg_extension"
@@ -179,7 +164,7 @@ class VectorReader:
     async def _compared(
         self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
-        """Compared with all of them. A vector of zeros, which points nowhere, scores 0."""
+        """Compare with all. A vector of zeros scores 0."""
         place = self._tables.pgvector
         distance = f"v.vector OPERATOR({place}<=>) %s::{self._tables.kind}"
         cursor = await conn.execute(
@@ -196,7 +181,7 @@ class VectorReader:
     async def _walked(
         self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
-        """Found by the index: it goes on behind what the ranges exclude, but not for ever."""
+        """Search the HNSW index, continuing past what the ranges exclude, up to a limit."""
         place, kind = self._tables.pgvector, f"{self._tables.kind}({model.length})"
         candidates = min(max(_CANDIDATES, 2 * search.limit), _MOST_CANDIDATES)
         distance = f"v.vector::{kind} OPERATOR({place}<=>) %s::{kind}"
@@ -248,8 +233,6 @@ class VectorReader:
         row = await cursor.fetchone()
         return row is not None and row[0] <= FEW
 
-    # Indexes ----------------------------------------------------------------------------------
-
     async def wanted(self, conn: Connection) -> dict[str, PostgresIndex]:
         """HNSW indexes that should be there and are not, by name."""
         if not self._tables.pgvector:
@@ -281,8 +264,6 @@ class VectorReader:
             f" {self._tables.pgvector}halfvec_cosine_ops) WHERE model = {number}"
         )
 
-    # The form of a vector -----------------------------------------------------------------------
-
     @property
     def _given(self) -> str:
         return "text" if self._tables.pgvector else "bytea"
@@ -291,7 +272,7 @@ class VectorReader:
         return _literal(vector) if self._tables.pgvector else vector
 
     def _received(self, data: bytes) -> bytes:
-        """From pgvector's binary form: the length, something unused, and the numbers."""
+        """From pgvector's binary form: the length, an unused field, and the numbers."""
         if not self._tables.pgvector:
             return data
         numbers = struct.unpack_from(f">{len(data) // 2 - 2}e", data, 4)
@@ -299,7 +280,7 @@ class VectorReader:
 
 
 def _number(model: str) -> int:
-    """The same everywhere and for ever, so that no two models are ever taken for one another."""
+    """Stable everywhere and for ever, so that no two models are confused."""
     return int.from_bytes(hashlib.blake2b(model.encode(), digest_size=8).digest()) >> 1
 
 

@@ -1,11 +1,11 @@
-"""Writing to search indexes, inside the writer's transactions.
+"""Writes to search indexes, inside the writer's transactions.
 
-FTS5 takes a third of a millisecond for a document that is committed by itself, and a few for
-sixty-four together. So a commit puts a document into a plain table, where searches look as well,
-and `file` moves them to FTS5 by the dozen, later. Only when nobody does so for long, commits do.
+FTS5 takes a third of a millisecond for a single document, and a few for sixty-four together. So a
+commit puts a document into a plain table, which searches read as well, and `file` moves them to
+FTS5 in batches, later. Commits do it only when nobody else does for long.
 
-A commit never fails because an index is damaged or gone: the rows are what matters. The index is
-marked instead, and whoever searches is told.
+A commit never fails because an index is damaged or gone. The index is marked instead, and
+searches raise an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NARROW = 64
 
 
 def weight(change: Document | Withdrawal) -> int:
-    """What a change costs the event loop, in bytes that are written."""
+    """The event loop's cost of a change, in bytes written."""
     if isinstance(change, Document):
         return 1_024 + sum(map(len, change.texts))
     # A range may hold any number of documents.
@@ -56,7 +56,6 @@ class SQLiteDocuments:
         self._shelves: dict[str, SQLiteIndexWriter] = {}
 
     def define(self, db: apsw.Connection, index: SearchIndex) -> None:
-        """Let this index be written to from now on."""
         self._shelves[index.name] = SQLiteIndexWriter(db, index)
 
     def shelf(self, db: apsw.Connection, index: str) -> SQLiteIndexWriter:
@@ -67,14 +66,14 @@ class SQLiteDocuments:
         return shelf
 
     def check(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
-        """Raises `InvalidInput` if one of them cannot be made."""
+        """Raises `InvalidInput` if a change cannot be made."""
         for change in changes:
             shelf = self.shelf(db, change.index)
             if isinstance(change, Document):
                 check_document(shelf.index, change)
 
     def change(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
-        """Carry out the changes of one commit, in their order."""
+        """Apply the changes of one commit, in order."""
         for change in changes:
             shelf = self._shelves[change.index]
             try:
@@ -91,14 +90,14 @@ class SQLiteDocuments:
 
 
 class SQLiteIndexWriter:
-    """One index. What its methods raise is SQLite's."""
+    """One index. Methods raise SQLite's errors."""
 
     def __init__(self, db: apsw.Connection, index: SearchIndex) -> None:
         self.index = index
         self.db = db
         self._since_look = 0
-        #: FTS5 has failed. It may do so again at the end of the transaction, which fails then: so
-        #: commits leave it alone, until somebody else has filed something.
+        #: FTS5 has failed, and may fail again at commit: commits leave it alone until a batch was
+        #: filed.
         self.is_harmed = False
         x = index.name
         numbers = range(len(index.fields))
@@ -143,8 +142,6 @@ class SQLiteIndexWriter:
         self._flush = f'INSERT INTO "{x}__words"("{x}__words") VALUES(\'flush\')'
         self._merge = f'INSERT INTO "{x}__words"("{x}__words", rank) VALUES(?, ?)'
 
-    # Documents --------------------------------------------------------------------------------
-
     def put(self, document: Document) -> None:
         db, place = self.db, document.place
         texts = "\n".join(document.texts)
@@ -163,7 +160,7 @@ class SQLiteIndexWriter:
         return documents > MOST_UNFILED or (size or 0) > MOST_BYTES
 
     def _replace(self, place: int, texts: str, note: bytes) -> bool:
-        """Whether the document that was there had not been filed, and so is replaced now."""
+        """Whether the former document was not filed yet, and so is replaced now."""
         db = self.db
         if db.execute(self._old, (place,)).get is not None:
             db.execute(self._discount, (place, place))
@@ -187,12 +184,9 @@ class SQLiteIndexWriter:
         with self._writing_words():
             db.execute(self._unfile_all, span)
 
-    # Words ------------------------------------------------------------------------------------
-
     def file(self, limit: int = TOGETHER) -> bool:
-        """Move some of the documents that wait to where finding is fast; whether there were any.
-
-        Those with the lowest places: FTS5 likes them in order.
+        """Move waiting documents to FTS5, lowest places first, which it prefers; whether there
+        were any.
         """
         rows = self.db.execute(self._waiting, (limit,)).fetchall()
         if not rows:
@@ -205,7 +199,7 @@ class SQLiteIndexWriter:
         return True
 
     def merge(self) -> bool:
-        """Do a step of making few large pieces of many small ones; whether more is left."""
+        """Merge some small segments; whether more is left."""
         with self._writing_words():
             before = self.db.total_changes()
             self.db.execute(self._merge, ("merge", _PAGES))
@@ -213,7 +207,7 @@ class SQLiteIndexWriter:
 
     @contextmanager
     def _writing_words(self) -> Iterator[None]:
-        """FTS5 puts off what it can until the commit, which would fail then: not here."""
+        """Makes FTS5 write now: deferred writes would fail at commit."""
         db = self.db
         db.execute("SAVEPOINT words")
         try:
@@ -225,10 +219,7 @@ class SQLiteIndexWriter:
             raise
         db.execute("RELEASE words")
 
-    # Vectors ----------------------------------------------------------------------------------
-
     def embed(self, model: str, embeddings: Sequence[Embedding]) -> int:
-        """Keep vectors, where there is a document; returns how many."""
         db = self.db
         id, length, held = db.execute(self._model, (model,)).get or (None, 0, 0)
         length = check_lengths([each.vector for each in embeddings], length if held else None)

@@ -1,7 +1,7 @@
 """Search indexes in a SQLite bank: FTS5, and vectors that are kept in this process.
 
-`sqlite_search_tables` makes the tables, `sqlite_documents` writes, `sqlite_terms` searches by words
-and `sqlite_vectors` by vectors. Searches run in threads, all in one read transaction each.
+`sqlite_search_tables` makes the tables, `sqlite_documents` writes, `sqlite_terms` searches by
+words and `sqlite_vectors` by vectors. Each search runs in a thread, in one read transaction.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ _HEAVY = 2**40
 
 
 class _Open:
-    """An index as this process knows it, until it is made anew."""
-
     def __init__(self, name: str, made: int, bank: Path | None) -> None:
         self.made = made
         self.finder = TermSearch(name)
@@ -61,8 +59,6 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         self._adapter = adapter
         self._filing = SQLiteDocuments()
         self._opened: dict[str, _Open] = {}
-
-    # Making and keeping -----------------------------------------------------------------------
 
     async def prepare(self, index: SearchIndex) -> bool:
         known = await self._adapter.reader.run(
@@ -91,7 +87,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         return msgspec.structs.replace(state, faults=await in_thread(self._inspected, index))
 
     def _inspected(self, index: str) -> tuple[str, ...]:
-        """What is wrong with the words: on a connection of its own, see `SQLiteAdapter.inspect`."""
+        """Faults of the words; on its own connection, see `SQLiteAdapter.inspect`."""
         with closing(connections.connect_to_read(self._adapter.path, self._adapter.file_key)) as db:
             return search_tables.inspected(db, index)
 
@@ -118,8 +114,6 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
             await in_thread(checkpoint.shrink, self._adapter.path, self._adapter.file_key)
         return False
 
-    # Words ------------------------------------------------------------------------------------
-
     async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
         return await self._search(
             search.index, lambda db, known: known.finder.search(db, search), options
@@ -143,8 +137,6 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         return await self._read(
             index, "places", lambda db: [place for (place,) in db.execute(text, (after, limit))]
         )
-
-    # Vectors ----------------------------------------------------------------------------------
 
     async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
         self._check_prepared(index)
@@ -185,8 +177,6 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
             lambda db: search_tables.unembedded(db, index, model, after, limit),
         )
 
-    # What the adapter calls --------------------------------------------------------------------
-
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:
         self._filing.check(self._adapter.writer.db, changes)
 
@@ -215,10 +205,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
             known.nearness.abandon()
         self._opened.clear()
 
-    # ------------------------------------------------------------------------------------------
-
     async def _read(self, index: str, label: str, work: Callable[[apsw.Connection], T]) -> T:
-        """Something short."""
         self._check_prepared(index)
 
         def blamed(db: apsw.Connection) -> T:
@@ -235,9 +222,8 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         *,
         quick: str = "",
     ) -> T:
-        """Something that may take longer, in one read transaction.
-
-        What may be `quick` this time is tried on the event loop; see `Reader.run`.
+        """Run longer work in one read transaction; if `quick`, try it on the event loop
+        (`Reader.run`).
         """
         self._check_prepared(index)
 
@@ -256,15 +242,13 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
             raise
 
     async def _mark(self, index: str, exc: Corrupted) -> None:
-        """Remember damage that a search or upkeep came upon, so that it is mended.
-
-        In a transaction of its own: FTS5 may fail once more at the end of the one that failed.
+        """Record damage so that it is repaired. In its own transaction: FTS5 may fail once more
+        at the end of the one that failed.
         """
         said = str(exc.__cause__ or exc.message)
         await self._adapter.writer.run(lambda applier: search_tables.mark(applier.db, index, said))
 
     def _look_up(self, db: apsw.Connection, index: str) -> _Open:
-        """The index as it is now. Raises `Corrupted` if it is gone or damaged."""
         made = search_tables.sound(db, index).made
         known = self._opened.get(index)
         if known is None or known.made != made:
@@ -276,5 +260,5 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
 
     @property
     def _beside(self) -> Path | None:
-        """The bank beside which files may be put: an encrypted one has none in clear."""
+        """The bank's path, for files beside it; None if it is encrypted."""
         return self._adapter.path if self._adapter.file_key is None else None

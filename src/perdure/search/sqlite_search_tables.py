@@ -10,8 +10,7 @@ For an index ``X`` there are::
     X__vectors     id, place, model, vector; an id is never used twice
     X__models      names of models, how long their vectors are and how many there are
 
-and a line in ``perdure_searches``, which is made with the first index. No collection has anything
-to do with them; snapshots leave them out.
+and a line in ``perdure_searches``, made with the first index. Snapshots leave them out.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ FAULTY = (
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """What the catalog says of an index."""
+    """The catalog's entry of an index."""
 
     fields: tuple[str, ...]
     #: Another number each time that it is made.
@@ -86,7 +85,6 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 def entry(db: apsw.Connection, name: str) -> IndexEntry | None:
-    """What the catalog says of an index; None if it is not there."""
     try:
         row = db.execute(f"SELECT fields, made, fault FROM {CATALOG} WHERE name = ?", (name,)).get
     except apsw.SQLError:
@@ -98,10 +96,7 @@ def entry(db: apsw.Connection, name: str) -> IndexEntry | None:
 
 
 def sound(db: apsw.Connection, name: str) -> IndexEntry:
-    """The same, of an index that is there and not known to be damaged.
-
-    Raises `Corrupted`.
-    """
+    """The entry of an index that is there and not damaged. Raises `Corrupted`."""
     found = entry(db, name)
     if found is None:
         raise damaged(name, "it is gone")
@@ -129,7 +124,7 @@ def make(db: apsw.Connection, index: SearchIndex) -> bool:
 
 
 def _make_catalog(db: apsw.Connection) -> None:
-    """Have the list of indexes. One that is not as it was made tells nothing: it is replaced."""
+    """Make the list of indexes; a damaged one is replaced."""
     db.execute(_CATALOG)
     try:
         db.execute(f"SELECT name, fields, made, fault FROM {CATALOG} LIMIT 1").fetchall()
@@ -139,7 +134,6 @@ def _make_catalog(db: apsw.Connection) -> None:
 
 
 def drop(db: apsw.Connection, name: str) -> None:
-    """Remove the index, whatever is left of it. In a transaction."""
     for table in _VIRTUAL:
         _drop_virtual(db, f"{name}__{table}")
     for table in (*(f"words_{shadow}" for shadow in _SHADOWS), *_PLAIN):
@@ -149,16 +143,13 @@ def drop(db: apsw.Connection, name: str) -> None:
 
 
 def drop_all(db: apsw.Connection) -> None:
-    """Remove every index. In a transaction."""
     for name in names(db):
         drop(db, name)
 
 
 def rewrite(db: apsw.Connection, name: str) -> None:
-    """Make one piece of all words: nothing of what was withdrawn is left in it.
-
-    An index that is damaged is removed, because what was withdrawn from it may still be there: it
-    has to be made again anyway.
+    """Merge all words into one segment, so that nothing withdrawn is left. A damaged index is
+    removed, since it may still hold withdrawn words.
     """
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -178,13 +169,13 @@ def rewrite(db: apsw.Connection, name: str) -> None:
 
 
 def mark(db: apsw.Connection, name: str, fault: str) -> None:
-    """Remember that the index cannot be trusted any more, if that is possible."""
+    """Record that the index cannot be trusted any more, if possible."""
     with suppress(apsw.SQLError, apsw.CorruptError):
         db.execute(f"UPDATE {CATALOG} SET fault = ? WHERE name = ? AND fault = ''", (fault, name))
 
 
 def state(db: apsw.Connection, name: str) -> SearchState:
-    """What the index holds. A short look: numbers that must agree, and whether it can be read."""
+    """What the index holds. A short check: numbers must agree, and it must be readable."""
     found = entry(db, name)
     if found is None:
         return SearchState(faults=("It is gone.",))
@@ -209,9 +200,8 @@ def state(db: apsw.Connection, name: str) -> SearchState:
 
 
 def inspected(db: apsw.Connection, name: str) -> tuple[str, ...]:
-    """What is wrong with the words of an index, in sentences. Reads all of them.
-
-    The connection must not have searched before: see `SQLiteAdapter.inspect`.
+    """Faults of an index's words, as sentences. Reads all of them. The connection must not have
+    searched before: see `SQLiteAdapter.inspect`.
     """
     try:
         found = [line for (line,) in db.execute(f"PRAGMA integrity_check('{name}{_WORDS}')")]
@@ -221,7 +211,7 @@ def inspected(db: apsw.Connection, name: str) -> tuple[str, ...]:
 
 
 def _vectors_agree(db: apsw.Connection, name: str, held: int) -> bool:
-    """Whether as many vectors are there as documents have one, and models say; of their lengths."""
+    """Whether the counts and lengths of vectors agree."""
     embedded = db.execute(f'SELECT count(vector) FROM "{name}__documents"').get
     fitting = (
         f'SELECT count(*), count(m.id) FROM "{name}__vectors" AS v LEFT JOIN "{name}__models" AS m'
@@ -231,7 +221,6 @@ def _vectors_agree(db: apsw.Connection, name: str, held: int) -> bool:
 
 
 def unembedded(db: apsw.Connection, name: str, model: str, after: int, limit: int) -> list[int]:
-    """Places of documents without a vector of this model, in order, behind one."""
     others = f'SELECT 1 FROM "{name}__models" WHERE name <> ? AND held > 0'
     condition = "vector IS NULL"
     params: tuple[int | str, ...] = (after,)
@@ -252,14 +241,12 @@ def numbers(values: Sequence[int]) -> Any:
 
 
 def parted(glued: str | None) -> np.ndarray:
-    """Numbers that ``group_concat`` put together, with spaces between them; of none, None."""
     import numpy as np
 
     return np.fromstring(glued or "", dtype=np.int64, sep=" ")
 
 
 def names(db: apsw.Connection) -> list[str]:
-    """All indexes of the bank, those that are not in the catalog any more, too."""
     tables = f"SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB '*{_WORDS}'"
     found = {str(name).removesuffix(_WORDS) for (name,) in db.execute(tables)}
     with suppress(apsw.SQLError):  # no catalog
@@ -268,7 +255,7 @@ def names(db: apsw.Connection) -> list[str]:
 
 
 def damaged(name: str, why: object) -> Corrupted:
-    """The error for an index that cannot be used. What it was made from is not touched by that."""
+    """The error for an index that cannot be used. Its sources are not affected."""
     return Corrupted(
         f"The search index {name!r} is damaged: {why}.",
         hint="Run `perdure index rebuild`: it is made again from what is stored.",
@@ -277,7 +264,7 @@ def damaged(name: str, why: object) -> Corrupted:
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """Turns what damaged tables make SQLite raise into an error that names the index."""
+    """Turns SQLite's errors from damaged tables into one that names the index."""
     try:
         yield
     except FAULTY as exc:

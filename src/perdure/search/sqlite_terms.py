@@ -1,12 +1,11 @@
-"""Searching an index by words: where terms stand.
+"""Search an index by words.
 
-FTS5 tells where a term stands, one row for each time. Rows are slow to carry over to Python, so a
-statement glues them together, and numpy takes them apart. To ask for another term takes a tenth of
-a millisecond, so one statement reads all that will be read anyway. What is not filed yet is looked
-through.
+FTS5 gives one row per occurrence. Rows are slow to carry over to Python, so a statement
+concatenates them and numpy splits them. Each further statement takes a tenth of a millisecond, so
+one reads all that will be read anyway. Documents not filed yet are scanned.
 
-How many documents have a term decides what is read and what is left out. To count a frequent one
-takes milliseconds, so such counts are remembered for a while.
+Counts decide which terms are read. Counting a frequent one takes milliseconds, so such counts are
+cached for a while.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _TERM = re.compile(r"[a-z0-9_=:./\-\u0080-\U0010ffff]+")
 
 
 class TermCounts:
-    """Numbers that take a while to find out, and need not be quite up to date."""
+    """Cached counts, which may be slightly out of date."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[int, int], float]] = {}
@@ -72,7 +71,7 @@ class TermCounts:
 
 
 class TermSearch:
-    """Searches one index, as it was made. Used by several threads."""
+    """Searches one index. Used by several threads."""
 
     def __init__(self, name: str) -> None:
         self._counts = TermCounts()
@@ -103,7 +102,6 @@ class TermSearch:
         )
 
     def search(self, db: apsw.Connection, search: TextSearch) -> TextFound:
-        """Answer; in a read transaction."""
         documents, _ = self._counted(db, (), self._all)
         terms = sorted(self._terms(db, search.terms), key=lambda term: term.documents)
         scope = _Scope(search.within, documents, self._inside(db, search.within, documents))
@@ -125,7 +123,7 @@ class TermSearch:
         return TextFound(documents, tuple(found[term] for term in search.terms))
 
     def _exceeds(self, db: apsw.Connection, term: _Term, scope: _Scope, left: int) -> bool:
-        """Whether a term is known to be there more often: then it need not be read at all."""
+        """Whether a term is known to exceed what is left, so that it need not be read."""
         if scope.least(term) > left:
             return True
         if not scope.is_narrow(term) or scope.likely(term) <= left:
@@ -136,8 +134,6 @@ class TermSearch:
         documents = sum(db.execute(text, (asked, *span)).get for span in scope.within or ())
         return bool(documents * term.times / term.documents > 1.5 * left)
 
-    # Counting ---------------------------------------------------------------------------------
-
     def _counted(self, db: apsw.Connection, what: tuple[str, ...], text: str) -> tuple[int, int]:
         known = self._counts.get(what)
         if known is not None:
@@ -145,7 +141,6 @@ class TermSearch:
         return self._counts.keep(what, db.execute(text, what).get or (0, 0))
 
     def _terms(self, db: apsw.Connection, texts: Sequence[str]) -> list[_Term]:
-        """Terms, and how often they are there."""
         known = {text: self._counts.get((text,)) for text in texts if _TERM.fullmatch(text)}
         if new := tuple(text for text, numbers in known.items() if numbers is None):
             for text, documents, times in db.execute(self._count, (apsw.carray(new),)):
@@ -168,10 +163,7 @@ class TermSearch:
             known = self._counts.keep(ranges, (sum(inside), 0))
         return min(known[0], documents)
 
-    # Reading ----------------------------------------------------------------------------------
-
     def _fresh(self, db: apsw.Connection, terms: Sequence[str]) -> dict[str, _Rows]:
-        """Where terms stand in documents that are not filed."""
         found: dict[str, _Rows] = {term: [] for term in terms}
         for place, texts in db.execute(self._waiting):
             for field, text in enumerate(texts.split("\n")):
@@ -185,7 +177,7 @@ class TermSearch:
     def _together(
         self, db: apsw.Connection, terms: Sequence[_Term], scope: _Scope, most: int
     ) -> dict[str, np.ndarray]:
-        """Where the rarest terms stand, within the ranges: those that are not too many, whole."""
+        """Occurrences of the rarest terms within the ranges, as far as they fit whole."""
         chosen = []
         for term in terms:
             most -= term.times
@@ -209,7 +201,7 @@ class TermSearch:
     def _occurrences(
         self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int
     ) -> np.ndarray:
-        """Where a term stands, within the ranges, in order: all of it, or the first `limit`."""
+        """Occurrences of a term within the ranges, in order: all, or the first `limit`."""
         if not term.is_possible:
             return _rows([])
         narrow = scope.is_narrow(term)
@@ -220,7 +212,6 @@ class TermSearch:
         return term.with_fresh(rows, scope)[:limit]
 
     def _read(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
-        """All of where a term stands, or all but what is easily left out."""
         spans = _spans(scope.within)
         condition = " OR ".join(["doc BETWEEN ? AND ?"] * len(spans))
         text = self._found.format(within=f" AND ({condition})" if spans else "")
@@ -229,7 +220,7 @@ class TermSearch:
         return _in_order(_taken_apart(*db.execute(text, params).get)[1])
 
     def _looked_up(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
-        """Where a term stands, range by range: FTS5 finds its way to each."""
+        """Occurrences of a term, range by range."""
         import numpy as np
 
         asked = f'"{term.text}"'
@@ -244,7 +235,7 @@ class TermSearch:
 
 
 class _Term:
-    """A term that is looked for, and how often it is there."""
+    """A term of the search, and its counts."""
 
     def __init__(self, text: str, documents: int, times: int, fresh: _Rows) -> None:
         self.text = text
@@ -254,11 +245,9 @@ class _Term:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a document can have it."""
         return _TERM.fullmatch(self.text) is not None
 
     def with_fresh(self, rows: np.ndarray, scope: _Scope) -> np.ndarray:
-        """Where it stands, in order, with where it stands in documents that are not filed."""
         import numpy as np
 
         if not self._fresh:
@@ -271,28 +260,27 @@ class _Term:
 
 
 class _Scope:
-    """Where it is looked for, and how much that is of all."""
+    """The ranges searched, and their share of all documents."""
 
     def __init__(self, within: Sequence[Range] | None, documents: int, inside: int | None) -> None:
         self.within = within
-        #: Not known if there are few: then nothing is to be gained.
         self._inside = inside
         self._documents = max(documents, 1)
 
     def least(self, term: _Term) -> int:
-        """How often a term is there at least."""
+        """The least number of occurrences of a term."""
         if self._inside is None:
             return 0
         outside = self._documents - self._inside
         return term.documents - outside if outside else term.times
 
     def likely(self, term: _Term) -> float:
-        """How often a term is there, if it is no more frequent there than elsewhere."""
+        """The expected number of occurrences, if they are spread evenly."""
         share = 1.0 if self._inside is None else self._inside / self._documents
         return term.times * share
 
     def is_narrow(self, term: _Term) -> bool:
-        """Whether looking a term up in each range takes less than reading all of it."""
+        """Whether reading each range is cheaper than reading the whole term."""
         if self.within is None or self._inside is None:
             return False
         inside = self.likely(term)
@@ -301,14 +289,13 @@ class _Scope:
 
 
 def register(db: apsw.Connection) -> None:
-    """Let a connection do what searching needs. Once for each."""
     db.register_fts5_function(_SPOTS, _spots)
 
 
 def _spots(found: apsw.FTS5ExtensionApi, *_: object) -> str:
     """Where the term stands in this document: for each time, the place, and field and offset."""
     place = found.rowid
-    columns = found.phrase_locations(0)  # the last field's is the first, see `search_tables`
+    columns = found.phrase_locations(0)  # the last field's is the first, see `_in_order`
     return " ".join(
         [
             f"{place} {field << OFFSET_BITS | offset}"
@@ -319,7 +306,6 @@ def _spots(found: apsw.FTS5ExtensionApi, *_: object) -> str:
 
 
 def _spans(within: Sequence[Range] | None) -> list[Range]:
-    """Few ranges in which the given ones lie."""
     if within is None:
         return []
     if len(within) <= _FEW:
@@ -328,12 +314,10 @@ def _spans(within: Sequence[Range] | None) -> list[Range]:
 
 
 def _taken_apart(places: str | None, spots: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of terms, and rows of place, field and offset, from what a statement glued."""
     return _unpacked(parted(places), parted(spots))
 
 
 def _unpacked(places: np.ndarray, spots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of terms, if there are any, and rows of place, field and offset."""
     import numpy as np
 
     field = spots >> OFFSET_BITS & _FIELD
@@ -341,9 +325,8 @@ def _unpacked(places: np.ndarray, spots: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _in_order(rows: np.ndarray) -> np.ndarray:
-    """Rows of one term, which are in order of their places: in order of fields within each.
-
-    FTS5 tells the last field first, see `search_tables`.
+    """Sort rows by field within each place: FTS5 gives the last field first, see
+    `sqlite_search_tables`.
     """
     import numpy as np
 

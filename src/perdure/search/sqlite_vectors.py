@@ -1,14 +1,14 @@
-"""Searching an index by vectors: those of a model are kept in this process, and followed.
+"""Search by vectors, which are kept in this process and followed.
 
-Before each search they are brought up to date. What others add has higher ids; that something was
-removed is seen from how many there are, and mostly it is among what was added lately. If what is in
-memory is not exactly what the transaction sees, because another thread saw more, each result is
-looked up. So nothing is ever found that was removed before the search began.
+Before each search they are brought up to date. New ones have higher ids; removals show in the
+count, and are mostly among the newest. If memory differs from what the transaction sees, because
+another thread saw more, each result is checked. So nothing is found that was removed before the
+search began.
 
-What is quick is done on the event loop, which must not wait: neither for another thread that has
-the vectors, nor for many of them to be read. Whoever may not wait is told by `Busy`.
+Quick work is done on the event loop, which must not wait for another thread or long reads: then
+`Busy` is raised.
 
-Very many vectors get a graph, which `tend` makes step by step; see `graphs`.
+Very many vectors get a graph, which `tend` makes step by step; see `vector_graphs`.
 """
 
 from __future__ import annotations
@@ -48,15 +48,13 @@ _SAMPLE = 64
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """What the table of models says of one."""
-
     id: int
     length: int
     held: int
 
 
 class SQLiteVectors:
-    """Searches the vectors of one index, as it was made. Used by several threads."""
+    """Searches the vectors of one index. Used by several threads."""
 
     def __init__(self, name: str, made: int, bank: Path | None) -> None:
         #: Where files may be kept: beside the bank, if it is not encrypted.
@@ -77,7 +75,7 @@ class SQLiteVectors:
     def search(
         self, db: apsw.Connection, search: VectorSearch, *, waits: bool = True
     ) -> list[Near]:
-        """Answer; in a read transaction. Raises `Busy` if that takes long and nobody `waits`."""
+        """In a read transaction. Raises `Busy` if it takes long and `waits` is false."""
         found = db.execute(self._one, (search.model,)).get
         if found is None or not found[2]:
             return []
@@ -91,8 +89,8 @@ class SQLiteVectors:
             return model.vectors.nearest(search.vector, search.limit, search.within, current)
 
     def may_be_quick(self, places: int | None = None) -> bool:
-        """Whether the vectors of so many places, or the nearest of all, are worth a try on the
-        event loop: as far as can be told without looking, and so without a promise.
+        """Whether so many places, or the nearest of all, are worth a try on the event loop; a
+        guess.
         """
         sizes = [model.vectors.size for model in tuple(self._models.values())]
         few = (max(sizes, default=0) if places is None else places) <= _FEW
@@ -101,7 +99,7 @@ class SQLiteVectors:
     def vectors(
         self, db: apsw.Connection, model: str, places: Sequence[int], *, waits: bool = True
     ) -> VectorRows:
-        """The vectors of some places. In a read transaction. Raises `Busy` like `search`."""
+        """In a read transaction. Raises `Busy` like `search`."""
         import numpy as np
 
         found = db.execute(self._one, (model,)).get
@@ -128,15 +126,14 @@ class SQLiteVectors:
             self._tending.release()
 
     def abandon(self) -> None:
-        """Leave to others what was begun."""
         for model in self._models.values():
             if model.making is not None:
                 model.making.end()
 
     @contextmanager
     def _at_hand(self, row: _Row, *, waits: bool) -> Iterator[None]:
-        """Have what is known to oneself. Unless one `waits`, `Busy` if another thread has it, or
-        if more than a few vectors would have to be read first.
+        """Lock the vectors. Unless `waits`, raises `Busy` if another thread has them or more
+        than a few would have to be read first.
         """
         if not self._lock.acquire(blocking=waits):
             raise Busy
@@ -148,7 +145,6 @@ class SQLiteVectors:
             self._lock.release()
 
     def _is_followed(self, row: _Row) -> bool:
-        """Whether a model's vectors are here, but for a few new ones."""
         model = self._models.get(row.id)
         return model is not None and 0 <= row.held - model.vectors.held <= _FEW_NEW
 
@@ -169,7 +165,7 @@ class SQLiteVectors:
         return more
 
     def _followed(self, db: apsw.Connection, row: _Row) -> tuple[_Model, bool]:
-        """A model's vectors, up to date, and whether they are exactly what the bank has."""
+        """A model's vectors, up to date, and whether they are exactly those of the bank."""
         model = self._models.get(row.id)
         if model is None or model.vectors.length != row.length:
             model = _Model(self._name, self._made, row, self._bank)
@@ -179,7 +175,7 @@ class SQLiteVectors:
 
 
 class _Making:
-    """A graph that is being made, over vectors as they were when that began."""
+    """A graph in the making, over the vectors as they were at its start."""
 
     def __init__(self, vectors: Vectors, claim: graphs.Claim | None) -> None:
         self.over = vectors.arrays()
@@ -187,7 +183,6 @@ class _Making:
         self.graph = graphs.Graph.beginning(vectors)
 
     def step(self) -> bool:
-        """Whether that was the last one."""
         if self.claim is not None:
             self.claim.renew()
         matrix: np.ndarray = self.over[2]
@@ -200,8 +195,6 @@ class _Making:
 
 
 class _Model:
-    """The vectors of one model."""
-
     def __init__(self, name: str, made: int, row: _Row, bank: Path | None) -> None:
         self.vectors = Vectors(row.length)
         self.making: _Making | None = None
@@ -226,9 +219,8 @@ class _Model:
         )
 
     def check(self, db: apsw.Connection) -> None:
-        """Let go of what came from a file, if that belongs to another copy of the bank.
-
-        Such as a later one, in whose place an earlier one was put: there, ids meant others.
+        """Drop what came from a file of another copy of the bank, where ids may mean other
+        vectors.
         """
         ids, _, matrix = self.vectors.arrays()
         for id, vector in zip(ids[:-_SAMPLE:-1].tolist(), matrix[::-1], strict=False):
@@ -240,9 +232,8 @@ class _Model:
         self.vectors, self._last = Vectors(self.vectors.length), 0
 
     def follow(self, db: apsw.Connection, held: int) -> bool:
-        """Learn what was added, let go of what is no more; whether that is known of everything.
-
-        It is not if another thread saw a later state: that one is kept.
+        """Load additions and drop removals; False if another thread saw a later state, which is
+        kept.
         """
         import numpy as np
 
@@ -263,16 +254,14 @@ class _Model:
         return self.vectors.held == held
 
     def _ids_from(self, db: apsw.Connection, first: int) -> np.ndarray:
-        """The ids of all that is there, from this one on."""
         return search_tables.parted(db.execute(self._kept, (first, self._id)).get)
 
     def current(self, db: apsw.Connection, ids: Sequence[int]) -> set[int]:
-        """Those of some vectors that are still there."""
         found = db.execute(self._there, (search_tables.numbers(ids),)) if ids else ()
         return {id for (id,) in found}
 
     def begin(self) -> _Making | None:
-        """Start to make a graph, if it is due and no other process is at it."""
+        """Start to make a graph, if it is due and no other process does so."""
         guide, size = self.vectors.guide, self.vectors.size
         if guide is not None and size - guide.rows <= max(_BEHIND, guide.rows // 10):
             return None
@@ -285,7 +274,6 @@ class _Model:
         return self.making
 
     def finish(self, making: _Making) -> bool:
-        """Whether the graph is used from now on: not if vectors were let go of meanwhile."""
         self.making = None
         if not self.vectors.begins_with(making.over[0]):
             return False
@@ -293,7 +281,7 @@ class _Model:
         return True
 
     def save(self, db: apsw.Connection, making: _Making) -> None:
-        """Keep the graph in a file. What was removed since must not come back in it."""
+        """Save the graph to a file, without what was removed since."""
         kept = set(self._ids_from(db, 0).tolist())
         if self._file is not None and kept.issuperset(making.over[0].tolist()):
             graphs.write(self._file, self._made, self._id, making.over, making.graph)

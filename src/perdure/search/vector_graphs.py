@@ -1,9 +1,8 @@
-"""A shortcut to the nearest among many vectors: a graph that usearch makes, kept in a file.
+"""A graph over many vectors for fast nearest-neighbour search (usearch), kept in a file.
 
-The file stands beside the bank and can be made again at any time. Ids, places, vectors and graph
-are in it, so that a process that opens it need not read them all from the bank. It is read into
-memory and compared with its checksum first: what somebody does to the file later harms nobody, and
-one that is damaged is not used. A bank that is encrypted has none: the graph is in memory only.
+The file is beside the bank and can be made again at any time. It holds ids, places, vectors and
+graph, so a process need not read them from the bank. It is read into memory and checked by its
+checksum; a damaged one is not used. An encrypted bank has no file.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ _PATIENCE = 120.0
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What the first line of a file says about the rest."""
-
     made: int
     model: int
     rows: int
@@ -47,7 +44,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Graph:
-    """The graph over the first `rows` of some vectors. See `perdure.search.vector_matrix.Guide`."""
+    """The graph over the first `rows` vectors. See `perdure.search.vector_matrix.Guide`."""
 
     def __init__(self, length: int, image: bytes | None = None) -> None:
         from usearch.index import Index
@@ -66,12 +63,11 @@ class Graph:
 
     @classmethod
     def beginning(cls, vectors: Vectors) -> Graph:
-        """A graph to be extended over these: a copy of the one that they have, if any."""
+        """A graph to be extended over these: a copy of their graph, if any."""
         known = vectors.guide
         return cls(vectors.length, known.image() if isinstance(known, cls) else None)
 
     def extend(self, matrix: np.ndarray) -> None:
-        """Take in the next few of the vectors."""
         import numpy as np
 
         end = min(len(matrix), self.rows + STEP)
@@ -87,19 +83,18 @@ class Graph:
         return rows
 
     def image(self) -> bytes:
-        """All of it, to be saved or copied."""
         return bytes(self._index.save() or b"")
 
 
 class Claim:
-    """Says that somebody is making a graph, so that no other process does the same."""
+    """Marks that a graph is being made, so that no other process does the same."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def made(cls, file: Path) -> Claim | None:
-        """A claim, unless somebody else has one and has renewed it lately."""
+        """A claim, unless another process has renewed its own lately."""
         path = file.with_name(f"{file.name}.claim")
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _PATIENCE:
@@ -120,9 +115,8 @@ class Claim:
 
 
 def write(path: Path, made: int, model: int, over: Arrays, graph: Graph) -> None:
-    """Save the graph and the vectors that it is over, whole or not at all.
-
-    A disk without room is no error: it is a shortcut, and there is another way.
+    """Save the graph and its vectors, whole or not at all. A full disk is no error: search works
+    without the file.
     """
     parts = [*(part.tobytes() for part in over), graph.image()]
     rows, length = over[2].shape
@@ -143,7 +137,7 @@ def write(path: Path, made: int, model: int, over: Arrays, graph: Graph) -> None
 
 
 def read(path: Path, made: int, model: int, length: int) -> tuple[Vectors, int] | None:
-    """Vectors with their graph, and the highest of their ids; None if there is no use for it."""
+    """Vectors with their graph, and the highest id; None if the file is of no use."""
     import numpy as np
 
     try:
@@ -173,5 +167,5 @@ def read(path: Path, made: int, model: int, length: int) -> tuple[Vectors, int] 
 
 
 def _begun(*numbers: int) -> int:
-    """The checksum of what the first line says, with which that of the rest begins."""
+    """The checksum of the first line, which that of the rest continues."""
     return zlib.crc32(repr(numbers).encode())

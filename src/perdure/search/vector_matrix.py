@@ -1,9 +1,9 @@
-"""Vectors in this process, compared one by one: exact, and fast enough for some hundred thousand.
+"""Vectors in this process, compared one by one: exact, and fast enough for some hundred
+thousand.
 
-For more there is a *guide*, which leads to some among which the nearest are.
-
-A vector is signed bytes; what counts is its direction. Who keeps them gives each an *id*, higher
-than all before, and its place, and says which are replaced or removed (`drop`).
+For more there is a *guide*, which finds candidates. A vector is signed bytes; only its direction
+counts. The caller gives each an *id*, higher than all before, and its place, and says which are
+replaced or removed (`drop`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ _MOST = 0.3
 _BLOCK = 64
 _ARRAYS = ("_ids", "_places", "_norms", "_matrix", "_is_held")
 
-#: Ids, places and vectors.
 Arrays: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
-#: Those of some ids that are there.
 Current = Callable[[Sequence[int]], Collection[int]]
 
 
 def check_lengths(vectors: Collection[bytes], length: int | None = None) -> int | None:
-    """The one length that vectors have, which must be `length` if that is known.
-
-    Raises `InvalidInput` if they differ.
+    """The one length of vectors. Raises `InvalidInput` if they differ from each other or
+    `length`.
     """
     for vector in vectors:
         if length is None:
@@ -76,23 +73,20 @@ class Guide(Protocol):
 
     rows: int
 
-    def nearest(self, query: np.ndarray, count: int) -> np.ndarray:
-        """Rows of vectors near to one, in no particular order."""
+    def nearest(self, query: np.ndarray, count: int) -> np.ndarray: ...
 
 
 class Vectors:
-    """The vectors of one model. Not for several threads at once."""
+    """The vectors of one model. Not thread-safe."""
 
     def __init__(self, length: int) -> None:
         import numpy as np
 
         self.length = length
-        #: Rows, and those of them that were not dropped.
         self.size = self.held = 0
         self.guide: Guide | None = None
         #: The ranges that were asked for last, and which of so many rows lie in them.
         self._asked: tuple[tuple[Range, ...], np.ndarray] = (), np.empty(0, dtype=bool)
-        #: Places in order, and the row of each.
         self._ordered = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self._ids = np.empty(0, dtype=np.int64)
         self._places = np.empty(0, dtype=np.int64)
@@ -102,7 +96,7 @@ class Vectors:
 
     @classmethod
     def of(cls, ids: np.ndarray, places: np.ndarray, matrix: np.ndarray) -> Vectors:
-        """Vectors that are in arrays already, which are not changed."""
+        """From existing arrays, which are not changed."""
         import numpy as np
 
         made = cls(matrix.shape[1])
@@ -113,17 +107,16 @@ class Vectors:
         return made
 
     def arrays(self) -> Arrays:
-        """Ids, places and vectors, by row. What is added later does not change them."""
+        """Ids, places and vectors, by row. Later additions do not change them."""
         return self._ids[: self.size], self._places[: self.size], self._matrix[: self.size]
 
     def begins_with(self, ids: np.ndarray) -> bool:
-        """Whether the first rows are still these."""
         import numpy as np
 
         return bool(np.array_equal(self._ids[: len(ids)], ids)) and self.size >= len(ids)
 
     def add(self, ids: Sequence[int], places: Sequence[int], vectors: Sequence[bytes]) -> None:
-        """Take more of them. All have the length of this."""
+        """All must have the length of this."""
         import numpy as np
 
         start, self.size = self.size, self.size + len(ids)
@@ -147,7 +140,7 @@ class Vectors:
             self.held = int(self._is_held[: self.size].sum())
 
     def compact(self) -> None:
-        """Have no rows for what was dropped. There is no guide then."""
+        """Remove dropped rows, and the guide."""
         kept = self._is_held[: self.size]
         for name in _ARRAYS:
             setattr(self, name, getattr(self, name)[: len(kept)][kept])
@@ -157,7 +150,7 @@ class Vectors:
         self._ordered = self._places[:0], self._ids[:0]
 
     def of_places(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the places have a vector here, by their numbers, and these vectors, by row."""
+        """Indexes of places that have a vector here, and these vectors, by row."""
         import numpy as np
 
         ordered, row = self._by_place()
@@ -175,7 +168,7 @@ class Vectors:
         within: Sequence[Range] | None = None,
         current: Current | None = None,
     ) -> list[Near]:
-        """The nearest, best first; of all that are held, or of those that are `current`."""
+        """The nearest, best first; of all, or of those that are `current`."""
         import numpy as np
 
         check_lengths([vector], self.length)
@@ -187,12 +180,10 @@ class Vectors:
         while True:
             rows, scores = self._compared(query, guide, wanted, inside, share)
             best = _highest(scores, wanted)
-            # Best first; among equal ones the first place.
             best = best[np.lexsort((self._places[rows[best]], -scores[best]))][:wanted]
             near = self._near(rows[best], scores[best], current)
             if len(near) >= limit or (guide is None and len(best) < wanted):
                 return near[:limit]
-            # Some are not there, or lie outside.
             guide = guide if len(best) == wanted else None
             wanted *= 4
 
@@ -203,10 +194,7 @@ class Vectors:
         return [Near(place, score) for id, place, score in found if id in there]
 
     def _inside(self, within: Sequence[Range] | None) -> np.ndarray:
-        """Which rows are held and lie in the ranges.
-
-        Who asks again mostly asks for the same ranges: they are remembered.
-        """
+        """Which rows are held and lie in the ranges; the last answer is cached."""
         import numpy as np
 
         is_held: np.ndarray = self._is_held[: self.size]
@@ -222,7 +210,6 @@ class Vectors:
         return inside & is_held if self.held < self.size else inside
 
     def _by_place(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places in order, and the row of each; of those with the same place, the newest last."""
         import numpy as np
 
         places, rows = self._ordered
@@ -246,10 +233,7 @@ class Vectors:
     def _compared(
         self, query: np.ndarray, guide: Guide | None, wanted: int, inside: np.ndarray, share: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows inside among which the nearest are, and the cosine of each with the query.
-
-        With a guide it may miss some of them, without one not.
-        """
+        """Rows among which the nearest are, with their cosines. May miss some with a guide."""
         import numpy as np
 
         if guide is not None:
@@ -267,7 +251,6 @@ class Vectors:
         return rows, self._cosines(query, rows)
 
     def _cosines(self, query: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """The cosine of each of the rows, or of all, with the query."""
         if rows is None:
             cosines, norms = _products(query, self._matrix[: self.size]), self._norms[: self.size]
         else:
@@ -278,7 +261,6 @@ class Vectors:
 
 
 def _products(query: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """The products of rows of bytes with the query."""
     import numpy as np
 
     if not len(matrix):
@@ -296,12 +278,11 @@ def _cdist() -> Any:
 
 
 def _spare(share: float) -> float:
-    """How many to ask a guide for, for each that is wanted: only a share of them is inside."""
+    """How many candidates to ask a guide for per wanted one: only a share is inside."""
     return 1.0 if share >= 1.0 else 1.6 / max(share, _BROAD)
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:
-    """How long vectors are; never 0."""
     import numpy as np
 
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.int32, casting="unsafe")
@@ -310,7 +291,7 @@ def _norms(rows: np.ndarray) -> np.ndarray:
 
 
 def _highest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Where the highest scores are: as many, and perhaps some more."""
+    """Where the highest scores are: `count`, and perhaps some more."""
     import numpy as np
 
     blocks = len(scores) // _BLOCK

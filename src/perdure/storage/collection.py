@@ -24,10 +24,10 @@ _UP, _DOWN = (SortOrder("key"),), (SortOrder("key", descending=True),)
 
 
 class Collection(CollectionReader[T]):
-    """The records of one type. Made by `Store.collection` and `Transaction.collection`.
+    """The records of one type, in a store or in a transaction.
 
-    Inside a transaction, reads see the transaction's own writes, writes take effect when it
-    commits, and the versions they return are 0.
+    In a transaction, reads see its own writes, writes take effect when it commits, and the versions
+    they return are 0.
     """
 
     _made = False
@@ -35,10 +35,7 @@ class Collection(CollectionReader[T]):
     _gather: record_references.Gather | None = None
 
     async def put(self, record: T, options: Options = DEFAULT) -> int:
-        """Store the record under its key; returns its new version.
-
-        Raises `Conflict` if `options.expected` is not the record's version.
-        """
+        """Returns the new version. Raises `Conflict` if `options.expected` is another."""
         if not self._made:
             await self.make()
         put = self.declared.encode(record, self._expiry(), options.expected)
@@ -49,10 +46,7 @@ class Collection(CollectionReader[T]):
         return version
 
     async def put_many(self, records: Iterable[T], options: Options = DEFAULT) -> list[int]:
-        """Store all records, or none of them; returns their new versions.
-
-        Of two records with the same key, the later one wins. `options.expected` applies to each.
-        """
+        """Store all or none; of equal keys the last wins. `options.expected` applies to each."""
         await self.make()
         expires = self._expiry()
         given = list(records)
@@ -74,7 +68,6 @@ class Collection(CollectionReader[T]):
         await self.delete_many((key,), options)
 
     async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
-        """Remove all these records, or none of them."""
         await self.make()
         checked = dict.fromkeys(record_keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
@@ -86,16 +79,15 @@ class Collection(CollectionReader[T]):
     async def change(
         self, key: str, change: Callable[[T | None], T], options: Options = DEFAULT
     ) -> T:
-        """Read, apply a function, write; repeated when somebody else writes in between.
+        """Read, apply a function, write; repeated when others write in between.
 
-        The function gets None if there is no record, may be called several times, and must return
-        a record with the same key.
+        The function gets None if there is no record, may be called several times, and must return a
+        record with the same key.
         """
 
         async def attempt(number: int) -> T:
             found = await self.fetch(key, STRONG if number else options)
             record = change(None if found is None else found.value)
-            # What a transaction has written itself has no version yet, and needs no check.
             expected = 0 if found is None else found.version or None
             await self.put(record, msgspec.structs.replace(options, expected=expected))
             return record
@@ -103,7 +95,6 @@ class Collection(CollectionReader[T]):
         return await retry_conflicts(attempt)
 
     def query(self) -> QueryBuilder[T]:
-        """A query over this collection, to be refined and executed."""
         return QueryBuilder(self)
 
     async def list(
@@ -138,7 +129,6 @@ class Collection(CollectionReader[T]):
         return [decode(row) for row in await self._executor.find(query, options)]
 
     async def make(self) -> None:
-        """Make the collection in the backend, if this was not done yet."""
         self.declared = await self._executor.ready(self._type) or self._type
         if self._executor.capabilities >= record_references.NEEDED:
             self._gather = record_references.gatherer(self._type.cls)
@@ -154,10 +144,7 @@ class Collection(CollectionReader[T]):
         gather: record_references.Gather,
         options: Options,
     ) -> builtins.list[int]:
-        """Write records together with the rows that say what they refer to.
-
-        Raises `Conflict` if that was deleted since it was stored, because nothing referred to it.
-        """
+        """Raises `Conflict` if content that a record refers to was deleted since it was stored."""
         writes = [*puts, *record_references.writes_of(puts, records, gather)]
         hashes = {hash_: None for record in records for hash_ in gather(record)}
         absent = [(record_references.CONDEMNED, hash_) for hash_ in hashes]

@@ -21,7 +21,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Executor(Protocol):
-    """What carries out the operations of a collection: the store, or a transaction in it."""
+    """Carries out the operations of a collection: the store, or a transaction in it."""
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
@@ -42,7 +42,7 @@ class Executor(Protocol):
 
 
 class Stored(msgspec.Struct, Generic[T], frozen=True):
-    """A record together with what the store knows about it."""
+    """A record with its version and times."""
 
     key: str
     value: T
@@ -53,16 +53,14 @@ class Stored(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def created(self) -> datetime:
-        """When the record was first written."""
         return clock.to_datetime(self.created_us)
 
     @property
     def updated(self) -> datetime:
-        """When it was last written."""
         return clock.to_datetime(self.updated_us)
 
     def related(self, cls: type[R]) -> list[R]:
-        """The records of another type that `QueryBuilder.include` loaded for this one."""
+        """The records that `QueryBuilder.include` loaded for this one."""
         return self._related.get(cls, [])
 
 
@@ -72,25 +70,21 @@ class CollectionReader(Generic[T]):
     def __init__(self, executor: Executor, cls: type[T]) -> None:
         self._executor = executor
         self._type = type_of(cls)
-        #: The type as this store writes and reads it, once the collection was used.
         self.declared = self._type
         self.name = self._type.name
         self._there = False
 
     async def get(self, key: str, options: Options = DEFAULT) -> T | None:
-        """The record of this key, or None."""
         found = await self.fetch(key, options)
         return None if found is None else found.value
 
     async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
-        """The record of this key with its version and times, or None."""
         if not self._there and not await self.is_there():
             return None
         (row,) = await self._executor.read(self.name, (record_keys.check(key),), options)
         return None if row is None else self.stored(row)
 
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
-        """The records of these keys, in this order."""
         checked = [record_keys.check(key) for key in wanted]
         if not self._there and not await self.is_there():
             return [None] * len(checked)
@@ -98,9 +92,7 @@ class CollectionReader(Generic[T]):
         return [None if row is None else self.declared.decode(row) for row in rows]
 
     async def is_there(self) -> bool:
-        """Whether the collection was made: one that was not holds nothing, and reading it does
-        not make it.
-        """
+        """Whether the collection exists. Reading a missing one does not create it."""
         found = await self._executor.ready(self._type, make=False)
         if found is not None:
             self.declared, self._there = found, True
@@ -108,9 +100,7 @@ class CollectionReader(Generic[T]):
 
     @property
     def executor(self) -> Executor:
-        """What carries out this collection's operations."""
         return self._executor
 
     def stored(self, row: Row) -> Stored[T]:
-        """A row as a record."""
         return Stored(row.key, self.declared.decode(row), row.version, row.created, row.updated)

@@ -18,7 +18,7 @@ from perdure.importers.transcript_source import Broken, decode
 
 _agent_file = re.compile(r"agent-(.+)").fullmatch
 #: Runs that the program makes for itself: compactions, whose summary the session's own file holds,
-# and suggestions, which are never said.
+#: and suggestions, which are never said.
 _errand = re.compile(r"a(?:compact|prompt_suggestion)-").match
 #: More than any file about a sub-agent has.
 _META_BYTES = 64 * 1024
