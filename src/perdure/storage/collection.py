@@ -84,7 +84,6 @@ class Collection(Generic[T]):
         self.declared = self._type
         self.name = self._type.name
         self._there = self._made = False
-        #: Finds what its records refer to, if they can and the backend keeps track of it.
         self._gather = record_references.gatherer(cls)
         if self._gather is not None and not executor.capabilities >= record_references.NEEDED:
             self._gather = None

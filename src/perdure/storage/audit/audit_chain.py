@@ -36,7 +36,6 @@ class Gap(msgspec.Struct, frozen=True):
     #: The entry that found it; empty if it is the record as it is now.
     entry: str
     at: datetime
-    #: What the entry before had left.
     version_left: int
     hash_left: str
     version_found: int

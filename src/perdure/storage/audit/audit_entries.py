@@ -35,13 +35,10 @@ class Action(StrEnum):
     DELETE = "delete"
     #: Records were kept in other bytes: another key, another schema, another serializer.
     REWRITE = "rewrite"
-    #: A record was handed out, or was found to be absent.
     READ = "read"
     #: Records were looked for; each one found has an entry of its own.
     FIND = "find"
-    #: Figures were computed over records.
     SUMMARIZE = "summarize"
-    #: Old entries of the trail were removed.
     PRUNE = "prune"
 
 
@@ -75,7 +72,6 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires: datetime | None = None
     #: What was asked for: fields and operators of a query, without the values.
     query: str = ""
-    #: What `acting_as` gave as the reason.
     reason: str = ""
 
 
@@ -121,10 +117,7 @@ def as_put(entry: AuditEntry) -> Put:
 
 
 def is_same(row: Row, recode: Recode) -> bool:
-    """Whether a rewritten row of the trail is still the same entry.
-
-    Its bytes may differ: another serializer, or a newer schema up to this code's own.
-    """
+    """Whether a rewritten row is still the same entry; its serializer and schema may differ."""
     declared = type_of(AuditEntry)
     schema = row.schema if recode.schema is None else recode.schema
     after = msgspec.structs.replace(

@@ -150,10 +150,7 @@ class Audit(Resident):
     async def _before(
         self, batch: Batch, proceed: Handler, time_left: TimeLeft, *, again: bool
     ) -> Before:
-        """The rows that the audited writes of a batch overwrite.
-
-        Not read where the caller expects none, unless that proved wrong (`again`).
-        """
+        """The rows a batch overwrites; not read where none is expected, unless `again`."""
         before: Before = {}
         wanted: dict[str, list[str]] = {}
         for write in batch.writes:
@@ -369,7 +366,6 @@ def _refusal() -> InvalidInput:
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
 
-#: Rows as they are before a write, by collection and key; None where there is none.
 Before: TypeAlias = dict[tuple[str, str], Row | None]
 
 
@@ -430,7 +426,6 @@ class RemovalPage(msgspec.Struct, frozen=True):
 
 
 def _removal_pages(rows: Sequence[Row]) -> list[RemovalPage]:
-    """All rows in pages, the first page last: pages are popped."""
     found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
     return found[::-1]
 

@@ -112,10 +112,7 @@ class AuditTrail:
         return Verdict(collection, key, found.entries, found.begins_at, tuple(found.gaps))
 
     async def prune(self, before: datetime) -> int:
-        """Remove entries before this moment; returns how many. `InvalidInput` for a future one.
-
-        An entry that says so is committed first, durably.
-        """
+        """Returns how many; first records the pruning. `InvalidInput` for a future time."""
         bound = clock.from_datetime(before)
         if bound > self._store.now():
             raise InvalidInput(

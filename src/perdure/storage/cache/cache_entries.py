@@ -12,7 +12,6 @@ import msgspec
 from perdure.storage.rows import Row
 
 K = TypeVar("K")
-#: A collection and a key.
 Place: TypeAlias = tuple[str, str]
 _Places: TypeAlias = tuple[str, Sequence[str]]
 _UnderWay: TypeAlias = dict[Place, list["CacheRead"]]
@@ -36,7 +35,6 @@ class CacheEntry(msgspec.Struct, frozen=True, gc=False):
     """A cached row. Times are of a monotonic clock, in seconds."""
 
     row: Row
-    #: When it was asked for.
     kept: float
     #: It is not older than this: nobody had changed it by then. `NEVER` if that is not known.
     fresh: float
@@ -120,10 +118,7 @@ class Entries:
         )
 
     def confirm(self, asked: float, generation: int, answered: float) -> bool:
-        """Compare the store's generation, requested and answered at these moments.
-
-        True if nobody else has written since: everything cached is fresh then. Else it is dropped.
-        """
+        """Compare the store's generation: True if nobody else has written, else all is dropped."""
         if generation == self._generation:
             self._validated = max(self._validated, asked)
             return True
@@ -151,7 +146,6 @@ class Entries:
 
     @contextmanager
     def writing(self, places: Sequence[Place], collections: Sequence[str] = ()) -> Iterator[None]:
-        """While rows are being written, or deleted somewhere in these collections."""
         self._writing.update(places)
         self._removing.update(collections)
         try:

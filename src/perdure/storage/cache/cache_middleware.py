@@ -49,11 +49,7 @@ class CachedStore(Protocol):
 
 
 class RowCache(Resident):
-    """The cache of one store; used from one event loop.
-
-    Whatever writes to the store beside the chain has to `clear` it, unless that is another process,
-    or only deletes what has expired.
-    """
+    """Used from one event loop. Whatever writes beside the chain in this process must `clear`."""
 
     stage: ClassVar[Stage] = Stage.CACHE
 
@@ -190,7 +186,6 @@ class RowCache(Resident):
         return msgspec.structs.replace(look, found=young)
 
     async def _refresh(self, call: Get, proceed: Handler) -> list[Row | None]:
-        """Rows from the store, which replace cached ones."""
         self.stats.misses += len(call.keys)
         keys = list(dict.fromkeys(call.keys))
         with self._entries.reading(call.collection, keys) as reading:

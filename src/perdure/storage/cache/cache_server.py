@@ -76,7 +76,6 @@ class CacheServer:
         await self._subscription.read_response()
 
     async def next_message(self) -> bytes:
-        """The next message; waits as long as the server is there."""
         asked = False
         while True:
             answer = await self._subscription.read_response(timeout=QUIET)

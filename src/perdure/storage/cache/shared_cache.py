@@ -41,8 +41,7 @@ RETRY = 1.0
 LEASE = 5.0
 #: How often a write is told while our own event loop is too busy to see the answer.
 TELLINGS = 5
-#: Seconds between two warnings that it is away.
-WARN_EVERY = 60.0
+WARN_EVERY = 60.0  # seconds
 
 _log = logging.getLogger(__name__)
 
@@ -119,10 +118,7 @@ class SharedCache:
         self.is_ready = False
 
     async def open(self, bank: str) -> None:
-        """Look for the server, which need not be there.
-
-        Raises `UnknownBackend` if its package is not installed, `InvalidURL` for a bad address.
-        """
+        """The server may be away. Raises `UnknownBackend` without its package, `InvalidURL`."""
         try:
             import valkey.asyncio  # noqa: F401  # it takes a tenth of a second
         except ImportError as exc:
@@ -144,7 +140,6 @@ class SharedCache:
             self._keeper = None
 
     async def look(self, collection: str, keys: Sequence[str]) -> SharedLookup:
-        """Rows of these keys; missing ones are leased to us, if to nobody else."""
         if not self.is_ready:
             return SharedLookup()
         token = cache_server.LEASE + f"{self._name}{next(self._tokens)}".encode()
@@ -170,10 +165,7 @@ class SharedCache:
             await self._call(cache_server.PUT, eras, slots, look.token, life, *pairs)
 
     async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
-        """Drop these rows, here and in other processes.
-
-        When this returns they are gone from the server, or it is not asked until they are.
-        """
+        """Drop these rows everywhere; the server is not asked before they are gone from it."""
         told = False
         try:
             told = await self._tell(places, collections)
@@ -282,7 +274,6 @@ class SharedCache:
         return False
 
     def _lose(self, reason: str) -> None:
-        """Ask nothing more until `_keep` has found it again."""
         self.is_ready = False
         if self._server is not None:
             self._server = None
@@ -298,7 +289,6 @@ class SharedCache:
             self._warned = time.monotonic()
 
     async def _keep(self) -> None:
-        """Stay with the server: join, listen, and join again."""
         while True:
             server = CacheServer(self._url)
             listening = self._listening = asyncio.create_task(self._join(server))

@@ -22,7 +22,6 @@ from perdure.storage.codecs.value_codec import PROTOBUF, Foreign, Unbound, Value
 
 __all__ = ["BY_NAME", "PROTOBUF", "ValueCodec", "codec_of", "name_of", "register"]
 
-#: The serializers that a record type may name.
 BY_NAME: dict[str, ValueCodec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
 _BY_TYPE: dict[str, ValueCodec] = {codec.content_type: codec for codec in BY_NAME.values()}
 

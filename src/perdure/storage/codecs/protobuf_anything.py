@@ -48,7 +48,7 @@ Packed = dict[str, Any]
 
 
 def pack(value: Any) -> Packed:
-    """The fields of an ``Anything`` with this value. Raises TypeError if it is not plain."""
+    """Raises TypeError if the value is not plain."""
     packer = _PACKERS.get(type(value))
     if packer is None:
         packer = next((each for kind, each in _PACKERS.items() if isinstance(value, kind)), None)
@@ -79,7 +79,7 @@ def timestamp(moment: datetime) -> Packed | None:
 
 
 def moment(message: Any) -> datetime:
-    """The time of a Timestamp. Raises OverflowError if out of range."""
+    """Raises OverflowError if out of range."""
     return _EPOCH + timedelta(seconds=message.f1, microseconds=message.f2 // 1_000)
 
 

@@ -46,10 +46,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Protobuf:
-    """Writes and reads the records of a collection. Made when it is opened.
-
-    `wires` are the type's current fields: those are written, each under its number.
-    """
+    """Writes and reads the records of a collection; `wires` are the type's current fields."""
 
     content_type = PROTOBUF
 
@@ -318,7 +315,6 @@ _ANYTHING = (
 
 
 def classes(numbers: Numbers) -> type[Message]:
-    """The class of a collection's records, with the messages inside it."""
     file = descriptor_pb2.FileDescriptorProto(name="records", package=_PACKAGE, syntax="proto2")
     names = {message: f"M{place}" for place, message in enumerate(numbers)}
     names[ITSELF] = names[""]
@@ -344,7 +340,6 @@ def _add_ours(file: descriptor_pb2.FileDescriptorProto) -> None:
     entry = anything.nested_type.add(name="Entry")
     _add(entry, 1, ANYTHING, _ONE)
     _add(entry, 2, ANYTHING, _ONE)
-    # As google/protobuf/timestamp.proto has it.
     timestamp = file.message_type.add(name="Timestamp")
     _add(timestamp, 1, "int64", _ONE)
     _add(timestamp, 2, "int32", _ONE)

@@ -57,7 +57,6 @@ def in_words(exc: BaseException) -> str:
     return f"{place.replace('[...]', '[…]')}: {words}" if place else words
 
 
-#: The content type of messages.
 PROTOBUF = "application/protobuf"
 
 

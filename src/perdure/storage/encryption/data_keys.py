@@ -29,7 +29,7 @@ FRESH = 60.0
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """One data key, wrapped."""
+    """One data key, wrapped with the master key of the fingerprint `master`."""
 
     number: int
     wrapped: bytes
@@ -98,7 +98,6 @@ class Ring:
         #: What a commit of values that were encrypted with the current key has to check. The same
         #: tuple each time: the backend can see that it is the same.
         self.checks = (self.check,)
-        #: By generation, as far as they were needed.
         self.keys: dict[int, bytes] = {}
         self.ciphers: dict[int, AESGCM] = {}
         #: The generation to write with; 0 if there is none, or it was not unwrapped yet.
@@ -187,7 +186,6 @@ class DataKeys:
         self._host = host
         self._rows = host.collection(KeyRing)
         self._rings: dict[str, Ring] = {}
-        #: The fingerprint of a master key that is known to be one of this store.
         self._accepted = ""
 
     async def current(self, scope: str) -> tuple[int, bytes]:
@@ -220,7 +218,6 @@ class DataKeys:
         return ring if ring is not None and ring.current else None
 
     def fresh(self, scope: str) -> Ring | None:
-        """The ring to read with, if read lately."""
         ring = self._rings.get(scope)
         return ring if ring is not None and time.monotonic() - ring.loaded < FRESH else None
 

@@ -82,7 +82,6 @@ class Encryption(Resident):
         self._host: Store | None = None
         self._keys: DataKeys | None = None
         self._holders: list[Holder] = []
-        #: Collections of which encrypted rows were read.
         self._has_read: set[str] = set()
         self._is_capable = False
 
@@ -133,10 +132,9 @@ class Encryption(Resident):
         return await self._rotation().data_keys(scope, progress)
 
     async def rotate_master(self, progress: Progress | None = None) -> Rewrapped:
-        """Wrap all data keys with the current master key. No row is touched.
+        """Wrap all data keys with the current master key. No row is touched. May be repeated.
 
-        Former master keys must be given, and can be thrown away afterwards. May be repeated. Raises
-        `KeyRefused` if one is missing, after wrapping what can be.
+        Former master keys must be given: raises `KeyRefused` at the end if one is missing.
         """
         return await self._rotation().master(progress)
 
@@ -296,7 +294,6 @@ class Encryption(Resident):
             rows = await proceed(time_left.from_primary(call))
 
     async def _opened(self, scope: str, generation: int) -> Ring | None:
-        """The ring with this key unwrapped, if it still exists."""
         ring = self.keys.fresh(scope)
         if ring is None or not await ring.unlock(generation, self._masters):
             ring = await self.keys.reload(scope)
@@ -326,7 +323,6 @@ def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check
 
 
 def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
-    """A value encrypted for its record: collection, key, schema and content type."""
     nonce = os.urandom(NONCE_BYTES)
     place = _encode((*record, ring.scope, ring.current))
     return nonce + ring.cipher.encrypt(nonce, value, place)

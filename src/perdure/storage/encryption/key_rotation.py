@@ -1,16 +1,13 @@
 """Key rotation without interrupting readers and writers.
 
-Data keys:
-
-1. Each scope gets a new current key. No row can be added that needs an older one, because every
-commit checks its scope's row of keys.
+1. Each scope gets a new current data key. No row can be added that needs an older one, because
+   every commit checks its scope's row of keys.
 2. Page by page, rows are encrypted anew: see `storage.row_rewrites`. Objects outside of the store
-are renewed by their holders.
+   are renewed by their holders.
 3. The whole store is scanned, and older keys that nothing needs are destroyed.
 
-Each step can be interrupted and repeated; two at once do no harm.
-
-The master key: each scope's keys are wrapped again, one write for each scope.
+Each step can be interrupted and repeated; two at once do no harm. For a new master key each scope's
+keys are wrapped again, one write for each scope.
 """
 
 from __future__ import annotations
@@ -45,10 +42,7 @@ class Holder(Protocol):
     """Holds objects outside of the store that are encrypted with data keys."""
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        """Re-encrypt objects of a scope that need an older generation; returns how many.
-
-        Raises `NotRenewed` at the end, if some could not be: they are unchanged.
-        """
+        """Returns how many were re-encrypted. Raises `NotRenewed` at the end if some were not."""
 
     async def needed(self, scope: str) -> set[int]:
         """The generations that objects of a scope need."""
@@ -82,7 +76,6 @@ class Rotated(msgspec.Struct, frozen=True):
 class Rewrapped(msgspec.Struct, frozen=True):
     """The result of a rotation of the master key."""
 
-    #: The fingerprint of the master key that everything is wrapped with now.
     master: str
     scopes: int
     rewrapped: int
@@ -153,10 +146,7 @@ class Rotation:
         return rings, resumed
 
     async def _unlock(self, scope: str) -> None:
-        """Raises `KeyRefused` if the master keys are not those of a scope.
-
-        A new key that they have wrapped would keep everyone else from writing.
-        """
+        """Raises `KeyRefused` for foreign master keys: their key would lock others out."""
         ring = await self._keys.reload(scope)
         for each in ring.record.generations if ring is not None else ():
             await self._keys.key(scope, each.number)
@@ -188,8 +178,6 @@ class Rotation:
     def _wanted(
         self, collection: str, only: str | None, rings: dict[str, KeyRing]
     ) -> Callable[[Row], bool]:
-        """Whether a row is not encrypted as it would be if written now."""
-
         def wanted(row: Row) -> bool:
             target = self._encryption.scope_of(collection, row.key)
             mark = mark_of(row.content_type)
@@ -210,7 +198,6 @@ class Rotation:
     async def _renew_objects(
         self, rings: dict[str, KeyRing], progress: Progress | None
     ) -> tuple[int, list[Failure]]:
-        """Let all holders renew their objects; returns how many, and which failed."""
         renewed, failures = 0, list[Failure]()
         for name, ring in rings.items():
             for holder in self._holders:

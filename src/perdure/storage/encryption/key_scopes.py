@@ -16,7 +16,6 @@ import msgspec
 from perdure.core.errors import InvalidInput
 from perdure.storage import record_keys
 
-#: Where data keys are kept.
 KEYS = "perdure_keys"
 #: Never encrypted: data keys are wrapped, and schemas are kept beside the chain.
 CLEAR = frozenset({KEYS, "perdure_schemas"})

@@ -31,7 +31,7 @@ _PAGE = 200
 
 
 class GenerationStanding(msgspec.Struct, frozen=True):
-    """One data key of a scope."""
+    """One data key of a scope. `master` is a fingerprint, `created` microseconds since 1970."""
 
     number: int
     master: str
@@ -43,11 +43,10 @@ class GenerationStanding(msgspec.Struct, frozen=True):
 
 
 class ScopeStanding(msgspec.Struct, frozen=True):
-    """A scope and its data keys, oldest first."""
+    """A scope and its data keys, oldest first; `shredded_at` is microseconds since 1970."""
 
     scope: str
     generations: tuple[GenerationStanding, ...]
-    #: Its rows are being encrypted anew.
     rotating: bool
     #: Generations up to this number were shredded; 0 if none were.
     shredded: int
@@ -56,7 +55,6 @@ class ScopeStanding(msgspec.Struct, frozen=True):
     forgotten: int | None = None
 
 
-#: Rows by scope and generation.
 Needs = Counter[tuple[str, int]]
 
 
@@ -75,7 +73,6 @@ async def needed(adapter: Adapter, progress: Progress | None = None) -> Needs:
             continue
         kinds = [(mark_of(each.content_type), each.rows) for each in await adapter.census(name)]
         if not any(mark is not None and mark.agent for mark, _ in kinds):
-            # The content type alone tells the scope.
             for mark, rows in kinds:
                 if mark is not None:
                     found[f"collection:{name}", mark.generation] += rows
@@ -167,9 +164,7 @@ async def shred(host: Store, keys: DataKeys, scope: str, confirm: str) -> bool:
 
 
 async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
-    """Raises `InvalidInput` if the agent still has sessions: they could be neither read nor left
-    out, and nothing that lists sessions would work.
-    """
+    """Raises `InvalidInput` if the agent has sessions: listing them would fail for ever."""
     kind, _, name = scope.partition(":")
     if kind != "agent":
         return

@@ -45,15 +45,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     #: What was measured; latencies above 30 seconds are told as 30 seconds.
     value: float
     limit: float
-    #: Seconds that were looked at.
-    window: float
+    #: Seconds.
+    window: float  # seconds
     operation: str
     collection: str
     #: When it was noticed, in microseconds.
     at: int
     #: ``host/pid`` of who noticed.
     process: str
-    #: Whether it is over.
     over: bool
 
 
@@ -128,7 +127,6 @@ class _Watch:
         self._past = deque([(now, self._total(counted))])
 
     def look(self, now: int, counted: OperationCounts) -> Alert | None:
-        """The alert to report: that it begins, or that it is over."""
         current = self._total(counted)
         self._remember(now, current)
         while len(self._past) > 1 and self._past[1][0] <= now - self._span:

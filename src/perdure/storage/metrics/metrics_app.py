@@ -121,7 +121,6 @@ def _is_here(scope: Scope) -> bool:
 
 
 def _wants_openmetrics(scope: Scope) -> bool:
-    """Whether `Accept` prefers OpenMetrics, by its weights."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for name, value in scope.get("headers", ()):
         if name.lower() != b"accept":

@@ -143,7 +143,6 @@ class Measure(msgspec.Struct):
 
     count: int = 0
     seconds: float = 0.0
-    #: Rows that were read, written, deleted or rewritten.
     rows: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -151,7 +150,6 @@ class Measure(msgspec.Struct):
     cancelled: int = 0
     #: Calls per latency bucket; one more than `BUCKETS`.
     buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    #: Errors by the name of their type.
     errors: dict[str, int] = {}
 
     def quantile(self, share: float) -> float:
@@ -208,7 +206,6 @@ class OperationCounts(msgspec.Struct, frozen=True):
     """All counts at one moment."""
 
     figures: tuple[LatencyFigures, ...] = ()
-    #: What commits over several collections are counted for more than once.
     repeated: Measure = msgspec.field(default_factory=Measure)
 
     def totals(self, operation: str = "", collection: str = "") -> Measure:
@@ -222,7 +219,6 @@ class OperationCounts(msgspec.Struct, frozen=True):
 
 
 def figures_of(measures: Mapping[tuple[str, str], Measure]) -> tuple[LatencyFigures, ...]:
-    """Measures in order, as copies: the originals go on to grow."""
     return tuple(
         LatencyFigures(operation, collection, copied(measure))
         for (operation, collection), measure in sorted(measures.items())
@@ -236,7 +232,6 @@ def copied(measure: Measure) -> Measure:
 
 
 def together(several: Iterable[OperationCounts]) -> OperationCounts:
-    """The sum of the counts of several processes."""
     measures: Measures = {}
     repeated = Measure()
     for counted in several:

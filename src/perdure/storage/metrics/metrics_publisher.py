@@ -116,7 +116,6 @@ async def published(store: Store) -> list[ProcessMetrics]:
 
 
 def stats_of(cache: RowCache | None) -> dict[str, int]:
-    """The counts of a cache, by name; empty if there is none."""
     return {} if cache is None else msgspec.structs.asdict(cache.stats)
 
 
@@ -137,7 +136,6 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @classmethod
     def this(cls) -> Self:
-        """The current process; another one after a fork."""
         return cls(_odd.sub("-", socket.gethostname())[:100] or "unknown", os.getpid())
 
     def __str__(self) -> str:

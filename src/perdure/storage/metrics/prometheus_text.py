@@ -22,7 +22,6 @@ class MetricsSource(NamedTuple):
 
     counted: OperationCounts
     cache: Mapping[str, int] = {}
-    #: Its name, if there are several.
     process: str = ""
 
 

@@ -31,7 +31,6 @@ package {package};
 
 import "google/protobuf/timestamp.proto";
 """
-#: Fields that stand in every message.
 _OURS = {
     "perdure_empties": ("repeated uint32", schema_records.EMPTIES),
     "perdure_beyond": (f"map<string, {ANYTHING}>", schema_records.BEYOND),
@@ -40,9 +39,8 @@ _OURS = {
 
 
 def to_proto(schema: Schema) -> str:
-    """The .proto file (proto3) that reads the values of a collection.
+    """The .proto file of the last version with messages; numbers of former ones are reserved.
 
-    Has the fields of the version that wrote messages last; numbers of former ones are reserved.
     Raises `InvalidInput` if the collection never had messages.
     """
     version = next((each for each in reversed(schema.versions) if _writes(each)), None)

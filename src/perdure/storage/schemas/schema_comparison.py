@@ -43,18 +43,13 @@ class SchemaComparison(msgspec.Struct, frozen=True):
 
     @property
     def needs_migration(self) -> bool:
-        """Whether some older records cannot be read as they are."""
         return any(change.needs_migration for change in self.changes)
 
 
 def compare(
     old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
 ) -> SchemaComparison:
-    """The changes from one type to another.
-
-    A renamed field counts as removed and added. Changed limits need a migration, even if all
-    records happen to be within them.
-    """
+    """A renamed field counts as removed and added; changed limits always need a migration."""
     before = old if isinstance(old, Description) else describe(old)
     after = new if isinstance(new, Description) else describe(new)
     return SchemaComparison(tuple(_Comparer(before, after).fields("", "", "")))

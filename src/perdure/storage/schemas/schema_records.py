@@ -54,7 +54,6 @@ class Number(msgspec.Struct, frozen=True):
 
 #: Message → its fields, in the order of their numbers; "" is the record itself.
 Numbers: TypeAlias = dict[str, tuple[Number, ...]]
-#: Message → field → wire type.
 Wires: TypeAlias = dict[str, dict[str, str]]
 
 
@@ -145,7 +144,6 @@ def _wire(shape: Shape) -> str:
 
 
 def _item(shape: Shape) -> str:
-    """How one value is written where only single values can stand, and no null."""
     match without_none(shape):
         case Scalar(name), False:
             return _WIRES[name]
@@ -183,7 +181,6 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True):
         return clock.to_datetime(self.since_us)
 
     def same_as(self, other: Version) -> bool:
-        """Whether they differ in nothing but their time."""
         return msgspec.structs.replace(self, since_us=0) == msgspec.structs.replace(
             other, since_us=0
         )

@@ -243,7 +243,6 @@ def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[FieldProblem]:
         yield FieldProblem("", in_words(exc))
 
 
-#: Records that are named; further ones are counted.
 _MOST_NAMED = 100
 
 
@@ -277,7 +276,6 @@ class Checked(msgspec.Struct):
 
 
 def reader_of(schema: Schema) -> Callable[[str], ValueCodec]:
-    """Content type → its codec in this collection."""
     messages = functools.cache(functools.partial(protobuf, schema.numbers, {}))
     if not schema.numbers:
         return codecs.codec_of

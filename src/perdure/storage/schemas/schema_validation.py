@@ -37,11 +37,7 @@ class FieldProblem(msgspec.Struct, frozen=True):
 
 
 def find_problems(description: Description, data: Any) -> list[FieldProblem]:
-    """Everything in plain data that does not fit, in the order of the fields.
-
-    Because data may come from JSON, times, UUIDs and the like may be text, and so may numbers that
-    are keys of a dict.
-    """
+    """In the order of the fields. As in JSON, times, UUIDs and number keys may be text."""
     if description.types[""].listed and isinstance(data, Sequence):
         names = [field.name for field in description.fields]
         data = dict(zip(names, data, strict=False))

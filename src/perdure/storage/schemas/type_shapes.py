@@ -143,7 +143,6 @@ ANYTHING = Scalar("anything")
 
 
 def without_none(shape: Shape) -> tuple[Shape, bool]:
-    """A type without None, and whether it had one."""
     if isinstance(shape, EnumChoice) and None in shape.values:
         return EnumChoice(tuple(value for value in shape.values if value is not None)), True
     if not isinstance(shape, OneOf):
