@@ -34,7 +34,7 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching.features import GROUPS, NAMES
-from perdure.recall.searching.searcher import Found, Searcher
+from perdure.recall.searching.searcher import Searcher, SearchResult
 from perdure.recall.values import Question
 
 Array: TypeAlias = np.ndarray
@@ -107,7 +107,7 @@ class Asking:
         assert head is not None
         return cls(bank, record, head)
 
-    async def found(self, text: str, moment: int) -> tuple[Found, Found]:
+    async def found(self, text: str, moment: int) -> tuple[SearchResult, SearchResult]:
         """By words, and by meaning as well; as deep as for `HITS`."""
         question = Question(
             text=text, record=self._record, head=self._head, moment=moment, limit=HITS
@@ -116,7 +116,7 @@ class Asking:
         return found, await self._searcher.vector(found)
 
 
-def example(asked: Asked, found: Found, *, strange: bool = False) -> Example:
+def example(asked: Asked, found: SearchResult, *, strange: bool = False) -> Example:
     """What was found, as an example."""
     if found.weighed is None:
         return Example(asked, np.zeros((0, len(NAMES))), np.zeros(0, np.int64), 0.0, 0.0, strange)

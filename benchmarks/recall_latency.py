@@ -47,7 +47,7 @@ from perdure.recall.indexing.passages import document, passage
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching import ranking
-from perdure.recall.searching.searcher import Found, Searcher
+from perdure.recall.searching.searcher import Searcher, SearchResult
 from perdure.recall.values import Question
 from perdure.search.engine import Embedding, Near, TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT, Options
@@ -102,7 +102,7 @@ class _Shelf:
             pass
         return perf_counter() - start
 
-    async def ask(self, asked: Asked, searcher: Searcher | None = None) -> Found:
+    async def ask(self, asked: Asked, searcher: Searcher | None = None) -> SearchResult:
         """What is found, by words and by meaning."""
         searcher, start = searcher or self.searcher, perf_counter()
         question = Question(
@@ -260,7 +260,7 @@ async def _missed(shelf: _Shelf, asked: Asked, exact: _Exact) -> float:
     return 1 - len(truth & {each.place for each in near}) / len(truth)
 
 
-def _best(found: Found) -> list[_Place]:
+def _best(found: SearchResult) -> list[_Place]:
     return [_Place(each.session, each.turn) for each in found.candidates[:_BEST]]
 
 

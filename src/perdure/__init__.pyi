@@ -192,7 +192,7 @@ from perdure.gateway.gateway import Gateway as Gateway
 from perdure.history.log_records import Link as Link
 from perdure.history.pruning import prune_tool_results as prune_tool_results
 from perdure.jobs import Job as Job
-from perdure.recall.memories.memory_records import Memory as Memory
+from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import (
     Hit as Hit,
 )

@@ -51,10 +51,10 @@ from perdure.history.log_records import SessionRecord
 from perdure.history.streamed_answers import Partial
 from perdure.history.turn_log import AppendHook
 from perdure.recall.indexing.index import RecallIndex
-from perdure.recall.memories.memory_records import Anchor
-from perdure.recall.memories.memory_records import Author
-from perdure.recall.memories.memory_records import FormerMemory
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Anchor
+from perdure.recall.memory_records import Author
+from perdure.recall.memory_records import FormerMemory
+from perdure.recall.memory_records import Memory
 from perdure.recall.references.files import LayerProblem
 from perdure.recall.references.layers import Layer
 from perdure.recall.references.layers import LayerRecord

@@ -7,7 +7,7 @@ import pytest
 import perdure
 from perdure.core.actors import system_user
 from perdure.core.messages import assistant, user
-from perdure.recall.memories.memory_records import machine
+from perdure.recall.memory_records import machine
 from tests.cli.conftest import Ask, Run
 
 

@@ -25,7 +25,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.tokens import o200k
 from perdure.core.turns import Position
-from perdure.recall.memories.memory_tools import MemoryTools
+from perdure.recall.memory_tools import MemoryTools
 from perdure.recall.tool_names import NAMES
 from tests.wire.strategies import VALUES
 

@@ -14,9 +14,8 @@ from perdure.config import GatewayConfig, ModelsConfig, RecallConfig
 from perdure.gateway.gateway import Gateway
 from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import Spot
-from perdure.recall.steps.hit_texts import Shown
 from perdure.recall.steps.pipeline import Pipeline
-from perdure.recall.values import Candidate, Kind, Note, Question
+from perdure.recall.values import Candidate, Kind, Note, Question, Shown
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.testing import ReceivedRequest, Script, ScriptedModel

@@ -12,7 +12,7 @@ import msgspec
 from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.embedders import Embedder
 from perdure.recall.places import INDEX, REFERENCES, Spot, memories_of, turns
-from perdure.recall.scoping.scope import Groups, Scope
+from perdure.recall.scoping.scope import GroupNumbers, Scope
 from perdure.recall.searching.searcher import Searcher
 from perdure.recall.values import Filters, Note, Question
 from perdure.recall.words import tells_time, terms
@@ -35,7 +35,7 @@ def scope(*groups: str) -> Scope:
         return tuple(turns(NUMBERS[name]) for name in wanted if name in names)
 
     return Scope(
-        Groups(NUMBERS),
+        GroupNumbers(NUMBERS),
         turns=ranges(SESSION, OTHER),
         line=ranges(SESSION),
         memories=ranges(MEMORIES),

@@ -8,11 +8,11 @@ import pytest
 
 from perdure.core.clock import SECOND
 from perdure.recall.places import ANSWERED, REFERENCES, SAID, TOOLS, Spot, memories_of, turns
-from perdure.recall.scoping.filters import Passing, narrowed, passes
-from perdure.recall.scoping.scope import Groups, Scope
+from perdure.recall.scoping.filters import Passing, passes
+from perdure.recall.scoping.scope import GroupNumbers, Scope, narrowed
 from perdure.recall.values import Filters, Kind, Note
 
-_GROUPS = Groups(
+_GROUPS = GroupNumbers(
     {
         "ann/a": 0,
         "ann/b": 1,

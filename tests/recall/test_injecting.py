@@ -16,7 +16,7 @@ from perdure.core.clock import SECOND
 from perdure.core.tokens import o200k
 from perdure.recall.memory_layer import (
     Item,
-    Limits,
+    LayerLimits,
     MemoryLayer,
     ago,
     call_for,
@@ -64,7 +64,7 @@ def made(
     shown: frozenset[str] = frozenset(),
     reminded: frozenset[str] = frozenset(),
 ) -> MemoryLayer:
-    limits = Limits.of(config or RecallConfig(), tokens)
+    limits = LayerLimits.of(config or RecallConfig(), tokens)
     return memory_layer(items, limits, moment=NOW, counter=COUNTER, shown=shown, reminded=reminded)
 
 

@@ -11,9 +11,8 @@ import pytest
 from perdure.config import BudgetConfig, RecallConfig
 from perdure.core.errors import BadAnswer
 from perdure.recall.steps import swarm
-from perdure.recall.steps.hit_texts import Shown
 from perdure.recall.steps.swarm import Choice, by_algorithm, capped
-from perdure.recall.values import Recalled
+from perdure.recall.values import Recalled, Shown
 from perdure.testing import Script, ScriptedAnswer, ScriptedFault
 from tests.patience import patient
 from tests.recall.asked import (

@@ -20,7 +20,8 @@ from perdure.history.log_records import Head, SessionRecord, SharedTurns, TurnPi
 from perdure.recall.memories.contradictions import leads, line, said
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_forgetting import MemoryTraces
-from perdure.recall.memories.memory_records import (
+from perdure.recall.memories.similar_memories import Fetch, normalised
+from perdure.recall.memory_records import (
     MAX_SOURCES,
     Anchor,
     Author,
@@ -31,8 +32,7 @@ from perdure.recall.memories.memory_records import (
     parse_key,
     person,
 )
-from perdure.recall.memories.memory_tools import MemoryTools
-from perdure.recall.memories.similar_memories import Fetch, normalised
+from perdure.recall.memory_tools import MemoryTools
 from perdure.recall.places import memories_of
 from perdure.recall.references.references import References
 from perdure.recall.values import Note

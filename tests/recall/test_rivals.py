@@ -10,8 +10,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.memories.contradictions import in_reading_order as together
-from perdure.recall.steps.hit_texts import Shown
-from perdure.recall.values import Candidate
+from perdure.recall.values import Candidate, Shown
 from tests.recall.asked import candidate
 from tests.recall.tied import bank_with, memory_layer
 

@@ -26,7 +26,7 @@ from perdure.recall.places import (
     turns,
     without,
 )
-from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
+from perdure.recall.scoping.scope import GroupNumbers, Scope, Scopes, scope_of
 from perdure.recall.values import Question
 from perdure.search.engine import Range
 from tests.recall.plain_index import PlainIndex
@@ -52,12 +52,12 @@ def test_ranges_are_sets_of_places(first: set[int], second: set[int]) -> None:
 
 
 def test_neighbouring_groups_are_one_range() -> None:
-    groups = Groups({f"ann/{number}": number for number in range(5_000)})
+    groups = GroupNumbers({f"ann/{number}": number for number in range(5_000)})
     assert groups.turns("ann") == ((turns(0)[0], turns(4_999)[1]),)
 
 
 def test_a_place_is_named_after_its_group() -> None:
-    scope = Scope(Groups({"ann/a": 0, memories_of("ann"): 1, REFERENCES: 2}))
+    scope = Scope(GroupNumbers({"ann/a": 0, memories_of("ann"): 1, REFERENCES: 2}))
     assert scope.name(Spot(0, 3, 2).place) == ("turn", "ann/a")
     assert scope.name(Spot(1, 7).place) == ("memory", "ann")
     assert scope.name(Spot(2, 1).place) == ("reference", "")

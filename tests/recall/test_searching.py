@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from perdure.recall.places import INDEX, REFERENCES, Spot
-from perdure.recall.searching.searcher import MOST, Found
+from perdure.recall.searching.searcher import SearchResult
+from perdure.recall.searching.weights import MOST
 from perdure.search.engine import Withdrawal
 from tests.recall.indexed import Letters
 from tests.recall.library import (
@@ -258,7 +259,7 @@ async def test_the_same_question_has_the_same_answer() -> None:
         assert len(answers) == 1
 
 
-async def _both(books: Library, asked: str) -> Found:
+async def _both(books: Library, asked: str) -> SearchResult:
     return await books.searcher.vector(await books.searcher.keyword(question(asked), scope()))
 
 

@@ -14,7 +14,7 @@ from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.scoping.sharing import Share, Sharing
+from perdure.recall.sharing import Share, Sharing
 from perdure.recall.values import Question
 from tests.conftest import BACKENDS
 

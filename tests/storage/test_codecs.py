@@ -79,14 +79,14 @@ things = st.builds(
 @pytest.mark.repeated
 @pytest.mark.parametrize("codec", [MSGPACK, JSON], ids=["msgpack", "json"])
 @given(thing=things)
-def test_things_come_back(codec: codecs.Codec, thing: Thing) -> None:
+def test_things_come_back(codec: codecs.ValueCodec, thing: Thing) -> None:
     assume(codec is MSGPACK or not _split(repr(thing)))
     assert codec.decode(codec.encode(thing), Thing) == thing
 
 
 @pytest.mark.parametrize("codec", [MSGPACK, JSON], ids=["msgpack", "json"])
 @pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "x\udfffy", "🦊"])
-def test_any_text_comes_back(codec: codecs.Codec, text: str) -> None:
+def test_any_text_comes_back(codec: codecs.ValueCodec, text: str) -> None:
     for thing in (
         Thing(text),
         Thing("", texts=[text], by_name={text: text}, some={text}),
@@ -127,7 +127,7 @@ def test_msgpack_keeps_what_json_refuses(number: float) -> None:
         *((codec, value) for codec in (MSGPACK, JSON) for value in (object(), [print], {1: print})),
     ],
 )
-def test_what_cannot_be_encoded(codec: codecs.Codec, value: object) -> None:
+def test_what_cannot_be_encoded(codec: codecs.ValueCodec, value: object) -> None:
     with pytest.raises(InvalidValue, match="cannot be stored"):
         codec.encode(value)
 
@@ -142,7 +142,7 @@ def test_endless_values_are_refused() -> None:
 
 @pytest.mark.parametrize("codec", [MSGPACK, JSON], ids=["msgpack", "json"])
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"{", b"\x81\xa1x", b"\xff\xff", b'"\xff"', b"[1]"])
-def test_damaged_bytes(codec: codecs.Codec, data: bytes) -> None:
+def test_damaged_bytes(codec: codecs.ValueCodec, data: bytes) -> None:
     with pytest.raises(Corrupted, match="does not fit its type"):
         codec.decode(data, Point)
 

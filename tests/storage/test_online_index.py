@@ -151,6 +151,23 @@ async def test_what_old_code_left_out_is_mended_at_the_next_start(make_store: Ma
 
 
 @durable
+async def test_nobody_looks_for_what_is_left_out_when_nothing_is(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prepare` tells, in the look that it needs anyway."""
+    old, new = await make_store(), await make_store()
+    await old.collection(Song1).put(Song1("a", "x"))
+    await new.declare(Song2)
+    again = await make_store()
+
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("rows that lack a column were looked for")
+
+    monkeypatch.setattr(again.adapter, "unfilled", refuse)
+    assert await titles(again) == {"x": ["a"]}
+
+
+@durable
 async def test_a_collection_that_was_empty(make_store: MakeStore) -> None:
     old, new = await make_store(), await make_store()
     await old.declare(Song1)
@@ -331,7 +348,7 @@ async def _indexes(store: Store) -> dict[str, int]:
         rows = [r[0] for r in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")]
         db.close()
     else:
-        found = await adapter._open_reader().fetch(
+        found = await adapter.reader.fetch(
             "SELECT indexname FROM pg_indexes WHERE schemaname = 'perdure'"
         )
         rows = [row[0] for row in found]

@@ -34,7 +34,7 @@ from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.streamed_answers import Partial, StreamedAnswer
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
-from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
 from perdure.storage.options import DEFAULT, Options

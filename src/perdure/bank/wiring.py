@@ -100,7 +100,7 @@ def make_services(
         return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
-        from perdure.recall.services import make_recall
+        from perdure.recall.recall_services import make_recall
 
         return make_recall(
             store,

@@ -14,7 +14,7 @@ from perdure.cli.terminal import ProgressBar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.recall.indexing.index_check import IndexReport
+    from perdure.recall.indexing.index import IndexReport
 
 app = typer.Typer(
     help="Look after the index that recall searches in.",

@@ -25,7 +25,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
-    from perdure.recall.memories.memory_records import Author, Memory
+    from perdure.recall.memory_records import Author, Memory
 
 app = typer.Typer(
     help="Look at memories, what an agent has learnt, and correct them.",

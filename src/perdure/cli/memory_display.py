@@ -13,12 +13,12 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.command_options import CommandSettings
-    from perdure.recall.memories.memory_records import Author, FormerMemory, Memory
+    from perdure.recall.memory_records import Author, FormerMemory, Memory
 
 
 def person_here(bank: Bank) -> Author:
     from perdure.core.actors import current_actor, system_user
-    from perdure.recall.memories.memory_records import person
+    from perdure.recall.memory_records import person
 
     actor = current_actor()
     return person(actor.name if actor is not None else bank.config.audit.actor or system_user())
@@ -29,7 +29,7 @@ def memory_json(memory: Memory) -> dict[str, Any]:
     import msgspec
 
     from perdure.core.clock import to_datetime
-    from perdure.recall.memories.memory_records import shown
+    from perdure.recall.memory_records import shown
 
     found: dict[str, Any] = {
         field: msgspec.to_builtins(getattr(memory, field))
@@ -55,7 +55,7 @@ def tell_change(
     settings: CommandSettings, memory: Memory, words: str, doubles: Sequence[Memory] = ()
 ) -> None:
     """Report a changed memory, and which others say the same."""
-    from perdure.recall.memories.memory_records import shown
+    from perdure.recall.memory_records import shown
 
     if settings.json:
         terminal.emit(memory_json(memory))
@@ -114,7 +114,7 @@ def _differences(old: Memory, new: Memory) -> list[str]:
 
 def memory_facts(memory: Memory) -> list[tuple[str, str]]:
     from perdure.cli import readable
-    from perdure.recall.memories.memory_records import shown
+    from perdure.recall.memory_records import shown
 
     into = "" if memory.into is None else f" ({shown(memory.into)})"
     anchor = memory.anchor

@@ -21,7 +21,7 @@ from perdure.gateway.calls import Tool
 from perdure.history.log_records import turn_key
 from perdure.history.manifest import Injected
 from perdure.history.turn_tags import escape
-from perdure.recall.keys import split
+from perdure.recall.hit_keys import split
 from perdure.storage.records import Compressed, Key, Tags, system_record
 
 _DIGEST = 16
@@ -38,7 +38,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Of the prompt that it was built for: another prompt gets another injection.
     prompt: bytes = b""
     board: tuple[str, ...] = ()  # The entries of the board that stand in it in full.
-    #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
+    #: What was recalled and stands in it in full, and what it has a reminder of: `recall.hit_keys`.
     full: tuple[str, ...] = ()
     ticklers: tuple[str, ...] = ()
     asked: bool = True  # Whether anything was to be recalled for it.

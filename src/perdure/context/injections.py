@@ -24,7 +24,7 @@ from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
 from perdure.history.turn_log import Written
-from perdure.recall.keys import everywhere, owner_of
+from perdure.recall.hit_keys import everywhere, owner_of
 from perdure.recall.memory_layer import MemoryLayer, Window
 from perdure.services import Services
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.context.session_tools import Findings, SessionTools
 from perdure.context.tool_arguments import PAST, ToolArguments, ToolKind, bounded, brief, tool
 from perdure.history.turn_tags import escape
-from perdure.recall.memories.memory_records import KINDS
+from perdure.recall.memory_records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5
 #: Characters of what is said about an answer.

@@ -19,8 +19,8 @@ from perdure.history.renditions.rendition_service import RoundAtLevel
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.history.turn_search import search
-from perdure.recall.keys import everywhere, here, owner_of
-from perdure.recall.memories.memory_tools import MemoryTools
+from perdure.recall.hit_keys import everywhere, here, owner_of
+from perdure.recall.memory_tools import MemoryTools
 from perdure.recall.steps.hit_texts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question

@@ -112,7 +112,7 @@ class MemoryLayer(msgspec.Struct, frozen=True):
     """The memory layer of one prompt."""
 
     text: str = ""
-    #: What it reminds of in one line each: see `recall.keys.everywhere`.
+    #: What it reminds of in one line each: see `recall.hit_keys.everywhere`.
     keys: tuple[str, ...] = ()
     #: What stands in it in full.
     full: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class MemoryLayer(msgspec.Struct, frozen=True):
         return MemoryLayer.of(piece for piece in self.pieces if piece.item.key not in keys)
 
 
-class Limits(msgspec.Struct, frozen=True):
+class LayerLimits(msgspec.Struct, frozen=True):
     """How much may stand beside a prompt."""
 
     pointers: int
@@ -147,7 +147,7 @@ class Limits(msgspec.Struct, frozen=True):
     tokens: int
 
     @classmethod
-    def of(cls, config: RecallConfig, tokens: int) -> Limits:
+    def of(cls, config: RecallConfig, tokens: int) -> LayerLimits:
         """What is configured, in at most so many tokens."""
         return cls(
             pointers=min(config.pointers, MOST_POINTERS),
@@ -165,7 +165,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 def memory_layer(
     items: Sequence[Item],
-    limits: Limits,
+    limits: LayerLimits,
     *,
     moment: int,
     counter: Counter,
@@ -308,7 +308,7 @@ def _written(pieces: Sequence[Piece]) -> str:
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A session as a prompt finds it. Keys are as `recall.keys.everywhere` has them."""
+    """A session as a prompt finds it. Keys are as `recall.hit_keys.everywhere` has them."""
 
     record: SessionRecord
     head: Head

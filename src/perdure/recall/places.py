@@ -1,8 +1,8 @@
 """Numbers for what is indexed, so that neighbours have neighbouring numbers.
 
 A place is a group (a session, an agent's memories, the reference layers), a turn, a round, and a
-part: what one append added to that round. What a session is comes from `Group`, whose numbers are
-given once and never again.
+part: what one append added to that round. `PassageGroup` gives a session its number, once and never
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAST_PART = 2**_PART - 1
 
 
 @system_record("recall_groups")
-class Group(msgspec.Struct, frozen=True):
+class PassageGroup(msgspec.Struct, frozen=True):
     """The number of a session, or of something else that has an order of its own."""
 
     id: Annotated[str, Key()]

@@ -20,16 +20,16 @@ from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_log import Written
 from perdure.recall import memory_layer
-from perdure.recall.indexing import index_check
+from perdure.recall.hit_keys import everywhere
+from perdure.recall.indexing.index import index_notes
 from perdure.recall.indexing.index_forgetting import IndexPlace
-from perdure.recall.keys import everywhere
 from perdure.recall.memories.memory_forgetting import MemoryTraces
-from perdure.recall.memories.memory_records import shown as shown_key
-from perdure.recall.memory_layer import Item, Limits, MemoryLayer, Window
+from perdure.recall.memory_layer import Item, LayerLimits, MemoryLayer, Window
+from perdure.recall.memory_records import shown as shown_key
 from perdure.recall.scoping.explain_filters import Names, loosened, missed
 from perdure.recall.scoping.lines import UndoneTurns
-from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.searching.cues import cues
+from perdure.recall.sharing import Sharing
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
 from perdure.storage.store import Store
@@ -228,7 +228,7 @@ class Recall:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
-            for note in await index_check.notes(self.index, found):
+            for note in await index_notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
         except PerdureError as exc:
@@ -241,7 +241,7 @@ class Recall:
             return MemoryLayer()
         return memory_layer.memory_layer(
             items,
-            Limits.of(self.config, budget),
+            LayerLimits.of(self.config, budget),
             moment=question.moment,
             counter=self._counter(),
             shown=shown,
@@ -285,7 +285,7 @@ class Recall:
 
         Without any, nothing is said about filters.
         """
-        notes = (*await index_check.notes(self.index, found), *_unanswered(found), *found.notes)
+        notes = (*await index_notes(self.index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
         if not cues(question.text, question.moment).terms:

@@ -15,7 +15,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import ForgetScope
-from perdure.recall.keys import split
+from perdure.recall.hit_keys import split
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -34,7 +34,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of reminding an agent of something."""
 
     id: Annotated[str, Key()]  # agent/key
-    #: The session of a turn: see `recall.keys`.
+    #: The session of a turn: see `recall.hit_keys`.
     session: Annotated[str, Indexed()] = ""
     #: Reminders that were followed, and that were not, as of `time`; older ones count less.
     followed: float = 0.0

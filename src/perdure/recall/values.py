@@ -170,3 +170,16 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     steps: Sequence[Step] = ()
     #: Why something may be missing, in sentences that say what to do. Usually none.
     notes: tuple[str, ...] = ()
+
+
+class Shown(msgspec.Struct, frozen=True, gc=False):
+    """Words, their fidelity, and what they take."""
+
+    level: Level
+    text: str
+    tokens: int
+    #: What it is fetched by, and when it was last changed, if the index does not say.
+    key: str = ""
+    time: int = 0
+    #: The key of what is to be read before it: a memory that contradicts it, and holds.
+    behind: str = ""

@@ -65,12 +65,10 @@ class Filling:
         #: Collections with columns that queries cannot rely on yet.
         self.works: dict[str, _Work] = {}
 
-    async def begin(self, declared: RecordType[Any], missing: frozenset[str]) -> None:
-        """Fill these columns, in the background; and rows that others have left out."""
-        if not missing and await self._is_whole(declared):
-            return
-        wanted = missing or frozenset(column.name for column in declared.layout.columns)
-        self._start(_Work(declared, wanted))
+    def begin(self, declared: RecordType[Any], missing: frozenset[str]) -> None:
+        """Fill these columns, in the background, if there are any."""
+        if missing:
+            self._start(_Work(declared, missing))
 
     async def wait(self, collection: str, columns: Iterable[str] | None = None) -> None:
         """Return when these columns can be relied on; without any, when all can.
@@ -108,7 +106,7 @@ class Filling:
             adapter = self._host.adapter
             if not await adapter.is_prepared(declared.layout):
                 missing = await adapter.prepare(declared.layout)
-                await self.begin(declared, missing or frozenset())
+                self.begin(declared, missing or frozenset())
                 await self.wait(name)
             else:
                 filled += await self._fill(declared)
@@ -140,12 +138,6 @@ class Filling:
         await self._fill(declared)
         if self.works.get(declared.name) is work:
             del self.works[declared.name]
-
-    async def _is_whole(self, declared: RecordType[Any]) -> bool:
-        if not declared.layout.columns:
-            return True
-        found = await self._host.adapter.unfilled(declared.name, "", 1)
-        return found is None or not found[0]
 
     async def _fill(
         self,

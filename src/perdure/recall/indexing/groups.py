@@ -13,13 +13,13 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from perdure.history.log_records import Head
-from perdure.recall.places import Group
+from perdure.recall.places import PassageGroup
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-_GROUPS = type_of(Group).name
+_GROUPS = type_of(PassageGroup).name
 _COUNTER = "groups"
 
 
@@ -93,7 +93,7 @@ class Groups:
 
     async def forget(self, transaction: Transaction, name: str) -> int | None:
         """Remove a group's name; returns the number that it had."""
-        groups = transaction.collection(Group)
+        groups = transaction.collection(PassageGroup)
         found = await groups.get(name)
         if found is None:
             return None
@@ -103,13 +103,15 @@ class Groups:
 
     async def of_agent(self, agent: str) -> list[str]:
         """The names of all groups that belong to sessions of an agent."""
-        found = await self._store.collection(Group).query().prefix(f"{agent}/").values(STRONG)
+        found = (
+            await self._store.collection(PassageGroup).query().prefix(f"{agent}/").values(STRONG)
+        )
         return [group.id for group in found]
 
     # ------------------------------------------------------------------------------------------
 
     async def _looked_up(self, name: str) -> _Numbered | None:
-        groups = self._store.collection(Group)
+        groups = self._store.collection(PassageGroup)
         found = await groups.fetch(name, STRONG)
         if found is None:
             await self._store.transact(lambda transaction: _give(transaction, name))
@@ -123,7 +125,7 @@ class Groups:
 
     async def _look_for_new(self) -> None:
         """Numbers grow, and are committed in their order: what is new has a higher one."""
-        finder = self._store.collection(Group).query().where("number", ">", self._last)
+        finder = self._store.collection(PassageGroup).query().where("number", ">", self._last)
         for group in await finder.order_by("number").values(STRONG):
             self._numbers[group.id] = group.number
             self._names[group.number] = group.id
@@ -131,7 +133,7 @@ class Groups:
 
 
 async def _give(transaction: Transaction, name: str) -> None:
-    groups, numbers = transaction.collection(Group), transaction.collection(Numbers)
+    groups, numbers = transaction.collection(PassageGroup), transaction.collection(Numbers)
     if await groups.get(name) is not None:
         return
     is_session = not name.startswith(" ")
@@ -139,5 +141,5 @@ async def _give(transaction: Transaction, name: str) -> None:
     if is_session and await transaction.collection(Head).get(name) is None:
         return
     counter = await numbers.get(_COUNTER) or Numbers(_COUNTER)
-    await groups.put(Group(name, counter.next))
+    await groups.put(PassageGroup(name, counter.next))
     await numbers.put(Numbers(_COUNTER, counter.next + 1))

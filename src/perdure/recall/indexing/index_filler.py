@@ -29,7 +29,7 @@ from perdure.recall.indexing.passages import (
     moments,
     place_of,
 )
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
 from perdure.search.engine import Range, Withdrawal, engine_of
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 @system_record("recall_filling")
-class Filling(msgspec.Struct, frozen=True):
+class FillState(msgspec.Struct, frozen=True):
     """Whether the index was filled from everything that was there when it was made."""
 
     id: Annotated[str, Key()] = _STATE
@@ -82,9 +82,9 @@ class Filler:
         self._sessions = store.collection(SessionRecord)
         self._pieces = store.collection(TurnPiece)
 
-    async def state(self) -> Filling | None:
+    async def state(self) -> FillState | None:
         """How far the index was filled; None if nobody has ever begun."""
-        return await self._store.collection(Filling).get(_STATE, STRONG)
+        return await self._store.collection(FillState).get(_STATE, STRONG)
 
     async def begin(self, *, anew: bool = False) -> int:
         """Say that the index is not complete; returns what `finish` asks for.
@@ -92,11 +92,13 @@ class Filler:
         If all is to be made anew, and this process is killed, the next begins with that again. What
         was complete before stays so: each document is there until another takes its place.
         """
-        state = await self.state() or Filling()
+        state = await self.state() or FillState()
         begun = (
-            Filling(recipe=_NONE, complete=state.complete) if anew else Filling(recipe=state.recipe)
+            FillState(recipe=_NONE, complete=state.complete)
+            if anew
+            else FillState(recipe=state.recipe)
         )
-        return await self._store.collection(Filling).put(begun)
+        return await self._store.collection(FillState).put(begun)
 
     async def finish(self, begun: int) -> bool:
         """Say that the index is complete; False if others have begun since.
@@ -104,8 +106,8 @@ class Filler:
         They may have erased what was filled in; they say when they are done.
         """
         try:
-            await self._store.collection(Filling).put(
-                Filling(complete=True), Options(expected=begun)
+            await self._store.collection(FillState).put(
+                FillState(complete=True), Options(expected=begun)
             )
         except Conflict:
             return False
@@ -125,7 +127,7 @@ class Filler:
         try:
             if Capability.ERASURE in self._store.capabilities:
                 await self._store.adapter.scrub()
-            await self._store.collection(Filling).delete(_STATE)
+            await self._store.collection(FillState).delete(_STATE)
         except PerdureError as exc:
             _log.warning("words of turns may still be in the bank's files, in clear: %s", exc)
 
@@ -221,16 +223,17 @@ class Filler:
         *,
         first: int = 0,
         anew: bool = False,
-    ) -> AsyncIterator[Step]:
+    ) -> AsyncIterator[FillStep]:
         """Steps that were taken: what is missing from a turn on, or all of it."""
         thread, after = Thread(), f"{record.id}/{numbered(first) if first else ''}"
         while True:
-            step = Step(self._store, self._groups, record, after, thread, anew=anew)
+            step = FillStep(self._store, self._groups, record, after, thread, anew=anew)
             await self._store.transact(step.take)
             if not step.pieces:
                 return
-            embeddings.add(step.waiting)
-            await embeddings.make_room()
+            if step.waiting:
+                embeddings.add(step.waiting)
+                await embeddings.make_room()
             yield step
             if len(step.pieces) < _STEP:
                 return
@@ -319,7 +322,7 @@ _STEP = 32
 _SLICE = 0.004
 
 
-class Step:
+class FillStep:
     """Some pieces of a session, and the documents that are missing for them.
 
     With `anew`, those that are there are written again.

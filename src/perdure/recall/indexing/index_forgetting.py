@@ -9,7 +9,7 @@ from perdure.history.forget_sessions import ForgetScope
 from perdure.history.log_records import SessionRecord, SharedTurns
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.indexing.index_filler import RECIPE
-from perdure.recall.places import INDEX, Group, memories_of, turns
+from perdure.recall.places import INDEX, PassageGroup, memories_of, turns
 from perdure.search.engine import Withdrawal, has_search
 from perdure.storage.options import STRONG
 from perdure.storage.records import type_of
@@ -19,7 +19,7 @@ from perdure.storage.transaction import Transaction
 class IndexPlace:
     """What recall's index holds of sessions, turns and agents: a `history.forgetting.Place`."""
 
-    collections = frozenset({type_of(Group).name})
+    collections = frozenset({type_of(PassageGroup).name})
 
     def __init__(self, index: RecallIndex) -> None:
         self._index = index

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -60,7 +59,14 @@ class Waiting(NamedTuple):
 class Embeddings:
     """Embeds what waits. Made for one event loop; `start` it, and `stop` it."""
 
-    def __init__(self, store: Store, embedder: Embedder, read: Read) -> None:
+    def __init__(
+        self,
+        store: Store,
+        embedder: Embedder,
+        read: Read,
+        warm: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._load = warm
         self._store = store
         self._embedder = embedder
         self._read = read
@@ -210,7 +216,8 @@ class Embeddings:
         if self._is_warm:
             return
         self._is_warm = True
-        await load_once()
+        if self._load is not None:
+            await self._load()
         if self._is_able and self._embedder.name == Wordllama.name:  # others may cost something
             await self._embedder.embed(["warm"])
 
@@ -297,14 +304,3 @@ class Embeddings:
             _log.warning("texts could not be embedded: %s", exc)
         else:
             _log.error("texts could not be embedded", exc_info=exc)
-
-
-async def load_once() -> None:
-    """Import what ranking needs, in a thread if it takes long: nobody else waits for it."""
-    if "perdure.recall.searching.ranking" not in sys.modules:
-        await asyncio.to_thread(_load_ranking)
-
-
-def _load_ranking() -> None:
-    import perdure.recall.searching.meanings
-    import perdure.recall.searching.ranking  # noqa: F401

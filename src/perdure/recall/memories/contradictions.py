@@ -10,17 +10,13 @@ M-8 (fact, 5 days ago): The port is 8123. (but since 2026-05-01, M-9: The port i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from perdure.core.clock import to_datetime
-from perdure.recall.memories.memory_records import Memory, shown
 from perdure.recall.memory_layer import ago
-from perdure.recall.values import Candidate
-
-if TYPE_CHECKING:
-    from perdure.recall.steps.hit_texts import Shown
+from perdure.recall.memory_records import Memory, shown
+from perdure.recall.values import Candidate, Shown
 
 
 def line(memory: Memory, moment: int, rivals: Iterable[Memory] = (), *, agent: str = "") -> str:

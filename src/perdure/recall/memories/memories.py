@@ -22,9 +22,11 @@ from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.history.log_records import checked_agent
-from perdure.recall.memories import memory_records as records
+from perdure.recall import memory_records as records
 from perdure.recall.memories import memory_writer as rules
-from perdure.recall.memories.memory_records import (
+from perdure.recall.memories.memory_writer import Indexer, MemoryWriter
+from perdure.recall.memories.similar_memories import SimilarMemories
+from perdure.recall.memory_records import (
     WEIGHTS,
     Anchor,
     Author,
@@ -32,8 +34,6 @@ from perdure.recall.memories.memory_records import (
     Memory,
     acting,
 )
-from perdure.recall.memories.memory_writer import Indexer, MemoryWriter
-from perdure.recall.memories.similar_memories import SimilarMemories
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

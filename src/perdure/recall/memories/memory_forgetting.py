@@ -26,7 +26,7 @@ from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import Owned, SessionRecord, SharedTurns, agent_of
 from perdure.history.turn_reader import TurnReader
 from perdure.recall.memories.memories import Memories
-from perdure.recall.memories.memory_records import (
+from perdure.recall.memory_records import (
     FormerMemory,
     LastNumber,
     Memory,

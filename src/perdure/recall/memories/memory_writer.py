@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.history.log_records import Head, SessionRecord, TurnPiece, owners, turn_prefix
-from perdure.recall.memories import memory_records as records
-from perdure.recall.memories.memory_records import (
+from perdure.recall import memory_records as records
+from perdure.recall.memories.similar_memories import SimilarMemories
+from perdure.recall.memory_records import (
     MAX_TAGS,
     Author,
     FormerMemory,
@@ -20,7 +21,6 @@ from perdure.recall.memories.memory_records import (
     joined,
     shown,
 )
-from perdure.recall.memories.similar_memories import SimilarMemories
 from perdure.recall.places import memories_of
 from perdure.recall.values import Note
 from perdure.storage.options import STRONG

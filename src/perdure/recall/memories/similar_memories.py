@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from perdure.core.clock import SECOND, to_datetime
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 

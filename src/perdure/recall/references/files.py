@@ -35,7 +35,7 @@ class LayerProblem(msgspec.Struct, frozen=True):
     warning: bool = False
 
 
-class Seen(NamedTuple):
+class LayerFile(NamedTuple):
     """A file that is there."""
 
     path: str
@@ -54,7 +54,7 @@ class Scanned(NamedTuple):
     """What lies in a folder."""
 
     #: Those that are to be read, by path.
-    files: list[Seen]
+    files: list[LayerFile]
     problems: list[LayerProblem]
     #: The paths of all, also of those that are too many.
     paths: frozenset[str] = frozenset()
@@ -111,7 +111,7 @@ def load(folder: Path, path: str) -> Content | LayerProblem:
         return LayerProblem(path, f"Line {line} is not UTF-8.")
 
 
-def _files(root: Path, below: Path, problems: list[LayerProblem]) -> Iterator[Seen]:
+def _files(root: Path, below: Path, problems: list[LayerProblem]) -> Iterator[LayerFile]:
     try:
         entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
     except OSError as exc:
@@ -147,7 +147,7 @@ def _files(root: Path, below: Path, problems: list[LayerProblem]) -> Iterator[Se
             problems.append(LayerProblem(str(path), "It is a link that leads to itself."))
 
 
-def _file(root: Path, path: Path, problems: list[LayerProblem]) -> Iterator[Seen]:
+def _file(root: Path, path: Path, problems: list[LayerProblem]) -> Iterator[LayerFile]:
     real = (root / path).resolve(strict=True)
     if not real.is_relative_to(root):
         problems.append(LayerProblem(str(path), "It is a link to a file outside of the folder."))
@@ -158,7 +158,7 @@ def _file(root: Path, path: Path, problems: list[LayerProblem]) -> Iterator[Seen
     elif found.st_size > MAX_BYTES:
         problems.append(_too_large(str(path)))
     else:
-        yield Seen(str(path), found.st_size, found.st_mtime_ns)
+        yield LayerFile(str(path), found.st_size, found.st_mtime_ns)
 
 
 def _too_large(path: str) -> LayerProblem:

@@ -28,7 +28,7 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.tokens import Counter
-from perdure.recall.memories.memory_records import checked_tags
+from perdure.recall.memory_records import checked_tags
 from perdure.recall.references import front_matter
 from perdure.recall.references.front_matter import FrontMatter
 from perdure.storage.records import Compressed, Indexed, Key, system_record

@@ -26,11 +26,11 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Plain, Scrub
-from perdure.recall.memories.memory_records import LastNumber
 from perdure.recall.memories.memory_writer import Indexer
+from perdure.recall.memory_records import LastNumber
 from perdure.recall.places import REFERENCES
 from perdure.recall.references import files, layers
-from perdure.recall.references.files import Content, LayerProblem, Scanned, Seen
+from perdure.recall.references.files import Content, LayerFile, LayerProblem, Scanned
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
 from perdure.recall.values import Note
 from perdure.storage.store import Store
@@ -245,7 +245,7 @@ class References:
         return Synced(tuple(added), tuple(changed), tuple(removed), tuple(problems))
 
     async def _vacated(
-        self, new: Iterable[Seen], known: Mapping[str, LayerRecord]
+        self, new: Iterable[LayerFile], known: Mapping[str, LayerRecord]
     ) -> frozenset[str]:
         """Names of layers whose files now say another one: these can be other files' now."""
         found = set[str]()
@@ -271,7 +271,7 @@ class References:
             return Scanned([], [])
         return Scanned([], [missing, *(LayerProblem(path, _LEFT, True) for path in known)])
 
-    async def _loaded(self, file: Seen) -> tuple[Layer, str] | LayerProblem:
+    async def _loaded(self, file: LayerFile) -> tuple[Layer, str] | LayerProblem:
         if self.folder is None:
             return LayerProblem(file.path, "There is no folder.")
         found = await asyncio.to_thread(files.load, self.folder, file.path)
@@ -329,7 +329,7 @@ def _layer(record: LayerRecord, text: str) -> Layer:
     )
 
 
-def _is_as_before(record: LayerRecord | None, file: Seen) -> bool:
+def _is_as_before(record: LayerRecord | None, file: LayerFile) -> bool:
     origin = None if record is None else record.origin
     return (
         origin is not None
@@ -338,7 +338,7 @@ def _is_as_before(record: LayerRecord | None, file: Seen) -> bool:
     )
 
 
-def _origin(folder: Path | None, file: Seen, hash_: str) -> Origin:
+def _origin(folder: Path | None, file: LayerFile, hash_: str) -> Origin:
     modified = 0 if files.is_fresh(file.modified, time.time_ns()) else file.modified
     return Origin(str(folder), file.path, file.size, modified, hash_)
 

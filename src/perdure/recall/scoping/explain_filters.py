@@ -17,10 +17,10 @@ from perdure.core.clock import SECOND, to_datetime
 from perdure.core.display import did_you_mean, plural
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.log_records import SessionRecord, agent_of
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.recall.scoping.filters import wanted_tags
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.sharing import Sharing
 from perdure.recall.values import Filters, Hit, Question
 from perdure.storage.store import Store
 

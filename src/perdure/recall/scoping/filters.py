@@ -1,23 +1,18 @@
 """Filters: what a hit must be.
 
-What is known of whole groups narrows the places that are searched at all (`narrowed`); the rest is
+What is known of whole groups narrows what is searched at all (`scope.narrowed`); the rest is
 asked of each candidate (`passes`). Both never allow more than the scope does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from perdure.core.clock import SECOND
-from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot, joined, memories_of
+from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot
 from perdure.recall.values import Filters, Kind, Note
-from perdure.search.engine import Range
-
-if TYPE_CHECKING:
-    from perdure.recall.scoping.scope import Scope
 
 #: The field in which the words of each role stand.
 ROLES = {"user": SAID, "assistant": ANSWERED, "tool": TOOLS}
@@ -35,27 +30,6 @@ class Passing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fields: Collection[int] = ()
 
 
-def narrowed(scope: Scope, filters: Filters) -> Scope:
-    """The scope without what cannot pass, whatever it says.
-
-    With agents and sessions, what is of one of either passes. The name of the session that asks
-    stands for its whole line; that of another one for the turns in its own log. Reference layers
-    are nobody's, and memories no session's.
-    """
-    keep = msgspec.structs.replace
-    if filters.line:
-        scope = keep(scope, turns=scope.line, memories=(), references=())
-    if filters.kinds and "turn" not in filters.kinds:
-        scope = keep(scope, turns=(), line=())
-    if filters.kinds and "memory" not in filters.kinds:
-        scope = keep(scope, memories=())
-    if filters.kinds and "reference" not in filters.kinds:
-        scope = keep(scope, references=())
-    if filters.agents or filters.sessions:
-        scope = scope.only(_of_these(scope, filters))
-    return scope
-
-
 def passes(filters: Filters, candidate: Passing) -> bool:
     """Whether a candidate of a narrowed scope is what is asked for.
 
@@ -70,14 +44,6 @@ def passes(filters: Filters, candidate: Passing) -> bool:
         and (not filters.tools or not set(filters.tools).isdisjoint(note.tools))
         and _has_tags(filters, note)
     )
-
-
-def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
-    """The places of the agents and sessions that are asked for."""
-    groups = scope.groups
-    names = [*filters.sessions, *(memories_of(agent) for agent in filters.agents)]
-    own = scope.line if scope.session in filters.sessions else ()
-    return joined(groups.whole(names), own, *(groups.turns(agent) for agent in filters.agents))
 
 
 def _is_in_time(filters: Filters, note: Note) -> bool:

@@ -36,7 +36,7 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.log_records import Head
 from perdure.recall import places
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.recall.places import (
     REFERENCES,
     TURN_BITS,
@@ -46,10 +46,9 @@ from perdure.recall.places import (
     memories_of,
     without,
 )
-from perdure.recall.scoping.filters import narrowed
 from perdure.recall.scoping.lines import LAST_TURN, Families, Lines, turns_of, undone_of, whole_line
-from perdure.recall.scoping.sharing import Sharing
-from perdure.recall.values import Kind, Question
+from perdure.recall.sharing import Sharing
+from perdure.recall.values import Filters, Kind, Question
 from perdure.search.engine import Range
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
@@ -64,7 +63,7 @@ class Directory(Protocol):
         """All of them, by name; perhaps with some that were forgotten, and have no documents."""
 
 
-class Groups:
+class GroupNumbers:
     """The groups of an index, by name, by number, by agent."""
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
@@ -108,7 +107,7 @@ class Groups:
 class Scope(msgspec.Struct, frozen=True, dict=True):
     """The places that may answer a question. It is for this question: it is not kept."""
 
-    groups: Groups
+    groups: GroupNumbers
     #: Of turns: those of the session's own line are among them.
     turns: tuple[Range, ...] = ()
     line: tuple[Range, ...] = ()
@@ -169,6 +168,35 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         )
 
 
+def narrowed(scope: Scope, filters: Filters) -> Scope:
+    """The scope without what cannot pass, whatever it says.
+
+    With agents and sessions, what is of one of either passes. The name of the session that asks
+    stands for its whole line; that of another one for the turns in its own log. Reference layers
+    are nobody's, and memories no session's.
+    """
+    keep = msgspec.structs.replace
+    if filters.line:
+        scope = keep(scope, turns=scope.line, memories=(), references=())
+    if filters.kinds and "turn" not in filters.kinds:
+        scope = keep(scope, turns=(), line=())
+    if filters.kinds and "memory" not in filters.kinds:
+        scope = keep(scope, memories=())
+    if filters.kinds and "reference" not in filters.kinds:
+        scope = keep(scope, references=())
+    if filters.agents or filters.sessions:
+        scope = scope.only(_of_these(scope, filters))
+    return scope
+
+
+def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
+    """The places of the agents and sessions that are asked for."""
+    groups = scope.groups
+    names = [*filters.sessions, *(memories_of(agent) for agent in filters.agents)]
+    own = scope.line if scope.session in filters.sessions else ()
+    return joined(groups.whole(names), own, *(groups.turns(agent) for agent in filters.agents))
+
+
 class Scopes:
     """Makes scopes. One for a bank: what it learned about groups and families is used again."""
 
@@ -179,7 +207,7 @@ class Scopes:
         self._families = Families(store)
         self._lines = Lines(store)
         self._shared_with_others = store.collection(Memory).query().where("is_shared", "=", True)
-        self._groups = Groups({})
+        self._groups = GroupNumbers({})
 
     async def of(self, question: Question) -> Scope:
         """What may be seen on behalf of whoever asks, as it is now, and may pass the filters."""
@@ -200,15 +228,17 @@ class Scopes:
         )
         return narrowed(scope, question.filters)
 
-    def _learned(self, numbers: Mapping[str, int]) -> Groups:
+    def _learned(self, numbers: Mapping[str, int]) -> GroupNumbers:
         known = self._groups
         if numbers != known.numbers:
             if not known.numbers.items() <= numbers.items():
                 self._families.forget()
-            self._groups = Groups(dict(numbers))  # whoever gave them to us may go on with theirs
+            self._groups = GroupNumbers(
+                dict(numbers)
+            )  # whoever gave them to us may go on with theirs
         return self._groups
 
-    async def _of_agent(self, question: Question, groups: Groups) -> tuple[Range, ...]:
+    async def _of_agent(self, question: Question, groups: GroupNumbers) -> tuple[Range, ...]:
         """The turns of the agent's other sessions."""
         record = question.record
         sessions = groups.sessions(record.agent)
@@ -222,7 +252,7 @@ class Scopes:
                 holes += turns_of(groups.numbers[undone.id], undone.spans)
         return without(found, joined(holes))
 
-    async def _shared(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+    async def _shared(self, agent: str, groups: GroupNumbers) -> tuple[Range, ...]:
         """The turns of others' sessions that are shared with an agent."""
         names = [name for name in await self._sharing.sessions_for(agent) if name in groups.numbers]
         holes = list[Range]()
@@ -244,7 +274,7 @@ class Scopes:
             return [head for name in names for head in await self._heads((name,))]
         return [head for head in found if head is not None]
 
-    async def _of_memories(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+    async def _of_memories(self, agent: str, groups: GroupNumbers) -> tuple[Range, ...]:
         """The agent's memories, and those that are shared with it."""
         own = memories_of(agent)
         found = list(groups.whole((own,)))

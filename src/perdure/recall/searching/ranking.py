@@ -33,8 +33,7 @@ from perdure.recall.searching.features import (
 )
 from perdure.recall.searching.meanings import Meant, meanings
 from perdure.recall.searching.rounds import among, distinct, inside
-from perdure.recall.searching.searcher import MOST
-from perdure.recall.searching.weights import LIKELY, WEIGHTS
+from perdure.recall.searching.weights import LIKELY, MOST, WEIGHTS
 from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason, Reasons
 from perdure.search.engine import engine_of
 

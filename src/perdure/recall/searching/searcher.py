@@ -7,14 +7,16 @@ The second reads the notes of those few, and ranks them by all that is known. No
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from perdure.recall.background_tasks import Underway
 from perdure.recall.places import INDEX, turns
-from perdure.recall.scoping.filters import narrowed
+from perdure.recall.scoping.scope import narrowed
 from perdure.recall.searching.cues import Cues, cues
+from perdure.recall.searching.weights import MOST
 from perdure.recall.values import Candidate, Note, Question
 from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
     from perdure.storage.store import Store
 
 #: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
-#: the window; at least; at most.
-_SPARE, _LEAST, MOST = 4, 20, 200
+#: the window; at least.
+_SPARE, _LEAST = 4, 20
 #: Documents that are taken from the dense leg.
 _NEAREST = 60
 
 
-class Found:
+class SearchResult:
     """What was found so far, and what is needed to rank it again with more."""
 
     def __init__(self, question: Question, scope: Scope, cues: Cues, text: TextFound) -> None:
@@ -80,9 +82,9 @@ class Found:
             return ()
         return self.weighed.candidates(min(max(_SPARE * self.question.limit, _LEAST), MOST))
 
-    def again(self) -> Found:
+    def again(self) -> SearchResult:
         """The same, to be ranked anew."""
-        made = Found(self.question, self.scope, self.cues, self.text)
+        made = SearchResult(self.question, self.scope, self.cues, self.text)
         made.known, made.tally = self.known, self.tally
         return made
 
@@ -102,7 +104,7 @@ class Searcher:
         also: Sequence[str] = (),
         *,
         patience: float = 0.0,
-    ) -> Found:
+    ) -> SearchResult:
         """By words. `also` are further ones, which the first hits brought up.
 
         With `patience` the dense leg begins at once. If it is there within so many seconds behind
@@ -113,7 +115,7 @@ class Searcher:
         """
         scope = narrowed(scope, question.filters)
         asked = cues(question.text, question.moment, tuple(also))
-        found = Found(question, scope, asked, TextFound(0, ()))
+        found = SearchResult(question, scope, asked, TextFound(0, ()))
         if not scope.ranges:
             return found
         if patience:
@@ -134,7 +136,7 @@ class Searcher:
                 found.begun.cancel()
             raise
 
-    async def vector(self, found: Found) -> Found:
+    async def vector(self, found: SearchResult) -> SearchResult:
         """By meaning as well: candidates join those found by words, and all are ranked again.
 
         Without an embedder, or without a single vector of its model, the same comes back.
@@ -188,7 +190,7 @@ class Searcher:
         embed = self._embedder.embed if self._embedder.is_quick else None
         return Meant(model, asked, [each.place for each in near], embed)
 
-    async def _weighed(self, found: Found) -> Found:
+    async def _weighed(self, found: SearchResult) -> SearchResult:
         # Here, because it takes numpy: whoever only opens a bank and appends does not need that.
         from perdure.recall.searching.ranking import weighed
 
@@ -209,10 +211,21 @@ def _stands_outside(postings: Postings, stretch: Range) -> bool:
     return bool(((places < stretch[0]) | (places > stretch[1])).any())
 
 
-def _tally(found: Found) -> Tally:
+def _tally(found: SearchResult) -> Tally:
     """What was found by words, counted once."""
     from perdure.recall.searching.ranking import tallied
 
     if found.tally is None:
         found.tally = tallied(found.scope, found.cues, found.text)
     return found.tally
+
+
+async def load_once() -> None:
+    """Import what ranking needs, in a thread if it takes long: nobody else waits for it."""
+    if "perdure.recall.searching.ranking" not in sys.modules:
+        await asyncio.to_thread(_load_ranking)
+
+
+def _load_ranking() -> None:
+    import perdure.recall.searching.meanings
+    import perdure.recall.searching.ranking  # noqa: F401

@@ -14,7 +14,7 @@ from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import MOST_WORDS, folded, is_name, search
-from perdure.recall.keys import owner_of
+from perdure.recall.hit_keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Candidate, Filters, Question, Reason, because

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: Candidates that are answered with at most.
+MOST = 200
+
 #: By the name of the feature: see `perdure.recall.searching.features`.
 WEIGHTS: Mapping[str, float] = {
     "own": 0.39,

@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
 from perdure.history.log_records import newest
+from perdure.recall.hit_keys import owner_of
 from perdure.recall.indexing.passages import read_notes
-from perdure.recall.keys import owner_of
 from perdure.recall.memories.contradictions import leader, said
 from perdure.recall.memories.memories import Memories
-from perdure.recall.memories.memory_records import shown
+from perdure.recall.memory_records import shown
 from perdure.recall.places import INDEX, REFERENCES, Spot, covers, spot, turns
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References

@@ -29,10 +29,10 @@ from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
 from perdure.jobs import marks_of
 from perdure.recall import languages, words
-from perdure.recall.keys import owner_of
+from perdure.recall.hit_keys import owner_of
 from perdure.recall.languages import STOP_WORDS
 from perdure.recall.steps.fetchers import Cabinet
-from perdure.recall.values import Candidate, Question
+from perdure.recall.values import Candidate, Question, Shown
 from perdure.storage.store import Store
 
 #: Tokens up to which a round is shown raw, or smoothed.
@@ -45,19 +45,6 @@ _GIST = 160
 _estimate = EstimatedCounter().count
 #: What `history.excerpt` writes where something is left out.
 _pointer = re.compile(r"(the whole result: )(T-\d)").sub
-
-
-class Shown(msgspec.Struct, frozen=True, gc=False):
-    """Words, their fidelity, and what they take."""
-
-    level: Level
-    text: str
-    tokens: int
-    #: What it is fetched by, and when it was last changed, if the index does not say.
-    key: str = ""
-    time: int = 0
-    #: The key of what is to be read before it: see `Kept`.
-    behind: str = ""
 
 
 class Texts(Protocol):

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from perdure.core.turns import Position
 from perdure.history.log_records import SessionRecord
+from perdure.recall.hit_keys import owner_of
 from perdure.recall.indexing.passages import read_notes
-from perdure.recall.keys import owner_of
 from perdure.recall.places import INDEX, Spot, memories_of
-from perdure.recall.scoping.scope import Groups
+from perdure.recall.scoping.scope import GroupNumbers
 from perdure.recall.values import Candidate, Filters, Question, Reason, because
 from perdure.search.engine import engine_of
 from perdure.storage.store import Store
@@ -36,7 +36,7 @@ class Seen(Protocol):
     """What may be seen: see `recall.scoping.scope.Scope`."""
 
     @property
-    def groups(self) -> Groups: ...
+    def groups(self) -> GroupNumbers: ...
     def allows(self, place: int, /) -> bool: ...
 
 

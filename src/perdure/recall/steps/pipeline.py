@@ -26,7 +26,7 @@ from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.history.log_records import SessionRecord
 from perdure.recall.background_tasks import Underway
-from perdure.recall.indexing.passage_vectors import load_once
+from perdure.recall.searching.searcher import load_once
 from perdure.recall.searching.turn_scan import names_in
 from perdure.recall.steps import hops, swarm
 from perdure.recall.steps.fetchers import Finds

@@ -12,14 +12,24 @@ import msgspec
 from perdure.config.settings import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.recall import keys
+from perdure.recall import hit_keys
 from perdure.recall.memories.contradictions import in_reading_order
 from perdure.recall.steps import key_lookup, swarm
-from perdure.recall.steps.hit_texts import Shown, as_it_stands
+from perdure.recall.steps.hit_texts import as_it_stands
 from perdure.recall.steps.hops import Neighbour
 from perdure.recall.steps.key_lookup import Named
 from perdure.recall.steps.swarm import Case, Choice
-from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
+from perdure.recall.values import (
+    LATE,
+    STAGES,
+    Candidate,
+    Hit,
+    Question,
+    Recalled,
+    Shown,
+    Stage,
+    Step,
+)
 
 #: Kept of the deadline to put the answer together.
 _MARGIN = 0.015
@@ -178,7 +188,7 @@ class Run:
         if not self._shown:
             return False
         key = candidate.key
-        here = keys.here(self.question.record, key)
+        here = hit_keys.here(self.question.record, key)
         names = {key, here}
         if candidate.kind == "turn":
             names |= {name.rpartition(".")[0] for name in (key, here)}
@@ -261,7 +271,7 @@ class Run:
 
     def _hit(self, candidate: Candidate, *, full: bool = True, neighbour: bool = False) -> Hit:
         shown = (self.full if full else self.tiny).get(candidate.place, _UNREAD)
-        key = keys.here(self.question.record, candidate.key)
+        key = hit_keys.here(self.question.record, candidate.key)
         return Hit(
             kind=candidate.kind,
             turn=key if candidate.kind == "turn" else "",

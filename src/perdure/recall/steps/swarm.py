@@ -28,8 +28,7 @@ from perdure.core.errors import BadAnswer, BudgetReached, NoModel, PerdureError,
 from perdure.core.messages import Message, Text
 from perdure.gateway.calls import CallOptions, Purpose, Request, Shape
 from perdure.recall.background_tasks import Underway
-from perdure.recall.steps.hit_texts import Shown
-from perdure.recall.values import LATE, Candidate, Kind, Question
+from perdure.recall.values import LATE, Candidate, Kind, Question, Shown
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway

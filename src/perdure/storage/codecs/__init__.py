@@ -18,16 +18,16 @@ from __future__ import annotations
 from perdure.core.errors import Corrupted, InvalidInput, KeyRefused
 from perdure.storage.codecs.json_codec import Json
 from perdure.storage.codecs.msgpack_codec import Msgpack
-from perdure.storage.codecs.value_codec import PROTOBUF, Codec, Foreign, Unbound
+from perdure.storage.codecs.value_codec import PROTOBUF, Foreign, Unbound, ValueCodec
 
-__all__ = ["BY_NAME", "PROTOBUF", "Codec", "codec_of", "name_of", "register"]
+__all__ = ["BY_NAME", "PROTOBUF", "ValueCodec", "codec_of", "name_of", "register"]
 
 #: The serializers that a record type may name.
-BY_NAME: dict[str, Codec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
-_BY_TYPE: dict[str, Codec] = {codec.content_type: codec for codec in BY_NAME.values()}
+BY_NAME: dict[str, ValueCodec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
+_BY_TYPE: dict[str, ValueCodec] = {codec.content_type: codec for codec in BY_NAME.values()}
 
 
-def register(name: str, codec: Codec) -> None:
+def register(name: str, codec: ValueCodec) -> None:
     """Add a serializer of your own, for this process: `@record(…, serializer=name)`.
 
     Every process that reads what it wrote has to register it. Whatever it raises becomes an
@@ -54,7 +54,7 @@ def register(name: str, codec: Codec) -> None:
     BY_NAME[name] = _BY_TYPE[content_type] = Foreign(codec)
 
 
-def codec_of(content_type: str) -> Codec:
+def codec_of(content_type: str) -> ValueCodec:
     """The codec that wrote a value of this type.
 
     Raises `Corrupted` if it is not known here, and `KeyRefused` for a value that is encrypted.

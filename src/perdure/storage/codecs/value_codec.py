@@ -10,7 +10,7 @@ from perdure.core.errors import Corrupted, InvalidValue, PerdureError
 T = TypeVar("T")
 
 
-class Codec(Protocol):
+class ValueCodec(Protocol):
     """A way to write values. `encode` and `decode` are each other's inverse."""
 
     #: Stored with each value, so that it can be read when the collection has another codec.
@@ -92,7 +92,7 @@ class Unbound:
 class Foreign:
     """Wraps a codec that was registered: what it raises comes out as an error of ours."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: ValueCodec) -> None:
         self.codec = codec
         self.content_type = codec.content_type
 

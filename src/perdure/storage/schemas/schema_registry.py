@@ -29,7 +29,7 @@ from perdure.core.errors import (
 )
 from perdure.storage import codecs
 from perdure.storage.adapter import Capability
-from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.codecs import PROTOBUF, ValueCodec
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
@@ -281,7 +281,7 @@ class Checked(msgspec.Struct):
     unfit: int = 0
     problems: dict[str, list[str]] = {}
 
-    def count(self, row: Row, current: Version, codec_of: Callable[[str], Codec]) -> None:
+    def count(self, row: Row, current: Version, codec_of: Callable[[str], ValueCodec]) -> None:
         """Look at a record, as it comes out of the chain."""
         self.records += 1
         self.versions[row.schema] = self.versions.get(row.schema, 0) + 1
@@ -301,7 +301,7 @@ class Checked(msgspec.Struct):
             self.problems[key] = problems
 
 
-def reader_of(schema: Schema) -> Callable[[str], Codec]:
+def reader_of(schema: Schema) -> Callable[[str], ValueCodec]:
     """Content type → what reads it in this collection."""
     messages = functools.cache(functools.partial(protobuf, schema.numbers, {}))
     if not schema.numbers:
@@ -309,7 +309,7 @@ def reader_of(schema: Schema) -> Callable[[str], Codec]:
     return lambda kind: messages() if kind == PROTOBUF else codecs.codec_of(kind)
 
 
-def protobuf(numbers: Numbers, wires: Wires) -> Codec:
+def protobuf(numbers: Numbers, wires: Wires) -> ValueCodec:
     """The codec of a collection's messages. Raises `Unsupported` if protobuf is not installed."""
     try:
         from perdure.storage.codecs.protobuf_codec import Protobuf

@@ -304,7 +304,8 @@ async def forgotten_columns_are_filled_again(bench: Bench) -> None:
 @check(Capability.QUERY, Capability.SHARED)
 async def what_others_leave_out_is_named(bench: Bench) -> None:
     """Rows that somebody writes who does not know a column are named, if the backend can tell, to
-    those who know it: new ones, changed ones, ones made anew; and no others.
+    those who know it: new ones, changed ones, ones made anew; and no others. Whoever opens the
+    collection then is told that the column is missing.
     """
     old = await bench.prepare(_BARE)
     await old.add(*(old.put(name) for name in "abcde"))
@@ -319,8 +320,11 @@ async def what_others_leave_out_is_named(bench: Bench) -> None:
     await old.add(old.put("a"), old.put("f"), old.delete("b"), old.put("b"), old.put("c"))
     await new.add(new.put("c", kind="y"), new.put("d", kind="y"), new.put("g", kind="y"))
     same(await _unfilled(new), {new.key(name) for name in "abf"}, "what is unfilled then")
+    another = await bench.open()
+    same(await another.prepare(_GROWN), {"kind"}, "what is missing for another")
     await _fill(new, a="x", b="x", f="x")
     same(await _unfilled(new) & own, set(), "what is unfilled in the end")
+    same(await another.prepare(_GROWN), frozenset(), "what is missing in the end")
     for kind, names in (("x", "abef"), ("y", "cdg")):
         found = await new.find(new.query(_c("kind", "=", kind)))
         same(found, list(names), f"the rows whose kind is {kind}")

@@ -109,15 +109,23 @@ async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozense
     found = []
     for name in await load(conn, schema):
         layout, table = await known(conn, schema, name) or (Layout(name), TableState())
-        stale = set(table.stale())
-        for column, held in table.columns.items():
-            if held.marked and not held.stale:  # then its index of such rows is there
-                cursor = await conn.execute(
-                    f'SELECT 1 FROM {schema}."{name}" WHERE {unfilled(column, held.schema)} LIMIT 1'
-                )
-                stale |= {column} if await cursor.fetchone() else set()
-        found.append((layout, frozenset(stale)))
+        lacking = await _unfilled(conn, f'{schema}."{name}"', table, table.columns)
+        found.append((layout, table.stale() | lacking))
     return found
+
+
+async def _unfilled(
+    conn: Connection, place: str, table: TableState, columns: Iterable[str]
+) -> frozenset[str]:
+    """Those of the columns that somebody who does not know them has left out in some row."""
+    found = set()
+    for column in columns:
+        held = table.columns[column]
+        if held.marked and not held.stale:  # then its index of such rows is there
+            condition = unfilled(column, held.schema)
+            cursor = await conn.execute(f"SELECT 1 FROM {place} WHERE {condition} LIMIT 1")
+            found |= {column} if await cursor.fetchone() else set()
+    return frozenset(found)
 
 
 async def peek(
@@ -139,7 +147,9 @@ async def peek(
         or (asked.expires, asked.tagged) != (before.expires, before.tagged)
     ):
         return True, None
-    return True, Prepared(asked, table.marked(layout))
+    marked = table.marked(layout)
+    lacking = await _unfilled(conn, f'{schema}."{layout.name}"', table, marked)
+    return True, Prepared(asked, marked, lacking)
 
 
 async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared:
@@ -165,10 +175,11 @@ async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) ->
     planned, wanted = _planned(table, asked, moment, empty=empty)
     await _change(conn, schema, name, planned)
     await _remember(conn, schema, tables.merged(before, layout, planned.table), planned.table)
+    marked = planned.table.marked(layout)
     return Prepared(
         asked,
-        planned.table.marked(layout),
-        planned.table.missing(layout),
+        marked,
+        planned.table.missing(layout) | await _unfilled(conn, place, planned.table, marked),
         tuple(label for label in wanted if label not in planned.table.indexes),
     )
 
@@ -192,7 +203,8 @@ async def activate(conn: Connection, schema: str, layout: Layout) -> None:
     found = await known(conn, schema, layout.name)
     if found is not None:
         before, table = found
-        await _remember(conn, schema, before, table.activated(layout))
+        if (activated := table.activated(layout)) != table:
+            await _remember(conn, schema, before, activated)
 
 
 def _planned(

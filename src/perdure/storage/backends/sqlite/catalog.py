@@ -111,14 +111,19 @@ def declared(db: apsw.Connection) -> list[tuple[Layout, frozenset[str]]]:
     """All collections, by name, each with the columns that not every row holds."""
     rows = list(db.execute("SELECT name FROM perdure_collections ORDER BY name"))
     known = [found for (name,) in rows if (found := _known(db, name))]
-    return [(layout, table.stale() | _unfilled(db, layout, table)) for layout, table in known]
+    return [
+        (each, table.stale() | _unfilled(db, each, table, table.columns)) for each, table in known
+    ]
 
 
-def _unfilled(db: apsw.Connection, layout: Layout, table: TableState) -> frozenset[str]:
-    """The columns that somebody who does not know them has left out in some row."""
+def _unfilled(
+    db: apsw.Connection, layout: Layout, table: TableState, columns: Iterable[str]
+) -> frozenset[str]:
+    """Those of the columns that somebody who does not know them has left out in some row."""
     return frozenset(
         name
-        for name, held in table.columns.items()
+        for name in columns
+        for held in [table.columns[name]]
         if held.marked
         and not held.stale
         # A look at the index of such rows.
@@ -128,7 +133,7 @@ def _unfilled(db: apsw.Connection, layout: Layout, table: TableState) -> frozens
 
 def peek(db: apsw.Connection, layout: Layout, moment: int) -> tuple[bool, Prepared | None]:
     """Whether the collection was made, and what `prepare` would return if it would change nothing
-    and leave nothing to be done.
+    and leave nothing to be done but to fill what others left out.
     """
     known = _known(db, layout.name)
     if known is None:
@@ -143,7 +148,8 @@ def peek(db: apsw.Connection, layout: Layout, moment: int) -> tuple[bool, Prepar
         or (asked.expires, asked.tagged) != (before.expires, before.tagged)
     ):
         return True, None
-    return True, Prepared(asked, table.marked(layout))
+    marked = table.marked(layout)
+    return True, Prepared(asked, marked, _unfilled(db, layout, table, marked))
 
 
 def is_current(db: apsw.Connection, prepared: Prepared) -> bool:
@@ -172,10 +178,11 @@ def prepare(db: apsw.Connection, layout: Layout, moment: int) -> Prepared:
     if asked.tagged and not before.tagged:
         _create_tags(db, name)
     _remember(db, tables.merged(before, layout, planned.table), planned.table)
+    marked = planned.table.marked(layout)
     return Prepared(
         asked,
-        planned.table.marked(layout),
-        planned.table.missing(layout),
+        marked,
+        planned.table.missing(layout) | _unfilled(db, layout, planned.table, marked),
         tuple(label for label in wanted if label not in planned.table.indexes),
     )
 
@@ -199,7 +206,8 @@ def activate(db: apsw.Connection, layout: Layout) -> None:
     known = _known(db, layout.name)
     if known is not None:
         before, table = known
-        _remember(db, before, table.activated(layout))
+        if (activated := table.activated(layout)) != table:
+            _remember(db, before, activated)
 
 
 def _planned(

@@ -14,7 +14,7 @@ from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.history.turn_tags import escape
 from perdure.recall.memories.contradictions import line
 from perdure.recall.memories.memories import Memories
-from perdure.recall.memories.memory_records import Memory, machine, parse_key, shown
+from perdure.recall.memory_records import Memory, machine, parse_key, shown
 
 if TYPE_CHECKING:
     from perdure.recall.references.references import References

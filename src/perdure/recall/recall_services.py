@@ -17,7 +17,7 @@ from perdure.recall.memories.memories import Memories
 from perdure.recall.recall import Recall
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching.searcher import Searcher
+from perdure.recall.searching.searcher import Searcher, load_once
 from perdure.recall.searching.turn_scan import Scan
 from perdure.recall.steps import fetchers, key_lookup
 from perdure.recall.steps.hit_texts import Showing
@@ -54,7 +54,7 @@ def make_recall(
     """
     settings, models = config.recall, config.gateway.models
     ahead = Ahead(embedder(settings, gateway, config.gateway))
-    index = RecallIndex(store, reader, jobs, settings, ahead, encrypts=encrypts)
+    index = RecallIndex(store, reader, jobs, settings, ahead, encrypts=encrypts, warm=load_once)
     memories = Memories(store, index, plain=plain, scrub=scrub, withdraw=withdraw, embedder=ahead)
     references = References(
         store,

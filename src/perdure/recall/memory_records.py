@@ -20,7 +20,7 @@ from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.messages import sound
 from perdure.core.turns import Position
 from perdure.history.log_records import agent_of, checked_agent
-from perdure.recall.scoping.sharing import EVERYBODY
+from perdure.recall.sharing import EVERYBODY
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.rows import Index
