@@ -1,16 +1,16 @@
-"""Replacing keys, without anybody noticing.
+"""Key rotation without interrupting readers and writers.
 
 Data keys:
 
-1. Each scope gets a new key, which is current from then on: no row can be added that needs an older
-   one, because every commit checks the row of its scope's keys.
-2. Page by page, rows are encrypted anew: see `storage.rewriting`. Objects outside of the store are
-   renewed by whoever keeps them.
-3. The whole store is looked through, and the older keys that nothing needs are destroyed.
+1. Each scope gets a new current key. No row can be added that needs an older one, because every
+commit checks its scope's row of keys.
+2. Page by page, rows are encrypted anew: see `storage.row_rewrites`. Objects outside of the store
+are renewed by their holders.
+3. The whole store is scanned, and older keys that nothing needs are destroyed.
 
-Each step can be interrupted and done again; two who do the same at once do not harm each other.
+Each step can be interrupted and repeated; two at once do no harm.
 
-The master key: each scope's keys are wrapped again, which is one write for each scope.
+The master key: each scope's keys are wrapped again, one write for each scope.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Holder(Protocol):
-    """Somebody who keeps objects outside of the store that are encrypted with data keys."""
+    """Holds objects outside of the store that are encrypted with data keys."""
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        """Encrypt objects of a scope anew that need an older generation; returns how many.
+        """Re-encrypt objects of a scope that need an older generation; returns how many.
 
-        Raises `NotRenewed` at the end, if some could not be: they are as they were.
+        Raises `NotRenewed` at the end, if some could not be: they are unchanged.
         """
 
     async def needed(self, scope: str) -> set[int]:
@@ -64,13 +64,10 @@ class NotRenewed(Exception):
 
 
 class Rotated(msgspec.Struct, frozen=True):
-    """What a rotation of data keys did."""
+    """The result of a rotation of data keys."""
 
-    #: The scopes that have a new key.
     scopes: tuple[str, ...]
-    #: Rows that were encrypted anew.
     rewritten: int = 0
-    #: Objects outside of the store that were.
     objects: int = 0
     #: Old keys that were destroyed, and those that something still needs.
     destroyed: int = 0
@@ -83,12 +80,11 @@ class Rotated(msgspec.Struct, frozen=True):
 
 
 class Rewrapped(msgspec.Struct, frozen=True):
-    """What a rotation of the master key did."""
+    """The result of a rotation of the master key."""
 
     #: The fingerprint of the master key that everything is wrapped with now.
     master: str
     scopes: int
-    #: Data keys that were wrapped again.
     rewrapped: int
 
 
@@ -102,8 +98,6 @@ class Rotation:
         self._holders = holders
         #: Whether a row was found that should be encrypted, and was in clear.
         self._saw_clear = False
-
-    # Data keys --------------------------------------------------------------------------------
 
     async def data_keys(self, scope: str | None, progress: Progress | None) -> Rotated:
         rings, resumed = await self._begin(scope, progress)
@@ -161,7 +155,7 @@ class Rotation:
     async def _unlock(self, scope: str) -> None:
         """Raises `KeyRefused` if the master keys are not those of a scope.
 
-        A new key that they have wrapped would keep everybody else from writing.
+        A new key that they have wrapped would keep everyone else from writing.
         """
         ring = await self._keys.reload(scope)
         for each in ring.record.generations if ring is not None else ():
@@ -194,7 +188,7 @@ class Rotation:
     def _wanted(
         self, collection: str, only: str | None, rings: dict[str, KeyRing]
     ) -> Callable[[Row], bool]:
-        """Whether a row is not encrypted as it would be if it were written now."""
+        """Whether a row is not encrypted as it would be if written now."""
 
         def wanted(row: Row) -> bool:
             target = self._encryption.scope_of(collection, row.key)
@@ -216,7 +210,7 @@ class Rotation:
     async def _renew_objects(
         self, rings: dict[str, KeyRing], progress: Progress | None
     ) -> tuple[int, list[Failure]]:
-        """Have all holders renew their objects; returns how many, and which could not be."""
+        """Let all holders renew their objects; returns how many, and which failed."""
         renewed, failures = 0, list[Failure]()
         for name, ring in rings.items():
             for holder in self._holders:
@@ -228,7 +222,7 @@ class Rotation:
         return renewed, failures
 
     async def _destroy(self, rings: dict[str, KeyRing], needs: Needs) -> tuple[int, int]:
-        """Destroy older keys that nothing needs; returns how many, and how many had to be kept."""
+        """Destroy older keys that nothing needs; returns how many, and how many were kept."""
         destroyed = kept = 0
         for name, begun in rings.items():
             held = await self._held(name)
@@ -260,15 +254,13 @@ class Rotation:
         return destroyed, kept
 
     async def _held(self, scope: str) -> set[int] | None:
-        """The generations that objects need; None if there is nobody to ask."""
+        """The generations that objects need; None if there is no holder to ask."""
         if not self._holders:
             return None
         found: set[int] = set()
         for holder in self._holders:
             found |= await holder.needed(scope)
         return found
-
-    # The master key ---------------------------------------------------------------------------
 
     async def master(self, progress: Progress | None) -> Rewrapped:
         masters = self._masters()
@@ -289,8 +281,6 @@ class Rotation:
             raise refused
         return Rewrapped(fingerprint, len(rings), done)
 
-    # ------------------------------------------------------------------------------------------
-
     def _masters(self) -> MasterKeys:
         if self._keys.masters is None:
             raise KeyRefused(
@@ -301,10 +291,10 @@ class Rotation:
 
 
 class _FromEncryption:
-    """The chain from encryption downwards, as rewriting sees a store.
+    """The chain from encryption downwards, as a store for rewriting.
 
-    What stands above, such as compression, is left alone: the bytes that are encrypted stay. Rows
-    keep the content type they are stored with, so that it is known which scope they are of.
+    Outer middleware, such as compression, is left out: the encrypted bytes stay. Rows keep the
+    stored content type, which tells their scope.
     """
 
     def __init__(self, host: Store, encryption: Encryption) -> None:

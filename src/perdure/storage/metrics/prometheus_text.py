@@ -18,7 +18,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class MetricsSource(NamedTuple):
-    """What one process has to tell."""
+    """The metrics of one process."""
 
     counted: OperationCounts
     cache: Mapping[str, int] = {}

@@ -40,10 +40,10 @@ _OURS = {
 
 
 def to_proto(schema: Schema) -> str:
-    """The .proto file (proto3) with which the values of a collection can be read.
+    """The .proto file (proto3) that reads the values of a collection.
 
-    Fields of the version that wrote messages last stand under their names; the numbers of former
-    ones are reserved. Raises `InvalidInput` if the collection never had messages.
+    Has the fields of the version that wrote messages last; numbers of former ones are reserved.
+    Raises `InvalidInput` if the collection never had messages.
     """
     version = next((each for each in reversed(schema.versions) if _writes(each)), None)
     if version is None:
@@ -102,7 +102,6 @@ class _File:
         return "\n".join([*lines, "}", ""])
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
-        """A wire type, with the names of messages as they stand in this file."""
         item, repeated, key = schema_records.parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
@@ -115,7 +114,7 @@ class _File:
 
 
 def _field_names(fields: list[Number]) -> dict[int, str]:
-    """Number → a name that protoc takes: no two may be the same in JSON."""
+    """Number → a name that protoc takes: names must also differ in JSON."""
     taken = {_json(name) for name in _OURS}
     names: dict[int, str] = {}
     for field in fields:
