@@ -1,4 +1,4 @@
-"""``perdure costs``: what model calls took and cost, and what the budgets have left."""
+"""``perdure costs``: tokens and costs of model calls, and what the budgets have left."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ async def costs(
 
 
 def _moment(since: str) -> datetime:
-    """Raises `typer.BadParameter` if that is no time."""
     from perdure.core import clock
 
     try:
@@ -77,7 +76,7 @@ async def _costs(settings: CommandSettings, by: CostGrouping, since: datetime) -
 
 
 def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> list[BudgetStatus]:
-    """With the budgets for each agent of which nobody has spent anything yet."""
+    """Adds the per-agent budgets that nobody has used yet."""
     from perdure.gateway.budgets import Budget, BudgetPeriod, BudgetStatus
 
     found = list[BudgetStatus]()
@@ -93,9 +92,6 @@ def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> 
             ]
         found += own
     return found
-
-
-# As a JSON object -------------------------------------------------------------------------------
 
 
 def _described(spent: SpentCosts) -> dict[str, Any]:

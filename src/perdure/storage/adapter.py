@@ -89,8 +89,7 @@ class Snapshot(ABC):
         """All rows of a collection but the expired ones, in pages, in no particular order."""
 
     @abstractmethod
-    def events(self) -> AsyncIterator[list[Delivered]]:
-        """The events that are still kept, in order, in pages."""
+    def events(self) -> AsyncIterator[list[Delivered]]: ...
 
     @abstractmethod
     async def last_event(self) -> int:
@@ -132,13 +131,10 @@ class Adapter(ABC):
 
     @abstractmethod
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        """Set the columns of rows that are still the given ones; skip the others."""
+        """Set the columns of rows that are still as given; skip the others."""
 
     async def is_prepared(self, layout: Layout) -> bool:
-        """Whether this declaration's columns are still as `prepare` and `activate` left them.
-
-        Opening the collection with another declaration can change that.
-        """
+        """Whether the columns are as `activate` left them; another declaration can change that."""
         return True
 
     async def unfilled(
@@ -154,10 +150,7 @@ class Adapter(ABC):
 
     @abstractmethod
     async def activate(self, layout: Layout) -> None:
-        """Build the indexes and store the layout, once every row holds every column.
-
-        Others read and write meanwhile; each backend documents whether they wait.
-        """
+        """Build the indexes and store the layout once all rows are filled. Others go on."""
 
     @abstractmethod
     async def get(

@@ -74,7 +74,6 @@ class Compression(Resident):
         return await proceed(call)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        """Whether a row is stored uncompressed, but would be compressed now."""
         if not (self._writing and declared.compressed) or ";" in row.content_type:
             return False
         return self._packed(row.value) is not None

@@ -13,7 +13,6 @@ from perdure.core.errors import Conflict
 
 R = TypeVar("R")
 
-#: How often a change is repeated when others keep writing first.
 ATTEMPTS = 100
 
 

@@ -146,7 +146,6 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], Scalar]]:
-    """The column kind of a field's type, and how its values are converted."""
     options = [hint]
     if get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not type(None)]

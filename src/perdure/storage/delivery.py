@@ -70,8 +70,7 @@ class Subscriber(msgspec.Struct, frozen=True):
 class Parked(msgspec.Struct, frozen=True):
     """A waiting event with its content, so the outbox need not keep it.
 
-    The lane is the event's key ("" without a key, and for those given up). Its first event is
-    retried; the others wait.
+    The lane is its key, or "". The lane's first event is retried; the others wait.
     """
 
     id: Annotated[str, Key()]
@@ -164,7 +163,6 @@ class Delivery:
         self.held = msgspec.structs.replace(self.held, value=record)
 
     async def _heads(self, lanes: Collection[str]) -> dict[str, int]:
-        """Lanes in which an event is being retried, with its id."""
         if not lanes:
             return {}
         query = self._parked(RETRYING).where("lane", "in", sorted(lanes))
@@ -203,7 +201,6 @@ class Delivery:
             await self._save()
 
     async def _resume(self, head: Parked) -> None:
-        """Retry the first event of a lane; on success go on with those behind it."""
         lane = [head]
         if head.lane:
             behind = self._parked(BEHIND).where("lane", "=", head.lane).order_by("event")

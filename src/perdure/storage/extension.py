@@ -21,7 +21,6 @@ from perdure.core.errors import Unsupported
 class ExtensionChange(msgspec.Struct, frozen=True, gc=False):
     """A change to an extension's data, made by a commit."""
 
-    #: The `Extension.name` of the one that makes it.
     extension: ClassVar[str] = ""
 
 

@@ -235,7 +235,6 @@ class QueryBuilder(Generic[T]):
         return await self.first(options) is not None
 
     async def delete(self, options: Options = DEFAULT) -> int:
-        """Delete what matches; returns how many."""
         if not await self._collection.is_there():
             return 0
         return await self._collection.executor.remove(self._query, options)

@@ -139,7 +139,6 @@ _REASONS = {
 
 
 def stage_of(middleware: Middleware) -> Stage:
-    """The attribute `stage`, else the free stage."""
     return getattr(middleware, "stage", Stage.FREE)
 
 
@@ -150,10 +149,7 @@ def is_due(chain: Sequence[Middleware], declared: RecordType[Any], row: Row) -> 
 
 
 def compose(chain: Sequence[Middleware], innermost: Handler) -> list[Handler]:
-    """The handler of the whole chain, then the one below each middleware.
-
-    Raises `InvalidInput` if the order cannot work.
-    """
+    """The chain's handler, then the one below each. `InvalidInput` if the order cannot work."""
     _check_order(chain)
     handlers = [innermost]
     for middleware in reversed(chain):

@@ -69,5 +69,4 @@ STRONG = Options(consistency=Consistency.STRONG)
 
 
 def bounded(seconds: float) -> Options:
-    """Options of a read that is at most so many seconds old."""
     return Options(consistency=Consistency.BOUNDED, max_staleness=seconds)

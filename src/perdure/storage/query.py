@@ -15,7 +15,6 @@ import msgspec
 #: What a column can hold. NULL sorts below everything else, in every backend.
 Scalar: TypeAlias = str | int | float | None
 
-#: Columns every row has, besides the declared ones.
 BUILT_IN = ("key", "created", "updated", "version")
 
 
@@ -106,10 +105,7 @@ class Figure(StrEnum):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Figures over a query's rows; COUNT of the empty column counts rows.
-
-    The query's order, limit, offset and after do not apply.
-    """
+    """Figures over a query's rows, all of them; COUNT of the empty column counts rows."""
 
     query: Query
     figures: tuple[tuple[Figure, str], ...]
@@ -130,7 +126,6 @@ def columns_of(condition: Condition) -> set[str]:
             return set()
 
 
-#: Gives a column's value of the row in question.
 Columns = Callable[[str], Scalar]
 Tags = Collection[tuple[str, str]]
 

@@ -29,7 +29,6 @@ from perdure.storage.row_rewrites import Failure, Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Check, Count, Delete, Put, Recode, Row
 from perdure.storage.store import Progress, Store
 
-#: How often a collection is gone through again, if old code keeps adding to it.
 _PASSES = 3
 
 
@@ -41,7 +40,6 @@ class Migrated(msgspec.Struct, frozen=True):
     content_type: str
     #: How many records there were of each schema version when it began; see `newer`, too.
     found: dict[int, int]
-    #: Records that were written anew, or would be.
     migrated: int = 0
     #: Records that could not be, and the first of them by name. They are unchanged.
     failed: int = 0
@@ -195,7 +193,6 @@ class _References:
         self._store = store
         self._collection = collection
         self._gather = gather
-        #: What the records of the page that is under way refer to, by their keys.
         self._found: dict[str, dict[str, int]] = {}
 
     @classmethod

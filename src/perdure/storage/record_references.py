@@ -67,16 +67,13 @@ class Condemned(msgspec.Struct, frozen=True, array_like=True):
     id: Annotated[str, Key()]  # the hash
     #: Who condemned it: no two have the same.
     token: str
-    #: It has been deleted.
     gone: bool = False
 
 
 _REFERRING, _CONDEMNED = type_of(Referring), type_of(Condemned)
 CONDEMNED = _CONDEMNED.name
-#: The collections that belong to references.
 TYPES: tuple[RecordType[Any], ...] = (_REFERRING, _CONDEMNED)
 
-#: The references in a record: hash → size.
 Gather = Callable[[Any], dict[str, int]]
 
 

@@ -68,7 +68,6 @@ __all__ = [
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: From plain data of one schema version to the next.
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -147,7 +146,6 @@ class RecordType(Generic[T]):
         return tuple([convert(get(record)) for get, convert in self._columns])
 
     def encode(self, record: T, expires: int | None, expected: int | None) -> Put:
-        """The write that stores the record."""
         if type(record) is not self.cls:
             raise InvalidValue(
                 f"The collection {self.name!r} holds {self.cls.__name__},"
@@ -231,7 +229,6 @@ class RecordType(Generic[T]):
         return "key" if name == self.key_field else name
 
     def comparable(self, column: str, value: object) -> Scalar:
-        """A caller's value, converted to compare with a column."""
         if column in self.times and value is not None and not isinstance(value, datetime):
             raise InvalidValue(
                 f"{self.name}.{column} holds times, and cannot be compared with {value!r}.",

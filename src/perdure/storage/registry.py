@@ -27,7 +27,6 @@ from perdure.storage.adapter import Adapter, Capability
 
 T = TypeVar("T")
 
-#: Makes an adapter from an address and a clock; an `Adapter` class is one.
 Factory: TypeAlias = Callable[[str, Clock], Adapter]
 
 GROUP = "perdure.storage"
@@ -45,7 +44,6 @@ _OWN = {
 #: What is attached to every adapter that takes it, when it is made: whoever opens a store, what is
 #: deleted must go from search indexes, too.
 _EXTENSIONS = ("perdure.search:attach",)
-#: What to install if the module of one of our own backends cannot be imported.
 _EXTRAS = {
     "postgresql": "perdure[postgres]",
     "postgres": "perdure[postgres]",

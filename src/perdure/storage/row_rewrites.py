@@ -35,8 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _ROWS = 50
 _FIRST_ROWS = 10
 _BYTES = 128 * 1024
-#: Seconds between two notes of how far it came.
-_NOTE_EVERY = 1.0
+_NOTE_EVERY = 1.0  # seconds
 #: Failures that are told one by one; further ones are counted.
 MOST_FAILURES = 100
 
@@ -61,7 +60,6 @@ class Rewritten(msgspec.Struct, frozen=True):
     #: Rows that could not be, all of them, and the first of them by name.
     failed: int = 0
     failures: tuple[Failure, ...] = ()
-    #: Whether it went on with what an earlier run had begun.
     resumed: bool = False
 
 
@@ -142,7 +140,6 @@ class _Bookmark:
         self._noted = time.monotonic()
 
     async def find(self) -> tuple[str, Rewritten]:
-        """Where to resume, and what was done before."""
         begun = Rewritten(self._collection)
         if not self._kept:
             return "", begun
@@ -221,7 +218,6 @@ class _Work:
 
 
 async def paced(rows: Iterable[Row], pace: Pace) -> AsyncIterator[Row]:
-    """The rows, with pauses for the event loop where due."""
     for row in rows:
         yield row
         await pace.breathe()
@@ -245,9 +241,7 @@ async def _remade(
 
 
 async def plain_rows(read: Read, collection: str, keys: list[str]) -> list[Row | Failure]:
-    """The rows of these keys, decoded. Deleted and expired ones are left out, damaged ones are
-    failures.
-    """
+    """The rows of these keys, decoded; missing ones left out, a damaged one is a `Failure`."""
     if not keys:
         return []
     with suppress(Corrupted):

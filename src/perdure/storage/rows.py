@@ -80,7 +80,6 @@ class Batch(msgspec.Struct, frozen=True):
     writes: tuple[Put | Delete, ...] = ()
     checks: tuple[Check, ...] = ()
     events: tuple[Event, ...] = ()
-    #: What changes in the data of extensions, in this order.
     changes: tuple[ExtensionChange, ...] = ()
 
 
@@ -104,11 +103,10 @@ class Fill(msgspec.Struct, frozen=True):
 
 
 class Recode(msgspec.Struct, frozen=True):
-    """New bytes for the content of a row, if it is still as it was read.
+    """New bytes for a row of the same version, creation time and checksum.
 
-    That is, with the same version, creation time and checksum. With `schema`, `columns` and `tags`
-    it is also brought to a newer schema; without, they stay. One with another value has the
-    checksum 0: the store computes it then.
+    With `schema`, `columns` and `tags` it is also brought to a newer schema; without, they stay.
+    The store computes a checksum of 0.
     """
 
     row: Row
@@ -169,20 +167,16 @@ class Layout(msgspec.Struct, frozen=True):
     name: str
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] = ()
-    #: Rows may carry an expiry time.
     expires: bool = False
-    #: Rows may carry tags.
     tagged: bool = False
     #: The schema version whose records the columns are taken from. When it grows, every column has
     #: to be filled again: a migration may have changed what it holds.
     schema: int = 1
 
     def constants(self) -> frozenset[tuple[str, str | int]]:
-        """The column values that partial indexes cover."""
         return frozenset(pair for index in self.indexes for pair in index.where)
 
     def without(self, columns: Collection[str]) -> Layout:
-        """The layout without these columns, and without the indexes that need them."""
         kept = tuple(
             index
             for index in self.indexes
@@ -193,7 +187,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Which columns of a collection cannot be trusted, and which of them are wanted."""
+    """Columns of a collection that cannot be trusted, and those of them that are wanted."""
 
     stale: frozenset[str]
     missing: frozenset[str]

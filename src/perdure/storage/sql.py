@@ -39,7 +39,6 @@ Shape: TypeAlias = tuple["str | int | Shape", ...]
 class Dialect(msgspec.Struct, frozen=True):
     """The differences of the databases. A query's table is called ``r``."""
 
-    #: How a parameter is written.
     mark: str
     #: The key of a row, as an expression.
     key: str
@@ -51,7 +50,6 @@ class Dialect(msgspec.Struct, frozen=True):
     differs: str
     #: Whether the place of NULLs in an order must be said, because NULLs sort high by default.
     nulls_high: bool
-    #: The column that identifies a row to DELETE.
     row_id: str
 
 
@@ -282,7 +280,6 @@ def _bounds(prefix: str, params: Params) -> int:
 
 
 def _after_params(order: tuple[SortOrder, ...], mark: tuple[Scalar, ...], params: Params) -> None:
-    """The parameters of `Emitter._after`, in its order."""
     first = order[0]
     if (
         len(order) > 1

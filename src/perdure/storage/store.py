@@ -77,7 +77,6 @@ class Store:
         self._handlers = compose(middleware, self._perform)
         self._handle = self._handlers[0]
         self._residents = [each for each in self._chain if isinstance(each, Resident)]
-        # Record by record, or the whole file.
         self._encrypts = unlock is not None or any(
             stage_of(each) is Stage.ENCRYPT for each in self._chain
         )
@@ -143,10 +142,9 @@ class Store:
             await self._filling.wait(declared.name)
 
     async def refill(self) -> int:
-        """Fill columns of records that code without those columns wrote; returns how many.
+        """Fill columns of records written by code without them; returns how many.
 
-        Call it every few seconds: until then queries may miss such records. Costs next to nothing
-        while there are none.
+        Call it every few seconds: until then queries miss such records. Costs next to nothing.
         """
         return await self._filling.refill()
 
@@ -282,7 +280,6 @@ class Store:
         await self._filling.put_off(collection)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        """Whether a middleware would store this row differently now."""
         return is_due(self._chain, declared, row)
 
     def below(self, middleware: Middleware) -> Handler:

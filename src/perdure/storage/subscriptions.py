@@ -184,10 +184,7 @@ class Subscriptions:
                     await subscribers.put(free, Options(expected=found.version))
 
     async def trim(self) -> int:
-        """Delete events that every subscriber has passed; returns how many.
-
-        Parked events have their own copy. Without subscribers, events older than `KEEP_UNREAD` go.
-        """
+        """Delete events that all subscribers passed, or after `KEEP_UNREAD` without any."""
         self.store.require(Capability.OUTBOX)
         adapter = self.store.adapter
         trimmed = 0

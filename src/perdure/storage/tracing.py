@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 _SCOPE = "perdure.storage"
-#: As the conventions advise.
 _DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
 #: Seconds between two looks whether the program has set OpenTelemetry up meanwhile.
 _LOOK_EVERY = 1.0

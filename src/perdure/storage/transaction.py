@@ -121,11 +121,7 @@ class Transaction:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """A part that can fail by itself: an error undoes its writes and events.
-
-        The error is raised; catch it outside, and the rest still commits. What was read stays
-        checked.
-        """
+        """An error undoes its writes and events; catch it outside, and the rest still commits."""
         self._check_open()
         writes, events, callbacks = dict(self._writes), len(self._events), len(self._callbacks)
         changes = len(self._changes)
@@ -238,7 +234,6 @@ class Transaction:
     async def _births(
         self, query: Query, own: list[Put | Delete], options: Options
     ) -> dict[str, int]:
-        """Creation times of the records we overwrite, if the query uses them."""
         looked_at = {part.column for part in query.order} | columns_of(query.where)
         if "created" not in looked_at:
             return {}
@@ -249,7 +244,6 @@ class Transaction:
     def _overlay(
         self, query: Query, rows: list[Row], own: list[Put | Delete], births: dict[str, int]
     ) -> list[Row]:
-        """The query's results as if our writes were committed."""
         layout = self._declared[query.collection].layout
         moment = self.now()
         order = query.total_order()

@@ -31,12 +31,11 @@ class Number(msgspec.Struct, frozen=True):
 
 #: Message → its fields, in the order of their numbers; "" is the record itself.
 Numbers: TypeAlias = dict[str, tuple[Number, ...]]
-#: Message → field → wire type.
 Wires: TypeAlias = dict[str, dict[str, str]]
 
 
 class Wire(NamedTuple):
-    """A wire type, taken apart."""
+    """A wire type, parsed."""
 
     item: str
     repeated: bool = False
@@ -45,7 +44,6 @@ class Wire(NamedTuple):
 
 
 def parse(wire: str) -> Wire:
-    """Take a wire type apart."""
     if wire.startswith("map<"):
         key, _, item = wire[len("map<") : -1].partition(", ")
         return Wire(item, key=key)

@@ -1,16 +1,13 @@
-"""Replacing keys, without anybody noticing.
+"""Key rotation without interrupting readers and writers.
 
-Data keys:
+1. Each scope gets a new current data key. No row can be added that needs an older one, because
+   every commit checks its scope's row of keys.
+2. Page by page, rows are encrypted anew: see `storage.row_rewrites`. Objects outside of the store
+   are renewed by their holders.
+3. The whole store is scanned, and older keys that nothing needs are destroyed.
 
-1. Each scope gets a new key, which is current from then on: no row can be added that needs an older
-   one, because every commit checks the row of its scope's keys.
-2. Page by page, rows are encrypted anew: see `storage.rewriting`. Objects outside of the store are
-   renewed by whoever keeps them.
-3. The whole store is looked through, and the older keys that nothing needs are destroyed.
-
-Each step can be interrupted and done again; two who do the same at once do not harm each other.
-
-The master key: each scope's keys are wrapped again, which is one write for each scope.
+Each step can be interrupted and repeated; two at once do no harm. For a new master key each scope's
+keys are wrapped again, one write for each scope.
 """
 
 from __future__ import annotations
@@ -43,13 +40,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Holder(Protocol):
-    """Somebody who keeps objects outside of the store that are encrypted with data keys."""
+    """Holds objects outside of the store that are encrypted with data keys."""
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        """Encrypt objects of a scope anew that need an older generation; returns how many.
-
-        Raises `NotRenewed` at the end, if some could not be: they are as they were.
-        """
+        """Returns how many were re-encrypted. Raises `NotRenewed` at the end if some were not."""
 
     async def needed(self, scope: str) -> set[int]:
         """The generations that objects of a scope need."""
@@ -65,13 +59,10 @@ class NotRenewed(Exception):
 
 
 class Rotated(msgspec.Struct, frozen=True):
-    """What a rotation of data keys did."""
+    """The result of a rotation of data keys."""
 
-    #: The scopes that have a new key.
     scopes: tuple[str, ...]
-    #: Rows that were encrypted anew.
     rewritten: int = 0
-    #: Objects outside of the store that were.
     objects: int = 0
     #: Old keys that were destroyed, and those that something still needs.
     destroyed: int = 0
@@ -84,12 +75,10 @@ class Rotated(msgspec.Struct, frozen=True):
 
 
 class Rewrapped(msgspec.Struct, frozen=True):
-    """What a rotation of the master key did."""
+    """The result of a rotation of the master key."""
 
-    #: The fingerprint of the master key that everything is wrapped with now.
     master: str
     scopes: int
-    #: Data keys that were wrapped again.
     rewrapped: int
 
 
@@ -114,8 +103,6 @@ class Rotation:
         self._holders = holders
         #: Whether a row was found that should be encrypted, and was in clear.
         self._saw_clear = False
-
-    # Data keys --------------------------------------------------------------------------------
 
     async def data_keys(self, scope: str | None, progress: Progress | None) -> Rotated:
         rings, resumed = await self._begin(scope, progress)
@@ -171,10 +158,7 @@ class Rotation:
         return rings, resumed
 
     async def _unlock(self, scope: str) -> None:
-        """Raises `KeyRefused` if the master keys are not those of a scope.
-
-        A new key that they have wrapped would keep everybody else from writing.
-        """
+        """Raises `KeyRefused` for foreign master keys: their key would lock others out."""
         ring = await self._keys.reload(scope)
         for each in ring.record.generations if ring is not None else ():
             await self._keys.key(scope, each.number)
@@ -205,8 +189,6 @@ class Rotation:
     def _wanted(
         self, collection: str, only: str | None, rings: dict[str, KeyRing]
     ) -> Callable[[Row], bool]:
-        """Whether a row is not encrypted as it would be if it were written now."""
-
         def wanted(row: Row) -> bool:
             target = self._scope_of(collection, row.key)
             mark = mark_of(row.content_type)
@@ -227,7 +209,6 @@ class Rotation:
     async def _renew_objects(
         self, rings: dict[str, KeyRing], progress: Progress | None
     ) -> tuple[int, list[Failure]]:
-        """Have all holders renew their objects; returns how many, and which could not be."""
         renewed, failures = 0, list[Failure]()
         for name, ring in rings.items():
             for holder in self._holders:
@@ -239,7 +220,7 @@ class Rotation:
         return renewed, failures
 
     async def _destroy(self, rings: dict[str, KeyRing], needs: Needs) -> tuple[int, int]:
-        """Destroy older keys that nothing needs; returns how many, and how many had to be kept."""
+        """Destroy older keys that nothing needs; returns how many, and how many were kept."""
         destroyed = kept = 0
         for name, begun in rings.items():
             held = await self._held(name)
@@ -271,15 +252,13 @@ class Rotation:
         return destroyed, kept
 
     async def _held(self, scope: str) -> set[int] | None:
-        """The generations that objects need; None if there is nobody to ask."""
+        """The generations that objects need; None if there is no holder to ask."""
         if not self._holders:
             return None
         found: set[int] = set()
         for holder in self._holders:
             found |= await holder.needed(scope)
         return found
-
-    # The master key ---------------------------------------------------------------------------
 
     async def master(self, progress: Progress | None) -> Rewrapped:
         masters = self._masters()
@@ -299,8 +278,6 @@ class Rotation:
         if refused is not None:
             raise refused
         return Rewrapped(fingerprint, len(rings), done)
-
-    # ------------------------------------------------------------------------------------------
 
     def _masters(self) -> MasterKeys:
         if self._keys.masters is None:

@@ -34,7 +34,6 @@ package {package};
 
 import "google/protobuf/timestamp.proto";
 """
-#: Fields that stand in every message.
 _OURS = {
     "perdure_empties": ("repeated uint32", EMPTIES),
     "perdure_beyond": (f"map<string, {ANYTHING}>", BEYOND),
@@ -43,10 +42,9 @@ _OURS = {
 
 
 def to_proto(schema: Schema) -> str:
-    """The .proto file (proto3) with which the values of a collection can be read.
+    """The .proto file of the last version with messages; numbers of former ones are reserved.
 
-    Fields of the version that wrote messages last stand under their names; the numbers of former
-    ones are reserved. Raises `InvalidInput` if the collection never had messages.
+    Raises `InvalidInput` if the collection never had messages.
     """
     version = next((each for each in reversed(schema.versions) if _writes(each)), None)
     if version is None:
@@ -105,7 +103,6 @@ class _File:
         return "\n".join([*lines, "}", ""])
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
-        """A wire type, with the names of messages as they stand in this file."""
         item, repeated, key = parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
@@ -118,7 +115,7 @@ class _File:
 
 
 def _field_names(fields: list[Number]) -> dict[int, str]:
-    """Number → a name that protoc takes: no two may be the same in JSON."""
+    """Number → a name that protoc takes: names must also differ in JSON."""
     taken = {_json(name) for name in _OURS}
     names: dict[int, str] = {}
     for field in fields:
