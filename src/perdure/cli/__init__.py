@@ -1,9 +1,8 @@
 """The command ``perdure``: one module per group of commands.
 
-`app` ties the groups together and is where errors become one line on stderr; `command_options`
-holds what all commands take, `bank_access` finds the bank they mean, `terminal` is how they print.
-A command imports what it works with inside its function, so that ``perdure --help`` loads no
-database.
+`app` joins the groups and turns errors into one line on stderr; `command_options` has the common
+options, `bank_access` finds the bank, `terminal` prints. Commands import inside their functions,
+so that ``perdure --help`` loads no database.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command with the arguments of this process, then exit."""
     for stream in (sys.stdout, sys.stderr):
         # A file name in another encoding, or "…" on an ASCII terminal, must not end in an error.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -27,7 +25,7 @@ def main() -> None:
 
 
 def _flush() -> None:
-    """Write what is still buffered; that nobody reads it any more is no reason to complain."""
+    """Write what is buffered; a closed pipe is no error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

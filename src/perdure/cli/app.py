@@ -1,4 +1,4 @@
-"""The command's groups and global options, and where errors become words."""
+"""The command's groups and global options, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Border(TyperGroup):
-    """Shows errors of Perdure's own tree as one line; usage errors are typer's business."""
+    """Shows Perdure's errors as one line; usage errors are typer's business."""
 
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]  # typer's inner Context
         try:
@@ -118,7 +118,6 @@ def _global_options(
     ctx.obj = CommandSettings(bank, config, debug=debug)
 
 
-#: By the words that call a command.
 EXAMPLES = {
     "import": "perdure import claude-code --watch",
     "sessions": "perdure sessions --agent planner --tree",

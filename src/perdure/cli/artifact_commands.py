@@ -1,4 +1,4 @@
-"""``perdure artifacts``: look at large content, check it, clear it up, move it."""
+"""``perdure artifacts``: list, check, collect and move large content."""
 
 from __future__ import annotations
 

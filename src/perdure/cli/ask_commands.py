@@ -1,7 +1,7 @@
-"""``perdure ask``: one question to a model, answered as it arrives.
+"""``perdure ask``: one question to a model, streamed.
 
-The answer goes to stdout, word for word when that is a file or a pipe. What is thought, and what it
-took, go to stderr. Nothing is written to a session; the outcome and the budgets are in the bank.
+The answer goes to stdout, unchanged when that is a file or a pipe; thoughts and costs go to
+stderr. Nothing is written to a session; the outcome and the budgets are in the bank.
 """
 
 from __future__ import annotations
@@ -139,7 +139,6 @@ def ask(
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
-    """An answer as a JSON object."""
     from perdure.cli import readable
 
     usage = reply.usage
@@ -162,7 +161,7 @@ def reply_json(reply: Reply) -> dict[str, Any]:
 
 
 def reply_summary(reply: Reply, took: float) -> str:
-    """What an answer took, in one line; `took` is in seconds, with all that was tried for it."""
+    """What an answer took, in one line; `took` is in seconds, retries included."""
     from perdure.cli import readable
 
     usage = reply.usage
@@ -191,10 +190,8 @@ _CUT = {
 
 
 class AnswerPrinter:
-    """Says what arrives: the answer on stdout, thoughts on stderr.
-
-    On a terminal, what would steer it is shown as an escape. Elsewhere the answer is left as it is:
-    it may be a program's source.
+    """Prints the answer on stdout and thoughts on stderr. On a terminal, control characters are
+    escaped. Elsewhere the answer is left as it is: it may be a program's source.
     """
 
     def __init__(self, *, reasoning: bool = False, silent: bool = False) -> None:
@@ -206,7 +203,6 @@ class AnswerPrinter:
         self.speaks = False
 
     def hears(self, delta: calls.Delta) -> bool:
-        """Whether something of this is said aloud."""
         from perdure.gateway.calls import ReasoningDelta, TextDelta
 
         if isinstance(delta, ReasoningDelta):
@@ -222,7 +218,6 @@ class AnswerPrinter:
             self._tell(delta.text)
 
     def end(self) -> None:
-        """End the last line. Says nothing if nothing was said."""
         if self._held:
             held, self._held = self._held, ""
             sys.stdout.write(terminal.visible(held))
@@ -258,15 +253,9 @@ class AnswerPrinter:
         self._open = None
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
-    """Say on stderr who is waited for, once that takes longer than `PATIENCE`.
-
-    Around work on an event loop. Silent where stderr is not a terminal.
-    """
+    """Show on stderr which model is awaited, after `PATIENCE` seconds; only on a terminal."""
     import asyncio
 
     from rich.live import Live
@@ -295,7 +284,6 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 async def _ask(
     settings: CommandSettings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
-    """The answer, and the seconds until it was there, from the first try on."""
     import time
 
     from perdure.bank import Bank
@@ -323,9 +311,8 @@ async def _listen(
 
 
 def _question(words: list[str]) -> str:
-    """The words of the command line, with what is on stdin in the place of ``-``.
-
-    Raises `typer.BadParameter` if there are none, and `InvalidInput` if stdin is no text.
+    """The words of the command line, with stdin in the place of ``-``. Raises
+    `typer.BadParameter` if there are none, and `InvalidInput` if stdin is no text.
     """
     stdin: TextIO | None = sys.stdin  # none, if the shell closed it
     if not words and stdin is not None and not stdin.isatty():

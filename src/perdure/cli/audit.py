@@ -73,7 +73,6 @@ def audit(
 
 
 def _moment(since: str | None) -> datetime | None:
-    """Raises `typer.BadParameter` if that is no time."""
     from perdure.core import clock
 
     if since is None:

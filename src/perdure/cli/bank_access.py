@@ -23,7 +23,6 @@ SessionArgument = Annotated[
         metavar="SESSION", help="Its name, agent/name, or the beginning or end of it if unique."
     ),
 ]
-#: Candidates that an error lists.
 _LISTED = 5
 
 
@@ -31,10 +30,8 @@ _LISTED = 5
 async def existing_bank(
     settings: CommandSettings, config: Config | None = None
 ) -> AsyncIterator[Bank]:
-    """The bank that is meant, without background work.
-
-    Raises `Unavailable` if there is none: opening an address would make it, and whoever only looks
-    must not make anything.
+    """The bank, without background work. Raises `Unavailable` if there is none: a command that
+    only reads must not make one.
     """
     from perdure.bank import Bank
     from perdure.storage import registry
@@ -54,10 +51,9 @@ async def existing_bank(
 
 @asynccontextmanager
 async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
-    """The bank, for a change of what recall finds. Say what came of it before you leave.
-
-    What was written gets its vectors on leaving, if the model comes with Perdure, which takes most
-    of a second to be loaded; to end the command meanwhile loses nothing.
+    """The bank, for a change of what recall finds. Print the result before leaving. New records
+    get their vectors on leaving, if the model ships with Perdure; loading it takes most of a
+    second. Interrupting that loses nothing.
     """
     async with existing_bank(settings) as bank:
         yield bank
@@ -65,9 +61,8 @@ async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
 
 
 async def find_session(bank: Bank, text: str) -> Session:
-    """The session of this name or abbreviation; of one and its sub-agents, the one.
-
-    Raises `InvalidInput` if none fits, or several.
+    """The session of this name or abbreviation; a parent wins over its sub-agents. Raises
+    `InvalidInput` if none fits, or several.
     """
     from perdure.core.display import did_you_mean
     from perdure.history.log_records import SessionRecord
@@ -93,7 +88,7 @@ async def find_session(bank: Bank, text: str) -> Session:
 
 
 def fitting_names(text: str, names: list[str]) -> list[str]:
-    """The names that a text stands for: those it is the last part of, else those it abbreviates."""
+    """Names that end with the text, else those it abbreviates."""
     if not text:
         return []
     exact = [name for name in names if name.partition("/")[2] == text]
@@ -107,12 +102,10 @@ def fitting_names(text: str, names: list[str]) -> list[str]:
 
 
 def _without_subagents(names: list[str], starters: Mapping[str, str | None]) -> list[str]:
-    """The names without those of sub-agents that another of them started, at whatever depth."""
     return [name for name in names if _above(name, starters).isdisjoint(names)]
 
 
 def _above(name: str, starters: Mapping[str, str | None]) -> set[str]:
-    """The session that started this one, the one that started that, and so on."""
     found = set[str]()
     while (starter := starters.get(name)) is not None and starter not in found:
         found.add(starter)

@@ -1,4 +1,4 @@
-"""``perdure bank``: make one, look at one, migrate it, keep it safe, move it."""
+"""``perdure bank``: create, inspect and migrate a bank."""
 
 from __future__ import annotations
 
@@ -118,7 +118,6 @@ def _show(found: BankInfo, artifacts: FolderUse | S3Address) -> None:
 
 
 def show_collections(collections: Sequence[Size]) -> None:
-    """Print what each collection takes."""
     terminal.table(
         ("Collection", "Rows", "Size"),
         [(each.collection, f"{each.rows:,}", _bytes(each.bytes)) for each in collections],
@@ -176,7 +175,6 @@ async def migrate(
 
 
 def _import_modules(modules: list[str]) -> None:
-    """Import modules as `python -m` would: from the current folder, too."""
     if modules and os.getcwd() not in sys.path:  # noqa: PTH109 (as text)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     for name in modules:
@@ -197,7 +195,6 @@ def _import_modules(modules: list[str]) -> None:
 async def _migrate(
     settings: CommandSettings, collections: list[str], *, dry_run: bool
 ) -> tuple[list[Migrated], list[str]]:
-    """What was done, and the collections that are there but not declared."""
     from perdure.storage.record_migrations import migrate as migrate_records
 
     with ProgressBar("looking at the bank") as bar:
@@ -236,7 +233,6 @@ def _chosen(
 
 
 def _undeclared(types: dict[str, RecordType[Any]], there: list[str]) -> list[str]:
-    """Collections of the user's that nothing is known about."""
     return [name for name in there if name not in types and not name.startswith("perdure_")]
 
 

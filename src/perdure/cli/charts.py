@@ -1,4 +1,4 @@
-"""What commands draw in a terminal: costs, simulated policies, the bands of a prompt."""
+"""Charts of commands: costs, simulated policies, the bands of a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli import readable, terminal
-from perdure.cli.cost_commands import CostGrouping, SpentCosts
+from perdure.cli.cost_report import CostGrouping, SpentCosts
 from perdure.core.levels import LEVELS, Level
 from perdure.gateway.budgets import EACH
 from perdure.gateway.prices import dollars
@@ -44,7 +44,6 @@ class CostLine(NamedTuple):
 
 
 def show_costs(spent: SpentCosts) -> None:
-    """Print the groups, their total, and the budgets."""
     since = readable.absolute_time(spent.since)
     if spent.rows:
         lines = list(_lines(spent))
@@ -56,9 +55,6 @@ def show_costs(spent: SpentCosts) -> None:
     if spent.budgets:
         terminal.say()
         _show_budgets(spent)
-
-
-# Groups -----------------------------------------------------------------------------------------
 
 
 def _lines(spent: SpentCosts) -> Iterator[CostLine]:
@@ -107,7 +103,6 @@ def _cost(row: CostRow) -> str:
 
 
 def _draw(heading: str, lines: Sequence[CostLine]) -> None:
-    """A table with bars if there is room for it, else some lines for each group."""
     out = terminal.console()
     kept = [at for at in range(len(_HEADINGS)) if at != _RARE or any(x.figures[at] for x in lines)]
     table = [(heading, *(_HEADINGS[at] for at in kept))]
@@ -151,7 +146,6 @@ def _stack(lines: Sequence[CostLine], room: int) -> None:
 
 
 def _wrapped(facts: Sequence[str], room: int) -> Iterator[str]:
-    """Facts on as many lines as they need; none is broken."""
     line = ""
     for fact in facts:
         longer = f"{line} · {fact}" if line else fact
@@ -168,7 +162,7 @@ def _cell(text: str, width: int) -> str:
 
 
 def _bar(share: float, room: int) -> str:
-    """A bar of this share of the room. What is not nothing is seen."""
+    """A bar of this share of the room; at least one character unless it is 0."""
     if share <= 0:
         return ""
     if not _can_say(_EIGHTHS + "█"):
@@ -215,9 +209,6 @@ def _tries(count: int) -> str:
     return "1 try" if count == 1 else f"{count:,} tries"
 
 
-# Budgets ----------------------------------------------------------------------------------------
-
-
 def _show_budgets(spent: SpentCosts) -> None:
     out = terminal.console()
     facts = [
@@ -254,7 +245,7 @@ def _covers(standing: BudgetStatus) -> str:
 
 
 def _taken(standing: BudgetStatus) -> list[str]:
-    """What is spent, and what calls that go on, or whose process died, have reserved."""
+    """What is spent, and what open or abandoned calls have reserved."""
     budget, pot = standing.budget, standing.spending
     taken = list[str]()
     if budget.cost is not None:
@@ -295,7 +286,6 @@ _POLICY_HEADINGS = (
     "Largest",
 )
 _WIDEST_POLICY, _NARROWEST_POLICY = 60, 10
-#: Paths that are named.
 _LISTED = 5
 _LEVELS = "▁▂▃▄▅▆▇█"
 #: For terminals that do not know the others.
@@ -304,7 +294,6 @@ _BARS, _ASCII_BARS = "█░", "#-"
 
 
 def show_policies(history: History, compared: PolicyComparison) -> None:
-    """Print the table, the charts, what was read, and what was assumed."""
     rows = [_row(name, each) for name, each in compared.policies.items()]
     terminal.listing(_POLICY_HEADINGS, rows, right=len(_POLICY_HEADINGS) - 1)
     for name, each in compared.policies.items():
@@ -346,7 +335,7 @@ def _row(name: str, each: PolicyFigures) -> tuple[str, ...]:
 
 
 def _draw_costs(compared: PolicyComparison, margin: int, room: int) -> None:
-    """A bar for each policy: what was new to the cache, then what was read from it."""
+    """A bar for each policy: uncached tokens, then cached ones."""
     out, signs = terminal.console(), _signs(_BARS, _ASCII_BARS)
     terminal.say(f"Cost: {signs[0]} what was new to the cache, {signs[1]} what was read from it")
     dearest = max((each.cost for each in compared.policies.values()), default=0) or 1
@@ -361,7 +350,6 @@ def _draw_costs(compared: PolicyComparison, margin: int, room: int) -> None:
 
 
 def _draw_sizes(compared: PolicyComparison, margin: int, room: int) -> None:
-    """A line for each policy: its requests from the first to the last, by size."""
     out, levels = terminal.console(), _signs(_LEVELS, _ASCII_LEVELS)
     limited = [each.max_tokens for name, each in compared.policies.items() if name != "unlimited"]
     most = max([compared.budget, *limited])
@@ -375,7 +363,7 @@ def _draw_sizes(compared: PolicyComparison, margin: int, room: int) -> None:
 
 
 def _columns(sizes: Sequence[int], room: int) -> list[int]:
-    """So many figures, or fewer: the last request of each stretch of them."""
+    """At most `room` figures: the last request of each stretch."""
     count = min(len(sizes), room)
     return [sizes[(at + 1) * len(sizes) // count - 1] for at in range(count)]
 
@@ -419,16 +407,14 @@ _WIDEST_BANDS, _NARROWEST_BANDS = 100, 20
 
 class BandChart:
     """Two bars of the same history, oldest at the left: as it is shown, and as it was said.
-
-    Below them a line for each level. A band is never so small that it cannot be seen. `budget` adds
-    the room that is left.
+    Below them a line for each level. No band is invisibly small. `budget` adds the room that
+    is left.
     """
 
     def __init__(self, bands: Sequence[Band], budget: int = 0) -> None:
         self._bands, self._budget = bands, budget
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What rich prints."""
         if not self._bands:
             yield Text("No history yet.", style="dim")
             return
@@ -462,7 +448,6 @@ def _band_bar(
 
 
 def _widths(sizes: Sequence[int], whole: int, room: int) -> Iterator[int]:
-    """So many characters for each; those that have any get at least one."""
     exact = [size / (whole or 1) * room for size in sizes]
     widths = [max(1, int(each)) if each else 0 for each in exact]
     spare = room - sum(widths)

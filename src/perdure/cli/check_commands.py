@@ -1,4 +1,4 @@
-"""``perdure verify``, ``doctor`` and ``conformance``: is everything as it should be?"""
+"""``perdure verify``, ``doctor`` and ``conformance``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def verify(settings: CommandSettings) -> None:
 
 
 async def _verify(settings: CommandSettings) -> tuple[int, list[Problem]]:
-    """The number of records checked, and the problems, which are printed as they are found."""
+    """Returns the number of records checked and the problems, printed as they are found."""
     from perdure.storage.verify import Problem
 
     checked: dict[str, int] = {}

@@ -1,8 +1,7 @@
-"""How circuits stand, told from outcomes: a command starts anew, the bank knows what was before.
+"""The state of circuits, replayed from outcomes in the bank.
 
-Each process keeps circuits of its own, in memory. Those of others cannot be seen; what they met can
-be, in the bank. It is replayed here through a circuit of the same kind. So this is what a process
-that made all those calls would hold of a model now, give or take the dice of its probes.
+Each process keeps its own circuits in memory. What they met is in the bank, and is replayed here:
+the state that a process would have that made all those calls, but for the dice of its probes.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from perdure.storage.store import Store
 WINDOW = 600
 #: Outcomes that are replayed at most; the newest.
 _MOST = 5_000
-#: What an error of this kind says about its provider, as `breaker.counts` has it. Whether a
-#: rate limit came with a pause is not recorded: it says nothing then.
+#: What this kind of error says about its provider, as in `breaker.counts`. Pauses of rate limits
+#: are not recorded, so these say nothing.
 _MEANS: dict[str, PerdureError] = {
     **dict.fromkeys(("down", "bad_answer", "broken"), ProviderDown()),
     **dict.fromkeys(("rejected", "unauthorized", "too_long"), Rejected()),
@@ -31,20 +30,18 @@ _NOTHING = PerdureError()
 
 
 class ReplayedCircuit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model did lately, and how its circuit would stand."""
+    """The recent calls of a model, and the state of its circuit."""
 
     state: State
     calls: int
     #: Without calls that their callers gave up.
     failures: int
-    #: The kind of the last error; empty if there was none.
     error: str
     #: Seconds until the next probe; None unless it is open.
     next_probe: float | None
 
 
 async def recent_circuits(store: Store) -> dict[tuple[str, str], ReplayedCircuit]:
-    """The circuits of models that were called lately, by provider and model."""
     now = store.now()
     finder = store.collection(Outcome).query().where("started", ">=", now - WINDOW * clock.SECOND)
     found = await finder.order_by("-started").limit(_MOST).values()

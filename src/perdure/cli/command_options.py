@@ -1,4 +1,4 @@
-"""What every command takes, before or after its name."""
+"""The options of every command, before or after its name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JsonOption = Annotated[
 
 @dataclass
 class CommandSettings:
-    """What was asked for on the command line. One per run, in `typer.Context.obj`."""
+    """The global options. One per run, in `typer.Context.obj`."""
 
     bank: str | None = None
     config: Path | None = None
@@ -41,9 +41,8 @@ class CommandSettings:
     debug: bool = False
 
     def load(self) -> Config:
-        """The configuration in force, with the bank of the command line put into it.
-
-        Raises `InvalidConfig`, and `InvalidURL` if the command line names no address.
+        """The configuration, with the bank of the command line. Raises `InvalidConfig`, and
+        `InvalidURL` if the command line names no address.
         """
         import msgspec
 
@@ -70,9 +69,8 @@ _OPTIONS = {
 def common_options(
     *, without: Collection[str] = (), json: object = JsonOption
 ) -> Callable[[Command[P]], Callable[..., None]]:
-    """Give a command ``--bank``, ``--config``, ``--json`` and ``--debug`` behind its own options.
-
-    Its first argument is the `CommandSettings` that come of them. It may be a coroutine function.
+    """Add ``--bank``, ``--config``, ``--json`` and ``--debug`` to a command. Its first argument
+    is the resulting `CommandSettings`. It may be a coroutine function.
     """
     given = {**_OPTIONS, "json": (json, False)}
     common = [
@@ -104,7 +102,7 @@ def common_options(
 
 
 def _refined(settings: CommandSettings, options: dict[str, Any]) -> CommandSettings:
-    """The global options with those that stand behind the command's name put over them."""
+    """The global options, overridden by those after the command's name."""
     if options.get("bank") is not None:
         settings.bank = options["bank"]
     settings.config = options.get("config") or settings.config

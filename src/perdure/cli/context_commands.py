@@ -1,4 +1,4 @@
-"""``perdure context``: the prompt that a model would be sent, or was sent, and why it is so."""
+"""``perdure context``: the prompt that a model would be sent, or was sent, and why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class PromptOptions(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Something is said of a prompt that was not sent yet."""
         return self._replace(at=None) != PromptOptions()
 
 
@@ -107,14 +106,12 @@ async def context(
 
 
 def request_body(found: Context, wire: Wire) -> dict[str, Any]:
-    """What is sent to an API, but for the model's name and settings."""
     if wire == "chat":
         return found.to_chat()
     return found.to_responses() if wire == "responses" else found.to_messages()
 
 
 def context_json(found: Context, wire: Wire | None, *, text: bool) -> dict[str, Any]:
-    """A context as a JSON object."""
     fields: dict[str, Any] = {
         "session": found.session,
         "turn": f"T-{found.turn}",
@@ -128,9 +125,6 @@ def context_json(found: Context, wire: Wire | None, *, text: bool) -> dict[str, 
     if text:
         fields["text"] = "\n".join(_lines(found))
     return fields if wire is None else {**fields, "wire": wire, "body": request_body(found, wire)}
-
-
-# Looking ---------------------------------------------------------------------------------------
 
 
 async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -> Context:
@@ -150,7 +144,6 @@ async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -
 
 
 async def _next(session: Session, asked: PromptOptions) -> Context:
-    """What would be sent now."""
     from perdure.context.history_tools import HISTORY_TOOLS
 
     prompt = asked.prompt
@@ -174,9 +167,6 @@ async def _epochs(settings: CommandSettings, name: str) -> tuple[str, list[Epoch
     async with existing_bank(settings) as bank:
         session = await find_session(bank, name)
         return session.name, await session.epochs()
-
-
-# For people ------------------------------------------------------------------------------------
 
 
 def _show(found: Context, *, text: bool) -> None:

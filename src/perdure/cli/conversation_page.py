@@ -6,9 +6,7 @@
       ▸ Bash  git log --oneline -- auth.py → 42 lines, 3.1 KB
       • We decided to rotate refresh tokens.
 
-Whatever was said is shown, never obeyed: control characters become escapes. Tags of prompts that
-leaked into an answer are hidden; how many there were is said in the heading of the turn, or behind
-a message that came by itself.
+Control characters are escaped. Prompt tags that leaked into an answer are hidden and counted.
 """
 
 from __future__ import annotations
@@ -44,13 +42,11 @@ if TYPE_CHECKING:
 
 
 class PageDetail(msgspec.Struct, frozen=True):
-    """How much is shown: so many lines of each. None is all of them; 0 is one line for it all."""
+    """Lines shown of each kind. None is all; 0 is one line for it all."""
 
     prompt: int | None = None
     reply: int | None = None
-    #: Reasoning, notes, events.
     aside: int | None = None
-    #: Arguments and results of tools.
     tools: int | None = None
     #: Rounds of a turn, half of them from its end.
     rounds: int | None = None
@@ -72,10 +68,7 @@ _STATUS_STYLES = {
 
 
 class ConversationPage:
-    """Prints turns, or messages as they come.
-
-    `folder` is where the agent worked: files in it are shown without their folder.
-    """
+    """Prints turns, or messages as they come; files in `folder` are shown without it."""
 
     def __init__(self, detail: PageDetail, now: int, folder: str = "") -> None:
         self._detail = detail
@@ -84,10 +77,7 @@ class ConversationPage:
         self._sheet = Sheet()
         self._marks = self._sheet.marks
 
-    # Turns ------------------------------------------------------------------------------------
-
     def turn(self, turn: Turn) -> None:
-        """A turn, and an empty line behind it."""
         turn, leaked = turn_tags.hidden_in(turn)
         self._heading(turn, leaked)
         rounds, most = turn.rounds, self._detail.rounds
@@ -105,12 +95,10 @@ class ConversationPage:
         self._sheet.blank()
 
     def announce(self, turn: int, time: int) -> None:
-        """The line that a turn begins with while it is followed."""
         self._sheet.blank()
         self._sheet.spread(self._title(f"T-{turn}", time), "")
 
     def footer(self, facts: Sequence[str]) -> None:
-        """What is said at the end of a page."""
         self._sheet.line(terminal.visible(f" {self._marks.dot} ".join(facts)), "dim")
 
     def _heading(self, turn: Turn, leaked: int) -> None:
@@ -145,7 +133,7 @@ class ConversationPage:
                 self._message(message, results)
 
     def _passed_over(self, turn: Turn, rounds: Sequence[Round]) -> None:
-        """A line for rounds that are not shown: how many, and what was done in them."""
+        """A line for hidden rounds: how many, and what was done in them."""
         calls = Counter(
             call.name for round in rounds for message in round.messages for call in message.calls
         )
@@ -162,10 +150,7 @@ class ConversationPage:
             gap=" ",
         )
 
-    # Messages ---------------------------------------------------------------------------------
-
     def message(self, message: Message) -> None:
-        """A message that just came: results stand by themselves, behind their calls."""
         (shown,), leaked = turn_tags.hidden_tags((message,))
         self._message(shown, None)
         if leaked:
@@ -191,7 +176,7 @@ class ConversationPage:
             self._sheet.line("    (cut off)", "yellow")
 
     def _said(self, message: Message, part: Part) -> None:
-        """Words, an image, a file: whose they are decides how they look."""
+        """Text, an image or a file; the role decides its style."""
         detail, marks, role = self._detail, self._marks, message.role
         words = "\n".join(_shown(part))
         if role == "event":
@@ -238,7 +223,6 @@ class ConversationPage:
         self._inner(words, self._marks.arrow, "dim red" if result.is_error else "dim")
 
     def _inner(self, words: str, mark: str = " ", style: str = "dim") -> None:
-        """What a tool was asked or answered."""
         if words.strip():
             rows = terminal.lines(self._nearby(words.strip("\n")))
             self._sheet.block(mark, rows, style, self._detail.tools, depth=6)
@@ -253,12 +237,11 @@ class ConversationPage:
             self._sheet.block(mark, rows, style, limit)
 
     def _nearby(self, words: str) -> str:
-        """Names of files without the folder that they all are in."""
+        """Paths without the folder that the agent worked in."""
         return words.replace(f"{self._folder}/", "") if self._folder else words
 
 
 def _shown(part: Part) -> Iterator[str]:
-    """The words of a part, and a note of what has none."""
     if isinstance(part, Text):
         yield part.text
     elif isinstance(part, ArtifactPointer):
@@ -274,7 +257,7 @@ def _shown(part: Part) -> Iterator[str]:
 
 
 def _readable(arguments: str) -> str:
-    """Arguments with a line for each field, and texts as they are; nothing if one line said it."""
+    """Arguments with a line for each field; nothing if one line said it."""
     try:
         given = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -327,7 +310,7 @@ _ASCII = PageMarks(">", "*", "~", "+", "-", "#", "->", "...", "-", "|")
 
 
 class Sheet:
-    """Prints lines on stdout. Words given to it are already free of what steers a terminal."""
+    """Prints lines on stdout, from text that is already escaped."""
 
     def __init__(self) -> None:
         self._out = terminal.console()
@@ -335,7 +318,6 @@ class Sheet:
         self.marks = PageMarks() if _can_say(PageMarks()) else _ASCII
 
     def line(self, words: str | Line, style: str = "") -> None:
-        """Words on a line, however long."""
         line = Line(words, style=style) if isinstance(words, str) else words
         line.rstrip()
         self._out.print(line, soft_wrap=True)
@@ -346,7 +328,7 @@ class Sheet:
     def block(
         self, mark: str, rows: list[str], style: str, limit: int | None, *, depth: int = _INDENT
     ) -> None:
-        """Lines behind a mark, wrapped; of more than the limit, the first ones and a count."""
+        """Lines after a mark, wrapped; beyond the limit only counted."""
         shown, left = self._wrapped(rows, depth, limit)
         indent = " " * depth
         for number, row in enumerate(shown):
@@ -356,7 +338,6 @@ class Sheet:
             self.line(f"{indent}{self.marks.more} {terminal.plural(left, 'more line')}", "dim")
 
     def folded(self, mark: str, rows: list[str], style: str) -> None:
-        """The first of some lines behind a mark, and how many there are."""
         tail = Line()
         if len(rows) > 1:
             count = terminal.plural(len(rows) - 1, "line")
@@ -364,7 +345,7 @@ class Sheet:
         self.fit(Line(f"  {mark}", style=style), Line(rows[0], style=style), tail, gap=" ")
 
     def fit(self, head: Line, middle: Line, tail: Line, *, gap: str = "  ") -> None:
-        """Three things on one line: the middle gives way, and if it is long, the tail."""
+        """Three things on one line: the middle is cut first, then the tail."""
         line, middle, tail = head.copy(), middle.copy(), tail.copy()
         if self.width is not None:
             room = max(self.width - head.cell_len - len(gap), _NARROWEST)
@@ -377,7 +358,6 @@ class Sheet:
         self.line(line)
 
     def spread(self, left: Line, right: str) -> None:
-        """Words at both ends of a line, and a rule between them."""
         line = left.copy()
         if self.width is None:
             line.append(f"  {right}" if right else "")
@@ -388,7 +368,7 @@ class Sheet:
         self.line(line)
 
     def _cut(self, text: Line, room: int) -> None:
-        """Make a text fit; a path keeps its end, which tells more than its beginning."""
+        """Cut a text to fit; a path keeps its end."""
         if text.cell_len <= room:
             return
         plain, more = text.plain, self.marks.more
@@ -402,7 +382,7 @@ class Sheet:
             text.plain = set_cell_size(plain, room).rstrip() + more
 
     def _wrapped(self, rows: list[str], depth: int, limit: int | None) -> tuple[list[str], int]:
-        """So many lines, wrapped, and how many are left: those are not wrapped to be counted."""
+        """The first `limit` lines, wrapped, and how many are left (not wrapped: slow)."""
         if self.width is None:
             limit = None if limit is None or len(rows) <= limit + 1 else limit
             return rows[:limit], 0 if limit is None else len(rows) - limit
@@ -417,7 +397,7 @@ class Sheet:
         return wrapped, 0
 
     def _wrap(self, row: str, depth: int) -> list[str]:
-        """A line as lines that fit; what is wrapped in a list goes on below its words."""
+        """Wrap a line; list items continue below their words."""
         width = max((self.width or 0) - depth, _NARROWEST)
         if len(row) > _LONGEST or len(row) * 2 <= width or cell_len(row) <= width:
             return [row]

@@ -1,62 +1,23 @@
-"""``perdure costs``: what model calls took and cost, and what the budgets have left."""
+"""``perdure costs``: tokens and costs of model calls, and what the budgets have left."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.cost_report import CostGrouping, SpentCosts
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
     from perdure.gateway.budgets import BudgetStatus
-    from perdure.gateway.outcomes import CostRow
 
 SINCE = "30d"
-_SUMMED = (
-    *("calls", "failures", "cancelled", "cached", "input", "output"),
-    *("cache_read", "cache_write", "reasoning", "unknown_costs"),
-)
-
-
-class CostGrouping(StrEnum):
-    """What calls have in common."""
-
-    AGENT = "agent"
-    TASK = "task"
-    PROVIDER = "provider"
-    MODEL = "model"
-    PURPOSE = "purpose"
-    DAY = "day"
-
-
-class SpentCosts(NamedTuple):
-    """What was found."""
-
-    by: CostGrouping
-    since: datetime
-    rows: list[CostRow]
-    budgets: list[BudgetStatus]
-    #: Microseconds.
-    now: int
-    #: Whether there is a bank at all.
-    has_bank: bool = True
-
-    def total(self) -> dict[str, int]:
-        """The figures of all rows together, but for the cost."""
-        return {name: sum(getattr(row, name) for row in self.rows) for name in _SUMMED}
-
-    @property
-    def cost(self) -> int | None:
-        from perdure.gateway import outcomes
-
-        return outcomes.cost_of(self.rows)
 
 
 @common_options()
@@ -86,7 +47,6 @@ async def costs(
 
 
 def _moment(since: str) -> datetime:
-    """Raises `typer.BadParameter` if that is no time."""
     from perdure.core import clock
 
     try:
@@ -116,7 +76,7 @@ async def _costs(settings: CommandSettings, by: CostGrouping, since: datetime) -
 
 
 def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> list[BudgetStatus]:
-    """With the budgets for each agent of which nobody has spent anything yet."""
+    """Adds the per-agent budgets that nobody has used yet."""
     from perdure.gateway.budgets import Budget, BudgetPeriod, BudgetStatus
 
     found = list[BudgetStatus]()
@@ -132,9 +92,6 @@ def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> 
             ]
         found += own
     return found
-
-
-# As a JSON object -------------------------------------------------------------------------------
 
 
 def _described(spent: SpentCosts) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""What ``perdure doctor`` looks at.
-
-Each part is looked at by itself. Whatever goes wrong with one becomes part of the report, and the
-others are looked at all the same.
-"""
+"""The checks of ``perdure doctor``. A failing one is reported; the others still run."""
 
 from __future__ import annotations
 
@@ -63,7 +59,7 @@ class DiagnosedPart(msgspec.Struct, frozen=True):
 
 
 class Diagnosis:
-    """What was found: facts, as they stand in the JSON object, and one check per part."""
+    """The facts of the JSON object, and one check per part."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
@@ -71,19 +67,17 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return all(check.ok for check in self.checks)
 
     def add(self, part: str, what: str, *, ok: bool = True, advice: str = "") -> None:
         self.checks.append(DiagnosedPart(part, ok, what, advice))
 
     def add_fault(self, part: str, error: PerdureError) -> None:
-        """A part that does not work, with the error's own advice."""
         self.add(part, error.message, ok=False, advice=error.hint)
 
 
 async def diagnose(settings: CommandSettings) -> Diagnosis:
-    """Look at every part. Raises nothing: what cannot be looked at is a fault in the report."""
+    """Check every part. Raises nothing: errors become faults in the report."""
     report = Diagnosis()
     with ProgressBar("asking the bank"):
         _examine_libraries(report)
@@ -201,7 +195,6 @@ def _examine_disk(report: Diagnosis, config: Config) -> None:
 
 
 def _told(error: Exception) -> PerdureError:
-    """Any error as one of ours."""
     if isinstance(error, PerdureError):
         return error
     if isinstance(error, TimeoutError):
@@ -222,9 +215,8 @@ def _version(distribution: str) -> str | None:
 
 
 def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:
-    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted.
-
-    A place on S3 is only named: to list it takes long, and may cost.
+    """The size of a folder, without files that vanish meanwhile. S3 is not listed: that is slow
+    and may cost.
     """
     if isinstance(folder, S3Address):
         return folder

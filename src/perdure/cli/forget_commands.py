@@ -1,4 +1,4 @@
-"""``perdure forget``: away for good, after a question."""
+"""``perdure forget``: delete for good, after a question."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ async def _forget(
     reroot: bool,
     yes: bool,
 ) -> Forgotten | None:
-    """What was forgotten; None if it was not wanted after all."""
     from perdure.bank.bank_info import turn_numbers
     from perdure.cli.show_commands import position
 
@@ -123,9 +122,8 @@ async def _forget(
 async def _going(
     bank: Bank, session: Session | None, agent: str | None, *, reroot: bool
 ) -> list[SessionInfo]:
-    """The sessions that would go, those of sub-agents included.
-
-    Raises `InvalidInput` if one that stays shares turns of theirs.
+    """The sessions that would go, with those of sub-agents. Raises `InvalidInput` if one that
+    stays shares their turns.
     """
     infos = await bank.sessions(archived=True)
     going = {
@@ -176,7 +174,6 @@ def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
 
 
 def _gist(turn: Turn) -> str:
-    """The first words of its prompt, else of whatever there is in it."""
     if turn.status == "forgotten":
         return "forgotten already"
     parts = (part for message in turn.messages for part in message.parts)

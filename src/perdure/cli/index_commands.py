@@ -1,4 +1,4 @@
-"""``perdure index``: is everything found that was said, and making it so again."""
+"""``perdure index``: check and rebuild the search index."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ async def _rebuild(settings: CommandSettings) -> IndexReport:
 
 
 def _show(report: IndexReport) -> None:
-    """A line for each fact, then what is wrong, then a verdict with the next command."""
     if not report.on:
         terminal.say(report.why)
         return

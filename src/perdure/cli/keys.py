@@ -1,4 +1,4 @@
-"""``perdure keys``: make a master key, look at keys, replace them, destroy them."""
+"""``perdure keys``: make, list, rotate and destroy keys."""
 
 from __future__ import annotations
 
@@ -159,9 +159,6 @@ async def _shred(settings: CommandSettings, scope: str) -> bool:
     with ProgressBar("destroying keys"):
         async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.encryption.shred(scope, confirm=scope)
-
-
-# For people ------------------------------------------------------------------------------------
 
 
 def _show(found: list[ScopeStanding]) -> None:

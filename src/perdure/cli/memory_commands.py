@@ -1,4 +1,4 @@
-"""``perdure memory``: look at what an agent has learnt, and correct it."""
+"""``perdure memory``: list and correct what an agent has learnt."""
 
 from __future__ import annotations
 
@@ -355,9 +355,8 @@ async def _change(
     *,
     compares: bool = False,
 ) -> None:
-    """Let whoever is here change a memory, and say what happened to it in these words.
-
-    And, if it `compares`, what says the same then.
+    """Change a memory as the user and report it; with `compares`, also memories that say the
+    same.
     """
     async with changed_bank(settings) as bank:
         before = await existing_memory(bank, key)

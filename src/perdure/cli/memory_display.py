@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def person_here(bank: Bank) -> Author:
-    """Whoever uses the command is a person."""
     from perdure.core.actors import current_actor, system_user
     from perdure.recall.memory_records import person
 
@@ -26,7 +25,7 @@ def person_here(bank: Bank) -> Author:
 
 
 def memory_json(memory: Memory) -> dict[str, Any]:
-    """A memory as JSON has it: keys as people write them, times as ISO 8601."""
+    """Keys as people write them, times as ISO 8601."""
     import msgspec
 
     from perdure.core.clock import to_datetime
@@ -45,7 +44,7 @@ def memory_json(memory: Memory) -> dict[str, Any]:
 
 
 async def existing_memory(bank: Bank, key: str) -> Memory:
-    """The memory of this key. Raises `InvalidInput` if there is none."""
+    """Raises `InvalidInput` if there is none."""
     memory = await bank.memories.get(key)
     if memory is None:
         raise InvalidInput(f"There is no memory {key}.", hint="`perdure memory list` has all.")
@@ -55,7 +54,7 @@ async def existing_memory(bank: Bank, key: str) -> Memory:
 def tell_change(
     settings: CommandSettings, memory: Memory, words: str, doubles: Sequence[Memory] = ()
 ) -> None:
-    """Say what became of a memory, and which others say the same."""
+    """Report a changed memory, and which others say the same."""
     from perdure.recall.memory_records import shown
 
     if settings.json:
@@ -73,7 +72,6 @@ def tell_change(
 
 
 def memory_table(memories: Sequence[Memory]) -> None:
-    """Print memories, a line each."""
     rows = [
         (
             memory.name,
@@ -98,7 +96,6 @@ class MemoryVersion(NamedTuple):
 
 
 def memory_versions(memory: Memory, former: Sequence[FormerMemory]) -> list[MemoryVersion]:
-    """The versions of a memory, oldest first."""
     from perdure.core.clock import to_datetime
 
     every = [*(each.memory for each in former), memory]
@@ -116,7 +113,6 @@ def _differences(old: Memory, new: Memory) -> list[str]:
 
 
 def memory_facts(memory: Memory) -> list[tuple[str, str]]:
-    """What is known about a memory beside its text, by name."""
     from perdure.cli import readable
     from perdure.recall.memory_records import shown
 
@@ -142,12 +138,10 @@ def memory_facts(memory: Memory) -> list[tuple[str, str]]:
 
 
 def author_in_words(author: Author) -> str:
-    """Who changed a memory, in words."""
     kind = "a person" if author.person else "a machine"
     return f"{author.name} ({kind})" if author.name else kind
 
 
 def first_words(text: str, length: int = 100) -> str:
-    """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return f"{line[: length - 1]}…" if len(line) > length else line

@@ -1,4 +1,4 @@
-"""``perdure metrics``: what the processes of a bank have done in it, and what it holds."""
+"""``perdure metrics``: what the processes of a bank have done, and what it holds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ class Told(NamedTuple):
 
     processes: list[ProcessMetrics]
     sizes: list[Size]
-    #: Microseconds.
     now: int
 
     @property
     def counted(self) -> OperationCounts:
-        """What all processes have counted, as one."""
         from perdure.storage.metrics.metrics_middleware import together
 
         return together(each.counted for each in self.processes)
@@ -74,9 +72,6 @@ def _print_for_prometheus(told: Told) -> None:
     print(render(sources, told.sizes), end="")
 
 
-# As a JSON object -------------------------------------------------------------------------------
-
-
 def _described(told: Told) -> dict[str, Any]:
     return {
         "processes": [
@@ -110,11 +105,8 @@ def _figures(measure: Measure) -> dict[str, Any]:
 
 
 def _finite(seconds: float) -> float | None:
-    """JSON knows no infinity: None says that it is above everything that is told apart."""
+    """None for infinity, which JSON lacks: beyond the last bucket."""
     return None if seconds == float("inf") else seconds
-
-
-# For people -------------------------------------------------------------------------------------
 
 
 def _show(told: Told) -> None:

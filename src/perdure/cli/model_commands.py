@@ -1,4 +1,4 @@
-"""``perdure models``: which models are configured, what for, and whether they are there."""
+"""``perdure models``: configured models, their uses, and whether they answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = "memory://"
 
 
 class ListedModel(NamedTuple):
-    """A model, and what else is known of it."""
+    """A model and what is known of it."""
 
     view: ModelView
     #: ``variable``, ``keyring``, ``missing``, or ``not_needed``.
@@ -37,7 +37,6 @@ class ListedModels(NamedTuple):
     """What is configured."""
 
     models: list[ListedModel]
-    #: Purposes that have no model.
     missing: list[str]
     #: The day of the prices that ship.
     as_of: str
@@ -71,7 +70,6 @@ async def models(
 
 
 def model_json(model: ListedModel) -> dict[str, Any]:
-    """A model as a JSON object."""
     view = model.view
     return {
         "name": view.name,
@@ -89,14 +87,10 @@ def model_json(model: ListedModel) -> dict[str, Any]:
 
 
 def _rates(price: Price) -> dict[str, float | None]:
-    """Dollars for a million tokens of each kind."""
     from perdure.cli import readable
 
     kinds = ("input", "output", "cache_read", "cache_write")
     return {kind: readable.dollars_per_million(getattr(price.rates, kind)) for kind in kinds}
-
-
-# Finding ----------------------------------------------------------------------------------------
 
 
 async def _models(settings: CommandSettings, *, reach: bool) -> ListedModels:
@@ -134,7 +128,7 @@ async def _models(settings: CommandSettings, *, reach: bool) -> ListedModels:
 
 @asynccontextmanager
 async def any_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
-    """The bank, if there is one; else an empty one, at `NOWHERE`: models need none to be shown."""
+    """The bank, or an empty one at `NOWHERE`: models need none to be shown."""
     from perdure.bank import Bank
 
     config = settings.load()
@@ -149,7 +143,6 @@ async def any_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
 
 
 def _key(view: ModelView, *, needs_key: bool) -> str:
-    """Where the key comes from."""
     import os
 
     if view.key_variable and os.environ.get(view.key_variable, "").strip():
@@ -157,9 +150,6 @@ def _key(view: ModelView, *, needs_key: bool) -> str:
     if not needs_key:
         return "not_needed"
     return "keyring" if view.key else "missing"
-
-
-# Showing ----------------------------------------------------------------------------------------
 
 
 def _show(found: ListedModels) -> None:
@@ -208,7 +198,6 @@ def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
 
 
 def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> str:
-    """``chat (1 of 2); compress (complex 1 of 1)``."""
     places = dict[str, dict[str, str]]()
     for use in uses:
         place = f"{use.place} of {lengths[use.purpose, use.complexity]}"
@@ -268,7 +257,6 @@ def _circuit_in_words(circuit: ReplayedCircuit) -> str:
 
 
 def _advise(found: ListedModels) -> None:
-    """What to set for the purposes that have no model."""
     if "chat" in found.missing:
         terminal.prose("No model is configured to chat. Name one, for example:")
         terminal.say()

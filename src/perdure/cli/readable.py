@@ -1,4 +1,4 @@
-"""Times and amounts of money, as people and programs read them."""
+"""Times and amounts of money, for people and programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def absolute_time(moment: int | datetime) -> str:
 
 
 def relative_time(moment: int | datetime, now: int) -> str:
-    """How long ago: ``just now``, ``5 min ago``, ``3 h ago``, ``12 d ago``."""
+    """``just now``, ``5 min ago``, ``3 h ago``, ``12 d ago``."""
     then = clock.from_datetime(moment) if isinstance(moment, datetime) else moment
     seconds = (now - then) // clock.SECOND
     if seconds < -_MINUTE:
@@ -35,7 +35,7 @@ def relative_time(moment: int | datetime, now: int) -> str:
 
 
 def time_ahead(moment: int, now: int) -> str:
-    """In how long: ``in 5 min``, ``in 3 h``, ``in 12 d``."""
+    """``in 5 min``, ``in 3 h``, ``in 12 d``."""
     seconds = max(moment - now, 0) // clock.SECOND
     if seconds < _HOUR:
         return f"in {seconds // _MINUTE + 1} min"
@@ -60,7 +60,7 @@ def cost_in_words(picodollars: int | None) -> str:
 
 
 def budget_left(picodollars: int) -> str:
-    """What may still be spent; rounded down, so that it is there."""
+    """Rounded down, so that it is really left."""
     from perdure.gateway.prices import dollars
 
     step = _DOLLAR // 100 if picodollars >= _DOLLAR else _DOLLAR // 10**6
@@ -68,12 +68,11 @@ def budget_left(picodollars: int) -> str:
 
 
 def in_dollars(picodollars: int | None) -> float | None:
-    """Dollars, for a JSON object; None if unknown."""
     return None if picodollars is None else picodollars / _DOLLAR
 
 
 def dollars_per_million(rate: int | None) -> float | None:
-    """Dollars for a million tokens, from picodollars for one; None if unknown."""
+    """From picodollars for one token; None if unknown."""
     return None if rate is None else rate / _PER_MILLION
 
 

@@ -1,4 +1,4 @@
-"""``perdure recall``: what the past of a session has to say to a question."""
+"""``perdure recall``: search a session's past."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 #: Lines of a hit that are shown, and characters of each.
 _LINES, _LINE = 4, 400
-#: Seconds for all of it, and for what is found by meaning, at least. A command asks once: its model
-#: has to be loaded first, which takes a second or two, and no prompt waits for the answer.
+#: Least seconds for all of it, and for search by meaning: a command has to load its model first,
+#: which takes a second or two, and no prompt waits for the answer.
 _DEADLINE, _LOADING = 4.0, 3.0
-#: In less than so many seconds it is never there: it is not loaded at all.
+#: With fewer seconds than this the model is not loaded at all.
 _LEAST = 1.0
 _HURRIED = "that takes longer than the deadline"
 
@@ -149,7 +149,6 @@ async def recall(
 
 
 def recalled_json(found: Recalled) -> dict[str, Any]:
-    """What was recalled, as a JSON object; `notes` are in it if there are any."""
     notes = {"notes": list(found.notes)} if found.notes else {}
     return {
         "stage": found.stage,
@@ -196,7 +195,7 @@ async def _recall(
 
 
 async def _session(bank: Bank, name: str) -> Session:
-    """The session that asks. Raises `InvalidInput`, which tells of memories that can be listed."""
+    """Raises `InvalidInput`, which mentions memories that can be listed."""
     try:
         return await find_session(bank, name)
     except InvalidInput as exc:
@@ -208,7 +207,7 @@ async def _session(bank: Bank, name: str) -> Session:
 
 
 def _timed(config: Config, asked: dict[str, Any]) -> Config:
-    """The configuration with time for the model; or without it, if it cannot be there in time."""
+    """The configuration with time to load the model, or without a model if it cannot be ready."""
     from msgspec.structs import replace
 
     vectors = config.recall.vectors
@@ -221,13 +220,13 @@ def _timed(config: Config, asked: dict[str, Any]) -> Config:
 
 
 def _load_search() -> None:
-    """Import what is needed by any search, before the deadline's clock runs."""
+    """Import the search modules before the deadline's clock runs."""
     import perdure.history.renditions.algorithm
     import perdure.recall.searching.ranking  # noqa: F401 (it is loaded for others)
 
 
 def _print(found: Recalled, query: str, agent: str, now: int, unmeant: str) -> None:
-    """`unmeant` is why meaning did not count, if it did not."""
+    """`unmeant` is why search by meaning did not take part, if so."""
     if not found.hits:
         terminal.say(f"Nothing was found for {query!r}.")
         _print_notes(found)
@@ -260,7 +259,6 @@ def _unmeant(found: Recalled) -> str:
 
 
 def _advice(found: Recalled) -> str:
-    """What to do if nothing was found."""
     if any(step.failed == "deadline" for step in found.steps):
         return "Give it more time: --deadline SECONDS."
     return (
@@ -280,7 +278,7 @@ _BY = {
 
 
 def _title(hit: Hit, agent: str, now: int) -> str:
-    """What it is, by the name that other commands take, how old, and how sure."""
+    """The hit's name for other commands, its age and its score."""
     from perdure.cli import readable
 
     name = hit.turn or hit.key

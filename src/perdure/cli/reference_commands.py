@@ -1,4 +1,4 @@
-"""``perdure reference``: specialised knowledge that is loaded when it matters."""
+"""``perdure reference``: knowledge that is loaded when it matters."""
 
 from __future__ import annotations
 
@@ -152,7 +152,6 @@ async def remove(settings: CommandSettings, name: NameArgument) -> None:
 
 
 def _plain(record: LayerRecord) -> dict[str, Any]:
-    """A layer as JSON has it."""
     from perdure.core.clock import to_datetime
 
     return {

@@ -1,4 +1,4 @@
-"""``perdure renditions``: how the shortened forms of turns stand, and making what is missing."""
+"""``perdure renditions``: state of the shortened forms of turns, and making missing ones."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ async def renditions(
 
 
 def _parsed(words: list[str]) -> tuple[bool, str | None]:
-    """Whether to make something, and of which session.
-
-    `make` alone is no abbreviation of a name: it is half of a command.
-    """
+    """Whether to make something, and of which session. `make` alone is not a session's name."""
     make = bool(words) and words[0] == _MAKE
     names = words[1:] if make else words
     if len(names) > 1 or (make and not names):
@@ -73,9 +70,6 @@ async def _renditions(
                 made = await bank.services.renditions.catch_up(record, bar)
             found = await bank.services.renditions.status(None if record is None else record.id)
     return made, [each for each in found if each.turns or session is not None]
-
-
-# For people ------------------------------------------------------------------------------------
 
 
 def _show(found: list[RenditionStatus], *, alone: bool) -> None:
@@ -136,9 +130,6 @@ def _share(standing: RenditionStatus, level: str) -> str:
     found = standing.levels.get(level)
     ratio = None if found is None else found.ratio
     return "" if ratio is None else f"{ratio:.1%}"
-
-
-# As a JSON object -------------------------------------------------------------------------------
 
 
 def _described(standing: RenditionStatus) -> dict[str, Any]:

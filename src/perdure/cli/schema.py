@@ -1,4 +1,4 @@
-"""``perdure schema``: what the record types of a bank look like, and whether its records do."""
+"""``perdure schema``: record types of a bank, and whether its records match."""
 
 from __future__ import annotations
 
@@ -130,9 +130,6 @@ def check(
         raise typer.Exit(1)
 
 
-# Asking the bank --------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _registry(settings: CommandSettings) -> AsyncIterator[SchemaRegistry]:
     from perdure.cli import bank_access
@@ -177,9 +174,6 @@ def _write(out: Path, text: str) -> None:
         raise AccessDenied(
             f"{out} cannot be written: {exc.strerror or exc}.", hint="Name another file."
         ) from exc
-
-
-# For people -------------------------------------------------------------------------------------
 
 
 def _show(schema: Schema) -> None:
@@ -242,9 +236,6 @@ def _show_checked(found: list[Checked]) -> None:
         f"{f'; {older:,} of older versions, to be migrated when read' if older else ''}.",
         style="red" if unfit else "",
     )
-
-
-# As a JSON object -------------------------------------------------------------------------------
 
 
 def _summary(schema: Schema, rows: dict[str, int] | None = None) -> dict[str, Any]:

@@ -119,7 +119,6 @@ def _age(info: SessionInfo, now: int) -> str:
 
 
 def _about(info: SessionInfo) -> str:
-    """What a session came from or is about, in short."""
     if info.parent is not None:
         return f"fork of {info.parent} at T-{info.forked_at}"
     if info.link is not None:
@@ -129,7 +128,6 @@ def _about(info: SessionInfo) -> str:
 
 
 def _branches(found: list[SessionInfo]) -> list[tuple[str, SessionInfo]]:
-    """The sessions in the order of a tree, each with the lines in front of its name."""
     known = {info.name for info in found}
     children: dict[str, list[SessionInfo]] = {}
     roots: list[SessionInfo] = []
@@ -201,10 +199,7 @@ async def share(
 async def _shared(
     settings: CommandSettings, name: str, agents: list[str], *, stop: bool, stop_all: bool
 ) -> tuple[str, list[str], list[str]]:
-    """The session's name and who may recall it, after what was asked for was done.
-
-    And which of the agents there are not, or not yet.
-    """
+    """The session's name, who may recall it afterwards, and which agents are unknown."""
     async with existing_bank(settings) as bank:
         session = await find_session(bank, name)
         if stop_all:
@@ -217,7 +212,7 @@ async def _shared(
 
 
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
-    """A note for each agent that has no session. That is no mistake, but it may be one."""
+    """A note for each agent that has no session: perhaps a typing error."""
     from perdure.core.display import did_you_mean
     from perdure.history.log_records import SessionRecord
 

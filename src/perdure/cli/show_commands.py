@@ -1,4 +1,4 @@
-"""``perdure show``, ``turn`` and ``tail``: what was said, and what is being said."""
+"""``perdure show``, ``turn`` and ``tail``: what was said."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class PageRequest(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """The options that ask for it, but for the page."""
         given = ["--size", str(self.size)] if self.size != PAGE_SIZE else []
         given += ["--since", self.since] if self.since is not None else []
         given += ["--until", self.until] if self.until is not None else []
@@ -58,11 +57,9 @@ class SessionPage(NamedTuple):
     """A page of a session."""
 
     session: str
-    #: The number of its newest turn; where its agent worked.
     newest: int
     folder: str
     turns: list[Turn]
-    #: There are turns before these.
     older: bool
 
 
@@ -152,7 +149,6 @@ async def turn(
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
-    """A turn as a JSON object: what was said, and how many tags leaked into it."""
     import msgspec
 
     from perdure.history import turn_tags
@@ -171,8 +167,6 @@ async def _show(settings: CommandSettings, name: str, wanted: PageRequest) -> Se
 
 
 async def _page(session: Session, head: Head, wanted: PageRequest) -> SessionPage:
-    """The turns of a page, and one more is looked for to know whether it is the last."""
-
     async def turns(before: int | None = None) -> list[Turn]:
         return await session.turns(
             wanted.size + 1,
@@ -199,7 +193,6 @@ async def _page(session: Session, head: Head, wanted: PageRequest) -> SessionPag
 
 
 def _first_behind(head: Head, wanted: PageRequest) -> int:
-    """The number of the turn behind a page."""
     number, left = head.newest + 1, (wanted.page - 1) * wanted.size
     while left and number > 1:
         number -= 1
@@ -236,12 +229,11 @@ def _show_rendition(settings: CommandSettings, found: Rendering) -> None:
 
 
 def _folder(session: Session) -> str:
-    """Where its agent worked, if that is known."""
     return str(session.state.get("cwd", ""))
 
 
 def position(text: str) -> str:
-    """People also write t-12 and 12."""
+    """Accepts T-12, t-12 and 12."""
     return f"T-{text}" if text[:1].isdigit() else text.replace("t-", "T-")
 
 
@@ -272,7 +264,7 @@ def _print(found: SessionPage, wanted: PageRequest) -> None:
 
 
 def _ways_on(found: SessionPage, wanted: PageRequest) -> list[str]:
-    """Which turns were shown, and the commands that show the others."""
+    """Which turns were shown, and the commands for the others."""
     name = shlex.quote(found.session)
     first, last = found.turns[0].id, found.turns[-1].id
     facts = [f"{first if first == last else f'{first} to {last}'} of {found.newest}"]
@@ -337,7 +329,7 @@ def _emit_message(said: TailMessage) -> None:
 
 
 class _MessagePrinter:
-    """Prints messages for people, with a heading where a turn begins or is gone back to."""
+    """Prints messages with a heading where a turn begins or is resumed."""
 
     def __init__(self, now: Clock) -> None:
         from perdure.cli import conversation_page

@@ -1,4 +1,4 @@
-"""``perdure simulate``: what transcripts would have cost under each way to keep a history."""
+"""``perdure simulate``: the cost of transcripts under each history policy."""
 
 from __future__ import annotations
 

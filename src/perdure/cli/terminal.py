@@ -1,7 +1,7 @@
 """How commands print.
 
-Results go to stdout, everything else to stderr. Colours and progress bars appear on a terminal only
-(and not with NO_COLOR); elsewhere lines are plain and as long as they need to be.
+Results go to stdout, everything else to stderr. Colours and progress bars only on a terminal (and
+not with NO_COLOR); elsewhere lines are plain and never cut.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _ENDLESS = 100_000
 
 
 def emit(value: Any) -> None:
-    """Print one JSON object on stdout. Structs become objects."""
     import msgspec
 
     # Escaped, so that it can be written in any encoding and whatever is in a file's name.
@@ -48,7 +47,6 @@ def described(error: PerdureError) -> dict[str, str]:
 
 
 def note(text: str) -> None:
-    """Print a message beside the result, on stderr."""
     console(error=True).print(printable(text), soft_wrap=True)
 
 
@@ -58,7 +56,7 @@ def aside(text: str) -> None:
 
 
 def murmur(text: str) -> None:
-    """Print a piece of somebody's text, faint, on stderr; the line goes on."""
+    """Print a piece of text, faint, on stderr, without ending the line."""
     from rich.text import Text
 
     rows = text.replace("\r", "").expandtabs(4).split("\n")
@@ -67,7 +65,6 @@ def murmur(text: str) -> None:
 
 
 def say(text: str = "", style: str = "") -> None:
-    """Print a line of the result, on stdout."""
     console().print(printable(text), style=style or None, soft_wrap=True)
 
 
@@ -106,9 +103,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: int 
 
 
 def listing(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: int = 0) -> None:
-    """Print a table if the terminal is wide enough, else two lines for each row.
-
-    The first column stays whole then, fit to be copied; the others follow below it.
+    """Print a table if the terminal is wide enough, else two lines for each row, the first
+    column whole, fit to be copied.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -142,7 +138,6 @@ _STYLES = {"ok": "green", "not ok": "bold red", "proven": "green", "failed": "bo
 
 
 def console(*, error: bool = False) -> Console:
-    """Where rich prints: stdout, or stderr."""
     from rich.console import Console
 
     stream = sys.stderr if error else sys.stdout
@@ -156,7 +151,7 @@ def console(*, error: bool = False) -> Console:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with nothing in it that could steer a terminal."""
+    """The text on one line, control characters escaped."""
     return "".join(
         char if char.isprintable() or char == " " else repr(char)[1:-1]
         for char in " ".join(text.split("\n"))
@@ -164,15 +159,13 @@ def printable(text: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text that may be anything, each with nothing in it that steers a terminal."""
+    """The lines of any text, control characters escaped."""
     return [visible(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]
 
 
 def visible(line: str) -> str:
-    """A line of somebody's text: what a terminal would obey is shown as an escape.
-
-    Blanks of every kind stay, and what joins two emojis into one; marks that turn the direction of
-    the text around do not.
+    """Escape the control characters of a line. Blanks of every kind and emoji joiners stay;
+    marks that change the text's direction do not.
     """
     if line.isprintable():
         return line
@@ -192,10 +185,8 @@ PATIENCE = 1.0
 
 
 class ProgressBar:
-    """A progress bar on stderr, for work on an event loop that takes longer than `PATIENCE`.
-
-    A `perdure.storage.store.Progress`: call it with what is being done, how much of it is done, and
-    of how much. Silent where stderr is not a terminal.
+    """A progress bar on stderr, for work that takes longer than `PATIENCE` seconds. A
+    `perdure.storage.store.Progress`. Silent where stderr is not a terminal.
     """
 
     def __init__(self, what: str) -> None:
@@ -209,7 +200,7 @@ class ProgressBar:
         self._update()
 
     def pause(self) -> None:
-        """Take the bar away, so that a line can be printed; it comes back with the next call."""
+        """Hide the bar, so that a line can be printed; the next call shows it again."""
         if self._shown is not None:
             self._shown.stop()
 

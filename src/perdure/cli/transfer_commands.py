@@ -157,7 +157,6 @@ def _show(imported: Imported, kind: str) -> None:
 
 
 def _nothing(imported: Imported, kind: str) -> str:
-    """Why nothing was imported."""
     if not imported.sessions:
         return f"There are no files of the format {kind}. Is it the right format, and place?"
     read = sum(each.read for each in imported.sessions)
@@ -264,9 +263,8 @@ async def _pieces(
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
-    """Where the file goes. One that is there is replaced when the new one is whole.
-
-    Raises `AccessDenied` if it cannot be written.
+    """The output; an existing file is replaced when the new one is complete. Raises
+    `AccessDenied`.
     """
     if output is None:
         yield _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
@@ -291,7 +289,7 @@ def _opened(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
 
 
 class _Terminal:
-    """A terminal, which what is written there does not steer."""
+    """A terminal; control characters in the output are escaped."""
 
     def write(self, piece: bytes) -> None:
         for line in piece.decode().removesuffix("\n").split("\n"):

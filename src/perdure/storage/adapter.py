@@ -1,16 +1,15 @@
 """What a storage backend is: a small interface, and the values that cross it.
 
-A backend keeps *collections*. A collection is a table of rows: a key, opaque value bytes, a few
-facts about them, and one real column per declared index. A backend neither encodes nor decodes
-values; it does not know record types. It promises that
+A collection is a table of rows: a key, opaque value bytes, a few facts about them, and one real
+column per declared index. A backend neither encodes nor decodes values. It promises that
 
 * `commit` applies a whole batch or nothing of it, after checking every expectation;
-* what `commit` acknowledged is seen by every later strong call, everywhere, and by every later call
-  of this process;
-* an expired row is not seen by any read, whether or not it has been swept;
+* a committed write is seen by every later strong read anywhere, and by every later read of this
+  process;
+* no read sees an expired row, swept or not;
 * a row written with a newer schema is never overwritten with an older one.
 
-What else it can do it declares in `Adapter.capabilities`. Nobody probes with `hasattr`.
+Everything else is declared in `Adapter.capabilities`, never probed with `hasattr`.
 """
 
 from __future__ import annotations
@@ -75,41 +74,33 @@ class Capability(StrEnum):
 
 
 class Snapshot(ABC):
-    """A store as it was at one moment, whatever is written meanwhile. Rows are as stored.
-
-    Used by one reader, who reads one thing after another. Pages are bounded, so that memory does
-    not grow with the store.
-    """
+    """A consistent view of a store at one moment, for one reader; rows are as stored."""
 
     @abstractmethod
     async def layouts(self) -> list[Layout]:
-        """The collections, by name.
-
-        Columns that not every row holds yet are left out, and so are the indexes over them.
-        """
+        """The collections by name, without columns that some rows lack, and their indexes."""
 
     @abstractmethod
     async def count(self, collection: str) -> int:
-        """How many rows a collection has, perhaps with some that have expired."""
+        """The number of rows of a collection; may include expired ones."""
 
     @abstractmethod
     def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
-        """All rows of a collection, in pages, in no particular order; expired ones left out."""
+        """All rows of a collection but the expired ones, in pages, in no particular order."""
 
     @abstractmethod
-    def events(self) -> AsyncIterator[list[Delivered]]:
-        """The events that are still kept, in order, in pages."""
+    def events(self) -> AsyncIterator[list[Delivered]]: ...
 
     @abstractmethod
     async def last_event(self) -> int:
-        """The highest id that an event was given, also one that is no longer kept; 0 if none."""
+        """The highest event id ever given, even if that event is gone; 0 if none."""
 
 
 class Adapter(ABC):
     """A storage backend.
 
-    Made from a URL, then `initialize`d, used from one event loop, and `close`d. Methods raise
-    errors of the `perdure.core.errors` tree only.
+    Made from a URL, `initialize`d, used from one event loop, and `close`d. Methods raise errors of
+    the `perdure.core.errors` tree only.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -117,101 +108,82 @@ class Adapter(ABC):
     system: ClassVar[str] = "perdure"
 
     async def exists(self) -> bool:
-        """Whether there is a store at the address. Called before `initialize`; makes nothing.
-
-        Raises the same errors as `initialize` if that cannot be told.
-        """
+        """Whether there is a store, before `initialize`, with its errors. Creates nothing."""
         return True
 
     @abstractmethod
     async def initialize(self) -> None:
-        """Connect, and make what is missing. Safe to call on a store in use elsewhere."""
+        """Connect, and create what is missing. Safe on a store in use elsewhere."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was accepted, then release everything. Safe to call twice."""
+        """Finish accepted work, then release everything. Safe to call twice."""
 
     @abstractmethod
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
-        """Make the collection, or bring it to this layout.
+        """Create the collection, or bring it to this layout; None with ``make=False`` if missing.
 
-        With ``make=False`` a collection that is not there need not be made: None says that it is
-        not. Whoever only reads leaves no empty tables behind.
-
-        Returns the columns that some rows do not hold: they were added, or somebody wrote those
-        rows whose declaration lacks them, if the backend can tell (see `unfilled`). The caller
-        passes their values to `fill`, then calls `activate`; until then those columns answer
-        wrongly. Interrupted, the next `prepare` names the same columns again.
+        Returns the columns that some rows lack: new ones, or rows of code that does not declare
+        them, if the backend can tell (see `unfilled`). The caller passes their values to `fill`,
+        then calls `activate`; until then queries by those columns are wrong. After an interruption
+        the next `prepare` names them again.
         """
 
     @abstractmethod
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        """Set the columns of rows that are still the given ones; skip the others."""
+        """Set the columns of rows that are still as given; skip the others."""
 
     async def is_prepared(self, layout: Layout) -> bool:
-        """Whether what this declaration needs is still as `prepare` and `activate` left it.
-
-        Somebody who opens the collection with another declaration can change that.
-        """
+        """Whether the columns are as `activate` left them; another declaration can change that."""
         return True
 
     async def unfilled(
         self, collection: str, position: str, limit: int
     ) -> tuple[list[str], str] | None:
-        """Keys of up to `limit` rows that lack a declared column, and a position behind them.
+        """Keys of up to `limit` rows that lack a declared column, and the next position.
 
-        They lack it because it was added and not filled yet, or because they were written by
-        somebody else whose declaration lacks it. The order is the backend's; the empty position
-        stands before the first, and no keys say that there are no more. None if the backend cannot
-        tell: all rows have to be filled then, and what others leave out stays so.
+        The column was added and not filled yet, or the row was written by code that does not
+        declare it. The order is the backend's; start with the empty position; no keys means the
+        end. None if the backend cannot tell: then all rows have to be filled.
         """
         return None
 
     @abstractmethod
     async def activate(self, layout: Layout) -> None:
-        """Every row holds every column now: build the indexes and remember the layout.
-
-        Others read and write meanwhile; each backend says if they have to wait.
-        """
+        """Build the indexes and store the layout once all rows are filled. Others go on."""
 
     @abstractmethod
-    async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
-        """The rows of these keys, in this order."""
+    async def get(
+        self, collection: str, keys: Sequence[str], options: Options
+    ) -> list[Row | None]: ...
 
     @abstractmethod
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         """Apply the batch. Returns the version of each write (0 for a delete), in order.
 
-        Cancelled, it either did nothing or is carried to its end before `CancelledError` is
-        raised: afterwards nothing is in flight.
+        Cancelled, it did nothing or runs to its end before `CancelledError` is raised.
 
-        Raises `Conflict` if an expectation or a check does not hold, `NewerSchema` if a row of a
-        newer schema would be overwritten, and `Unavailable` if the store went away; its message
-        says so if it could not be learnt whether the batch was applied.
+        Raises `Conflict` if an expectation or a check fails, `NewerSchema` if a row of a newer
+        schema would be overwritten, and `Unavailable` if the store went away; its message says so
+        if it is unknown whether the batch was applied.
         """
 
     async def recode(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
     ) -> int:
-        """Keep the content of rows in other bytes, all in one transaction.
+        """Replace the bytes of rows in one transaction; versions and times stay.
 
-        Everything else about a row stays, its version and times included: nobody who has read it
-        can tell. Rows that are no longer as they were read are skipped; returns how many were not.
-
-        Raises `Conflict`, having changed nothing, if a check does not hold.
+        Rows changed since they were read are skipped; returns how many were replaced. Raises
+        `Conflict`, having changed nothing, if a check fails.
         """
         raise self._unsupported(Capability.TRANSACTIONS)
 
     async def generation(self) -> int | None:
-        """A number that differs from an earlier one if somebody else has committed since.
-
-        Somebody else is whoever does not write through this adapter. None if that cannot be told
-        at once and for next to nothing.
-        """
+        """Changes when others commit; None if that cannot be told for next to nothing."""
         return None
 
     def lacks(self, collection: str) -> bool:
-        """Whether nobody has made this collection, as far as that is known for next to nothing."""
+        """Whether the collection is known, at next to no cost, not to exist."""
         return False
 
     @property
@@ -220,48 +192,35 @@ class Adapter(ABC):
         return False
 
     async def identity(self) -> str | None:
-        """A text that everybody has who has this very store open, and nobody else.
-
-        It may change when the store is restored or its machine is restarted. None if there is no
-        such text.
-        """
+        """Shared by all who have this store open, until a restore or restart; None if unknown."""
         return None
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """The whole store as it is when the context is entered, for as long as that lasts.
-
-        Others read and write meanwhile. What they delete or overwrite has to be kept for it, so
-        it should not last longer than needed.
-        """
+        """The whole store as it is on entry. Keep it short: replaced rows are retained for it."""
         raise self._unsupported(Capability.SNAPSHOTS)
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        """Take over everything from a snapshot of any backend, all of it or nothing.
+        """Load everything from a snapshot of any backend, all of it or nothing.
 
-        Rows keep their versions, times and checksums, events their order and their ids; ids that
-        are given later are higher. A position from `events` of another store, or of this one
-        before, either still stands before the same events or starts over: nothing is passed by.
-        With `replace`, whatever is in this store is gone afterwards. Returns how many rows there
-        were.
+        Rows keep their versions, times and checksums, events their order and ids; later ids are
+        higher. An older position of `events` still stands before the same events or starts over: no
+        event is skipped. `replace` discards what is in this store. Returns the number of rows.
 
-        Nobody else may have the store open meanwhile, and nobody may use this adapter.
-        Afterwards it is as after `initialize`: collections have to be prepared again. Cancelled
-        or interrupted, the store is as it was before.
+        The store must not be in use elsewhere, nor this adapter. Afterwards collections have to be
+        prepared again. Cancelled or interrupted, the store is unchanged.
 
         Raises `Conflict` if the store holds records or events and `replace` was not given, and
-        `Unavailable` if others have it open, where that can be told.
+        `Unavailable` if others have it open, where that can be detected.
         """
         raise self._unsupported(Capability.SNAPSHOTS)
 
     async def scrub(self) -> None:
         """Make unreadable whatever was deleted or overwritten before this call.
 
-        That means the store's own files, as far as the backend can see to them; each says how
-        far that is. It makes no promise about backups, replicas and logs that an administrator
-        keeps. Others go on, or wait for it. It takes time in proportion to what the store holds,
-        and may be repeated.
+        Covers the store's own files as far as the backend documents, not backups, replicas or logs.
+        Takes time in proportion to the store; others go on, or wait; may be repeated.
 
-        Raises `Unavailable` if others who have the store open did not let it finish: bytes may
+        Raises `Unavailable` if others who have the store open kept it from finishing: bytes may
         still be there then.
         """
         raise self._unsupported(Capability.ERASURE)
@@ -271,25 +230,21 @@ class Adapter(ABC):
         raise self._unsupported(Capability.LISTING)
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
-        """One tuple per group: the group's values, then its figures. Ordered by group."""
         raise self._unsupported(Capability.AGGREGATE)
 
     async def remove(self, query: Query, options: Options) -> int:
-        """Delete the rows the query finds; returns how many."""
         raise self._unsupported(Capability.QUERY)
 
     async def sweep(self, limit: int) -> int:
-        """Delete up to `limit` expired rows; returns how many."""
         raise self._unsupported(Capability.TTL)
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         """Up to `limit` events after a position, and the position behind the last of them.
 
-        Everybody reads them in the same order: those of one key as they were committed, with
-        growing ids; those of different keys may interleave. The empty position stands before the
-        first event. No event that commits later is ever placed at or before a position that was
-        returned. An empty list may come with a new position; keep it. A position that a backend
-        of another kind gave out stands before the first event.
+        Everyone reads the same order: events of one key as committed, with growing ids; those of
+        different keys may interleave. The empty position, and one from another kind of backend,
+        stand before the first event. No later commit is placed at or before a returned position. An
+        empty list may come with a new position; keep it.
         """
         raise self._unsupported(Capability.OUTBOX)
 
@@ -298,22 +253,18 @@ class Adapter(ABC):
         raise self._unsupported(Capability.OUTBOX)
 
     def attach(self, extension: Extension) -> None:
-        """Let an extension take part in commits; see `perdure.storage.extension`.
-
-        Called before `initialize`. One of the same name is replaced.
-        """
+        """Let an extension take part in commits. Before `initialize`; replaces its namesake."""
         raise self._unsupported(Capability.EXTENSIONS)
 
     def extension(self, name: str) -> Extension | None:
-        """What was attached under this name."""
         return None
 
     async def sizes(self) -> list[Size]:
-        """What each collection takes, by name."""
+        """Rows and bytes of each collection, by name."""
         return []
 
     async def census(self, collection: str) -> list[Count]:
-        """How many rows there are of each schema and content type, without the expired ones."""
+        """Rows per schema and content type, without the expired ones."""
         counts: dict[tuple[int, str], int] = {}
         after: tuple[Scalar, ...] | None = None
         while rows := await self.find(Query(collection, after=after, limit=_COUNTED), DEFAULT):
@@ -328,10 +279,7 @@ class Adapter(ABC):
         return _nothing()
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
-        """Rows in key order even where parts cannot be read, for `perdure verify`.
-
-        A row that cannot be read comes back empty, with checksum -1.
-        """
+        """Rows in key order; a damaged one comes back empty, with checksum -1."""
         mark = (after,) if after else None
         return await self.find(Query(collection, after=mark, limit=limit), DEFAULT)
 
@@ -343,7 +291,6 @@ class Adapter(ABC):
 
 
 def newer_schema(collection: str, key: str, stored: int, ours: int) -> NewerSchema:
-    """The error for a row that newer code wrote."""
     return NewerSchema(
         f"{collection}/{key} has schema version {stored}, newer than this code's {ours}.",
         hint="Upgrade Perdure or your record type; the record was left untouched.",
@@ -351,7 +298,6 @@ def newer_schema(collection: str, key: str, stored: int, ours: int) -> NewerSche
 
 
 def not_empty(collection: str) -> Conflict:
-    """The error for a store that something would be loaded into, and that is not empty."""
     what = f"records in {collection!r}" if collection else "events"
     return Conflict(
         collection,
@@ -365,3 +311,12 @@ async def _nothing() -> AsyncIterator[str]:
     no_lines: tuple[str, ...] = ()
     for line in no_lines:
         yield line
+
+
+def require(adapter: Adapter, capability: Capability) -> None:
+    """Raises `Unsupported` if the backend does not have it."""
+    if capability not in adapter.capabilities:
+        raise Unsupported(
+            f"{type(adapter).__name__} has no capability {capability.value!r}.",
+            hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
+        )

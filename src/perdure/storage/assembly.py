@@ -1,4 +1,4 @@
-"""A store as its configuration wants it: the chain in its order, and the backend behind it."""
+"""Builds a store from its configuration: the middleware chain in its order, and the backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Chain:
-    """The middleware that a configuration asks for, and the user's own among it."""
+    """The middleware that a configuration asks for, including the user's own."""
 
     def __init__(
         self,
@@ -71,10 +71,7 @@ class Chain:
 
 
 def master_keys(config: Config, given: Source | None = None) -> MasterKeys | None:
-    """The master keys: the one given in code or of the configuration; None if there is none.
-
-    Raises `InvalidConfig` if there is none and the configuration wants something encrypted.
-    """
+    """The master keys, or None. Raises `InvalidConfig` if the configuration needs some."""
     current = given if given is not None else config.encryption.key or None
     if current is None:
         if config.encryption.everything or config.encryption.whole_file:
@@ -97,10 +94,7 @@ def store(
     progress: Progress | None = None,
     clock: Clock = now,
 ) -> Store:
-    """The store at an address, with this chain, its replica and the key of its file.
-
-    Raises `InvalidConfig` if it cannot have them.
-    """
+    """The store at an address. Raises `InvalidConfig` if its options do not fit."""
     if config.storage.replica:
         url = _with_replica(url, config.storage.replica)
     adapter = registry.adapter_for(url, clock)
@@ -123,10 +117,10 @@ def open_store(
     progress: Progress | None = None,
     clock: Clock = now,
 ) -> Store:
-    """A store at an address, to be used in ``async with``: records without the rest of a bank.
+    """Open a store without a bank, in ``async with``.
 
-    Whatever the configuration says about storage holds for it: compression, encryption, cache,
-    audit, metrics. Any backend will do, also one that lacks what a bank needs, such as Valkey.
+    The storage settings apply: compression, encryption, cache, audit, metrics. Any backend will do,
+    also one that lacks what a bank needs, such as Valkey.
     """
     config = config if config is not None else load()
     chain = Chain(config, middleware, masters=master_keys(config, master_key), clock=clock)
@@ -134,10 +128,7 @@ def open_store(
 
 
 def _for_objects() -> type[Encryption]:
-    """Encryption in a file that is encrypted as a whole: only of objects outside of it.
-
-    What was encrypted record by record, before the file was, stays readable.
-    """
+    """In an encrypted file, encrypts only objects outside of it; older records stay readable."""
     from perdure.storage.encryption import Encryption
 
     class ObjectEncryption(Encryption):
@@ -157,7 +148,6 @@ def _with_replica(url: str, replica: str) -> str:
 
 
 def _unlocking(adapter: Adapter, url: str, source: Source) -> Callable[[], Awaitable[None]]:
-    """Gives the file its key: once it is read, which may take its time."""
     from perdure.storage.backends.sqlite import SQLiteAdapter
     from perdure.storage.encryption.master_keys import file_key, read_key
 

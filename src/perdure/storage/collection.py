@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import record_keys, record_references
-from perdure.storage.adapter import Capability
+from perdure.storage.collection_reader import CollectionReader
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.finder import Page, QueryBuilder
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.query import Query, Scalar, SortOrder, Summary
-from perdure.storage.records import RecordType, type_of
-from perdure.storage.rows import Delete, Put, Row
+from perdure.storage.query import Query, SortOrder
+from perdure.storage.rows import Delete, Put
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -26,97 +23,19 @@ R = TypeVar("R", bound=msgspec.Struct)
 _UP, _DOWN = (SortOrder("key"),), (SortOrder("key", descending=True),)
 
 
-class Executor(Protocol):
-    """What carries out the operations of a collection: the store, or a transaction in it."""
+class Collection(CollectionReader[T]):
+    """The records of one type, in a store or in a transaction.
 
-    @property
-    def capabilities(self) -> frozenset[Capability]: ...
-    def collection(self, cls: type[R]) -> Collection[R]: ...
-    async def ready(
-        self, declared: RecordType[R], *, make: bool = True
-    ) -> RecordType[R] | None: ...
-    def now(self) -> int: ...
-    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
-    async def find(self, query: Query, options: Options) -> list[Row]: ...
-    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]: ...
-    def write(
-        self,
-        writes: Sequence[Put | Delete],
-        options: Options,
-        absent: Sequence[tuple[str, str]] = (),
-    ) -> Awaitable[list[int]]: ...
-    async def remove(self, query: Query, options: Options) -> int: ...
-
-
-class Stored(msgspec.Struct, Generic[T], frozen=True):
-    """A record together with what the store knows about it."""
-
-    key: str
-    value: T
-    version: int
-    created_us: int
-    updated_us: int
-    _related: dict[type, list[Any]] = {}
-
-    @property
-    def created(self) -> datetime:
-        """When the record was first written."""
-        return clock.to_datetime(self.created_us)
-
-    @property
-    def updated(self) -> datetime:
-        """When it was last written."""
-        return clock.to_datetime(self.updated_us)
-
-    def related(self, cls: type[R]) -> list[R]:
-        """The records of another type that `QueryBuilder.include` loaded for this one."""
-        return self._related.get(cls, [])
-
-
-class Collection(Generic[T]):
-    """The records of one type. Made by `Store.collection` and `Transaction.collection`.
-
-    Inside a transaction, reads see the transaction's own writes, writes take effect when it
-    commits, and the versions they return are 0.
+    In a transaction, reads see its own writes, writes take effect when it commits, and the versions
+    they return are 0.
     """
 
-    def __init__(self, executor: Executor, cls: type[T]) -> None:
-        self._executor = executor
-        self._type = type_of(cls)
-        #: The type as this store writes and reads it, once the collection was used.
-        self.declared = self._type
-        self.name = self._type.name
-        self._there = self._made = False
-        #: Finds what its records refer to, if they can and the backend keeps track of it.
-        self._gather = record_references.gatherer(cls)
-        if self._gather is not None and not executor.capabilities >= record_references.NEEDED:
-            self._gather = None
-
-    async def get(self, key: str, options: Options = DEFAULT) -> T | None:
-        """The record of this key, or None."""
-        found = await self.fetch(key, options)
-        return None if found is None else found.value
-
-    async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
-        """The record of this key with its version and times, or None."""
-        if not self._there and not await self.is_there():
-            return None
-        (row,) = await self._executor.read(self.name, (record_keys.check(key),), options)
-        return None if row is None else self.stored(row)
-
-    async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
-        """The records of these keys, in this order."""
-        checked = [record_keys.check(key) for key in wanted]
-        if not self._there and not await self.is_there():
-            return [None] * len(checked)
-        rows = await self._executor.read(self.name, checked, options) if checked else []
-        return [None if row is None else self.declared.decode(row) for row in rows]
+    _made = False
+    #: Finds what its records refer to, if they can and the backend keeps track of it.
+    _gather: record_references.Gather | None = None
 
     async def put(self, record: T, options: Options = DEFAULT) -> int:
-        """Store the record under its key; returns its new version.
-
-        Raises `Conflict` if `options.expected` is not the record's version.
-        """
+        """Returns the new version. Raises `Conflict` if `options.expected` is another."""
         if not self._made:
             await self.make()
         put = self.declared.encode(record, self._expiry(), options.expected)
@@ -127,10 +46,7 @@ class Collection(Generic[T]):
         return version
 
     async def put_many(self, records: Iterable[T], options: Options = DEFAULT) -> list[int]:
-        """Store all records, or none of them; returns their new versions.
-
-        Of two records with the same key, the later one wins. `options.expected` applies to each.
-        """
+        """Store all or none; of equal keys the last wins. `options.expected` applies to each."""
         await self.make()
         expires = self._expiry()
         given = list(records)
@@ -152,7 +68,6 @@ class Collection(Generic[T]):
         await self.delete_many((key,), options)
 
     async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
-        """Remove all these records, or none of them."""
         await self.make()
         checked = dict.fromkeys(record_keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
@@ -164,16 +79,15 @@ class Collection(Generic[T]):
     async def change(
         self, key: str, change: Callable[[T | None], T], options: Options = DEFAULT
     ) -> T:
-        """Read, apply a function, write; repeated when somebody else writes in between.
+        """Read, apply a function, write; repeated when others write in between.
 
-        The function gets None if there is no record, may be called several times, and must return
-        a record with the same key.
+        The function gets None if there is no record, may be called several times, and must return a
+        record with the same key.
         """
 
         async def attempt(number: int) -> T:
             found = await self.fetch(key, STRONG if number else options)
             record = change(None if found is None else found.value)
-            # What a transaction has written itself has no version yet, and needs no check.
             expected = 0 if found is None else found.version or None
             await self.put(record, msgspec.structs.replace(options, expected=expected))
             return record
@@ -181,7 +95,6 @@ class Collection(Generic[T]):
         return await retry_conflicts(attempt)
 
     def query(self) -> QueryBuilder[T]:
-        """A query over this collection, to be refined and executed."""
         return QueryBuilder(self)
 
     async def list(
@@ -216,32 +129,13 @@ class Collection(Generic[T]):
         return [decode(row) for row in await self._executor.find(query, options)]
 
     async def make(self) -> None:
-        """Make the collection in the backend, if this was not done yet."""
         self.declared = await self._executor.ready(self._type) or self._type
+        if self._executor.capabilities >= record_references.NEEDED:
+            self._gather = record_references.gatherer(self._type.cls)
         if self._gather is not None:
             for declared in record_references.TYPES:
                 await self._executor.ready(declared)
         self._there = self._made = True
-
-    async def is_there(self) -> bool:
-        """Whether the collection was made: one that was not holds nothing, and reading it does
-        not make it.
-        """
-        found = await self._executor.ready(self._type, make=False)
-        if found is not None:
-            self.declared, self._there = found, True
-        return found is not None
-
-    # For Finder and transactions ------------------------------------------------------------------
-
-    @property
-    def executor(self) -> Executor:
-        """What carries out this collection's operations."""
-        return self._executor
-
-    def stored(self, row: Row) -> Stored[T]:
-        """A row as a record."""
-        return Stored(row.key, self.declared.decode(row), row.version, row.created, row.updated)
 
     async def _write_referring(
         self,
@@ -250,10 +144,7 @@ class Collection(Generic[T]):
         gather: record_references.Gather,
         options: Options,
     ) -> builtins.list[int]:
-        """Write records together with the rows that say what they refer to.
-
-        Raises `Conflict` if that was deleted since it was stored, because nothing referred to it.
-        """
+        """Raises `Conflict` if content that a record refers to was deleted since it was stored."""
         writes = [*puts, *record_references.writes_of(puts, records, gather)]
         hashes = {hash_: None for record in records for hash_ in gather(record)}
         absent = [(record_references.CONDEMNED, hash_) for hash_ in hashes]

@@ -1,11 +1,8 @@
 """Compression: values of record types that ask for it are stored as zstd frames.
 
-A short text alone hardly compresses; with a dictionary of what such texts look like it does. One
-dictionary ships with the package. It was trained on text of our own (tools/train_dictionary.py), so
-it holds nothing that users wrote, and nothing has to be done about it when they want something to
-be forgotten.
-
-A value's content type names the dictionary it needs: ``application/msgpack;zstd=1``.
+Short texts need a dictionary to compress well. The one that ships was trained on text of our own
+(tools/train_dictionary.py), so it holds no user data to be forgotten. A value's content type names
+the dictionary it needs: ``application/msgpack;zstd=1``.
 """
 
 from __future__ import annotations
@@ -47,17 +44,14 @@ _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
 class Declarations(Protocol):
-    """What compression needs of the store it works in."""
+    """What compression needs of its store."""
 
     @property
     def declared(self) -> dict[str, RecordType[Any]]: ...
 
 
 class Compression(Resident):
-    """The middleware: values are compressed on their way in and expanded on their way out.
-
-    With ``writing=False`` it compresses nothing; what was compressed before stays readable.
-    """
+    """Compresses values on write, expands them on read; with ``writing=False`` only expands."""
 
     stage: ClassVar[Stage] = Stage.COMPRESS
 
@@ -80,12 +74,9 @@ class Compression(Resident):
         return await proceed(call)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        """Whether a row was stored as it is, but would be compressed now."""
         if not (self._writing and declared.compressed) or ";" in row.content_type:
             return False
         return self._packed(row.value) is not None
-
-    # On the way in ----------------------------------------------------------------------------
 
     def _compressed(self, commit: Commit) -> Commit:
         declared, batch = self._declared, commit.batch
@@ -135,13 +126,10 @@ class Compression(Resident):
         return msgspec.structs.replace(recode, value=packed, content_type=content_type, checksum=0)
 
     def _packed(self, value: bytes) -> bytes | None:
-        """The value compressed; None if that would save nothing."""
         if len(value) < _WORTH_IT:
             return None
         packed = (self._compress_long if len(value) > _LONG else self._compress)(value)
         return packed if len(packed) < len(value) else None
-
-    # On the way out ---------------------------------------------------------------------------
 
     def _expanded(self, collection: str, row: Row | None) -> Row | None:
         form = None if row is None else _form(row.content_type)
@@ -206,10 +194,7 @@ def _compressor(level: int) -> Callable[[bytes], bytes]:
 
 @functools.cache
 def _dictionary(number: int, level: int) -> zstandard.ZstdCompressionDict:
-    """One of those that ship; prepared to compress at a level, or with 0 to decompress.
-
-    Raises `FileNotFoundError` if there is none of this number.
-    """
+    """A shipped dictionary, prepared for a level; 0: to decompress. `FileNotFoundError` if none."""
     content = (files(__package__) / f"compression-{number}.zdict").read_bytes()
     dictionary = zstandard.ZstdCompressionDict(content)
     if level:
@@ -219,9 +204,6 @@ def _dictionary(number: int, level: int) -> zstandard.ZstdCompressionDict:
 
 @functools.lru_cache(maxsize=256)
 def _form(content_type: str) -> tuple[str, int] | None:
-    """The content type of the plain value, and the number of its dictionary.
-
-    None if it was not compressed, or if something else was done to it since.
-    """
+    """The plain content type and the dictionary's number; None if compression was not last."""
     plain, mark, number = content_type.rpartition(_MARK)
     return (plain, int(number)) if mark and number.isdigit() else None

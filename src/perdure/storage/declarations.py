@@ -1,4 +1,4 @@
-"""Reading a declaration: the markers on a struct's fields, and what they come to."""
+"""Reads a record declaration: the markers on a struct's fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 
 class Compressed(msgspec.Struct, frozen=True):
-    """Marks a field that is worth compressing: values of this type are stored compressed, whole."""
+    """Marks a field worth compressing: values of this type are stored compressed, whole."""
 
 
 class Tags(msgspec.Struct, frozen=True):
@@ -38,13 +38,9 @@ class Tags(msgspec.Struct, frozen=True):
 
 
 class Encrypted(msgspec.Struct, frozen=True):
-    """Marks a field that may only be stored encrypted: values of this type are, whole.
-
-    It cannot be indexed, and without a master key such a type cannot be written.
-    """
+    """Marks a field stored only encrypted: it cannot be indexed, and needs a master key."""
 
 
-#: What collections and columns may be called.
 is_name = re.compile(r"[a-z][a-z0-9_]{0,47}").fullmatch
 _CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
 
@@ -52,7 +48,6 @@ Marked = dict[str, tuple[set[type], Any]]
 
 
 def marked_fields(cls: type[msgspec.Struct]) -> Marked:
-    """Field → (its markers, its bare type)."""
     hints = typing.get_type_hints(cls, include_extras=True)
     marked: Marked = {}
     for field in cls.__struct_fields__:
@@ -71,7 +66,7 @@ def marked_fields(cls: type[msgspec.Struct]) -> Marked:
 
 
 def refuse_exposed(cls: type, marked: Marked, indexes: Sequence[Index]) -> None:
-    """Raises `InvalidRecordType` if a field is to be encrypted and to be found in clear."""
+    """Raises `InvalidRecordType` if an encrypted field is also indexed or otherwise in clear."""
     mentioned = {column for index in indexes for column in index.columns}
     mentioned |= {column for index in indexes for column, _ in index.where}
     for field, (marks, _) in marked.items():
@@ -151,7 +146,6 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], Scalar]]:
-    """The column kind of a field's type, and how its values are turned into that."""
     options = [hint]
     if get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not type(None)]
@@ -182,7 +176,6 @@ def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], S
 
 
 def is_time(hint: Any) -> bool:
-    """Whether a field of this type holds times."""
     return hint is datetime or datetime in get_args(hint)
 
 

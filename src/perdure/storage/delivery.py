@@ -1,4 +1,4 @@
-"""One pass over what waits for one subscriber; `subscriptions` says what is promised."""
+"""One delivery pass for one subscriber; `subscriptions` documents the guarantees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage import codecs
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
@@ -29,7 +29,7 @@ RETRYING, BEHIND, FAILED = "retrying", "behind", "failed"
 
 
 class EventReceived(msgspec.Struct, frozen=True):
-    """An event as a handler gets it: the payload is plain data, the time microseconds."""
+    """An event as a handler gets it: plain payload, time in microseconds."""
 
     id: int
     topic: str
@@ -52,7 +52,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 @system_record("subscribers")
 class Subscriber(msgspec.Struct, frozen=True):
-    """How far a subscriber has come, and who delivers to it until when."""
+    """A subscriber's position, and who holds its lease until when."""
 
     name: Annotated[str, Key()]
     position: str
@@ -68,10 +68,9 @@ class Subscriber(msgspec.Struct, frozen=True):
     ],
 )
 class Parked(msgspec.Struct, frozen=True):
-    """An event that waits, with its content: the outbox need not keep it.
+    """A waiting event with its content, so the outbox need not keep it.
 
-    The first of a lane is retrying, the others are behind it. The lane is the event's key; events
-    without a key, and those that were given up, are in none ("").
+    The lane is its key, or "". The lane's first event is retried; the others wait.
     """
 
     id: Annotated[str, Key()]
@@ -89,7 +88,7 @@ class Parked(msgspec.Struct, frozen=True):
 
 
 class DeliverySettings(Protocol):
-    """What a delivery needs to know of the subscriptions it belongs to."""
+    """Settings of the subscriptions that a delivery belongs to."""
 
     store: Store
     owner: str
@@ -105,7 +104,6 @@ class Subscription:
         self.name = name
         self.handler = handler
         self.lock = asyncio.Lock()
-        #: The record as this process last wrote it.
         self.held: Stored[Subscriber] | None = None
         self._exact = frozenset(pattern for pattern in patterns if not pattern.endswith("*"))
         self._prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
@@ -115,18 +113,17 @@ class Subscription:
 
 
 class Delivery:
-    """One pass over what waits for one subscriber.
+    """One delivery pass for one subscriber.
 
-    Progress is saved once per batch: the position, the lease and the parked events in one commit,
-    which fails if anybody else has written the subscriber's record. The lease is taken by that
-    same write, before the first call of the handler.
+    Position, lease and parked events are saved once per batch in one commit, which fails if anybody
+    else has written the subscriber's record. The same write takes the lease, before the first call
+    of the handler.
     """
 
     def __init__(
         self, settings: DeliverySettings, subscription: Subscription, held: Stored[Subscriber]
     ) -> None:
         self.held = held
-        #: Events delivered, and known to be.
         self.saved = 0
         self._store = settings.store
         self._settings = settings
@@ -147,8 +144,6 @@ class Delivery:
                 await self._save_part()
             raise
 
-    # New events -------------------------------------------------------------------------------
-
     async def _read_outbox(self) -> None:
         limit = self._settings.batch
         while True:
@@ -168,7 +163,6 @@ class Delivery:
         self.held = msgspec.structs.replace(self.held, value=record)
 
     async def _heads(self, lanes: Collection[str]) -> dict[str, int]:
-        """The lanes, of these, in which an event is being retried, and its id."""
         if not lanes:
             return {}
         query = self._parked(RETRYING).where("lane", "in", sorted(lanes))
@@ -199,8 +193,6 @@ class Delivery:
             # moves to another server.
             self._changes[parked.id] = parked
 
-    # Parked events ----------------------------------------------------------------------------
-
     async def _retry_parked(self) -> None:
         due = self._parked(RETRYING).where("due", "<=", self._moment).order_by("due")
         while heads := await due.limit(self._settings.batch).values():
@@ -209,7 +201,6 @@ class Delivery:
             await self._save()
 
     async def _resume(self, head: Parked) -> None:
-        """Retry the first of a lane; if it is through, go on with those behind it."""
         lane = [head]
         if head.lane:
             behind = self._parked(BEHIND).where("lane", "=", head.lane).order_by("event")
@@ -233,10 +224,7 @@ class Delivery:
         query = self._store.collection(Parked).query()
         return query.where("state", "=", state).where("subscriber", "=", self._subscription.name)
 
-    # ------------------------------------------------------------------------------------------
-
     async def _hand_over(self, parked: Parked) -> Parked | None:
-        """Call the handler. Returns None if that went well, else how the event is to be kept."""
         # Another's lease has run out, or we would not be here; ours may be about to.
         if self.held.value.until - self._store.now() < self._lease // 2:
             await self._save_part()
@@ -265,7 +253,7 @@ class Delivery:
         return msgspec.structs.replace(kept, state=RETRYING, due=self._store.now() + delay)
 
     async def _save_part(self) -> None:
-        """Save what is done of a batch, if there is a position for it, and renew the lease."""
+        """Save what is done of a batch, if its position is known, and renew the lease."""
         if self._done:
             events, position = await self._store.adapter.events(self._position, len(self._done))
             if [event.id for event in events] != self._done:

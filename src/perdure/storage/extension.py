@@ -1,10 +1,8 @@
-"""What takes part in a store's commits beside its rows: search indexes, say.
+"""Extensions: data beside the rows that takes part in commits, such as search indexes.
 
-An extension keeps data of its own in the database of a store. A `Batch` carries its changes, and
-they are committed with the rows or not at all. Each backend that has the seam declares
-`Capability.EXTENSIONS`, and says in a class of its own what an extension does there: a
-`MemoryExtension`, a `SQLiteExtension`, a `PostgresExtension`. It is attached to an adapter before
-that is initialized, and reads and writes through the adapter's connections.
+A `Batch` carries an extension's changes: they are committed with the rows or not at all. A backend
+with `Capability.EXTENSIONS` has a class for them: `MemoryExtension`, `SQLiteExtension`,
+`PostgresExtension`. Extensions are attached before the adapter is initialized.
 
 A commit never fails because an extension's data are damaged or gone: rows are what matters.
 """
@@ -21,9 +19,8 @@ from perdure.core.errors import Unsupported
 
 
 class ExtensionChange(msgspec.Struct, frozen=True, gc=False):
-    """What a commit changes in the data of an extension."""
+    """A change to an extension's data, made by a commit."""
 
-    #: The `Extension.name` of the one that makes it.
     extension: ClassVar[str] = ""
 
 
@@ -34,14 +31,14 @@ class Extension(ABC):
 
     @abstractmethod
     def check(self, changes: Sequence[Any]) -> None:
-        """Raises `InvalidInput`, before anything is written, if one of them cannot be made."""
+        """Raises `InvalidInput`, before anything is written, if a change cannot be made."""
 
 
 E = TypeVar("E", bound=Extension)
 
 
 class Extensions(Generic[E]):
-    """What is attached to one adapter."""
+    """The extensions attached to one adapter."""
 
     def __init__(self) -> None:
         self.attached: dict[str, E] = {}
@@ -50,7 +47,7 @@ class Extensions(Generic[E]):
         return iter(self.attached.values())
 
     def owner(self, change: ExtensionChange) -> E:
-        """Raises `Unsupported` if nothing that is attached makes such changes."""
+        """Raises `Unsupported` if no attached extension has this name."""
         try:
             return self.attached[change.extension]
         except KeyError:
@@ -60,7 +57,6 @@ class Extensions(Generic[E]):
             ) from None
 
     def parts(self, changes: Iterable[ExtensionChange]) -> list[tuple[E, list[ExtensionChange]]]:
-        """The changes of each extension, in their order."""
         parts: dict[str, tuple[E, list[ExtensionChange]]] = {}
         for change in changes:
             name = change.extension
@@ -70,6 +66,5 @@ class Extensions(Generic[E]):
         return list(parts.values())
 
     def check(self, changes: Iterable[ExtensionChange]) -> None:
-        """See `Extension.check`."""
         for extension, own in self.parts(changes):
             extension.check(own)

@@ -20,13 +20,14 @@ import binascii
 import zlib
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
 from perdure.storage import record_keys
+from perdure.storage.collection_reader import CollectionReader, Stored
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import (
     All,
@@ -41,9 +42,6 @@ from perdure.storage.query import (
     Summary,
     Tagged,
 )
-
-if TYPE_CHECKING:
-    from perdure.storage.collection import Collection, Stored
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -63,17 +61,14 @@ def where(field: str, op: str, value: object) -> Condition:
 
 
 def tagged(name: str, value: str) -> Condition:
-    """The record carries the tag ``name=value``."""
     return Tagged(name, value)
 
 
 def all_of(*conditions: Condition) -> Condition:
-    """Every condition holds."""
     return All(conditions)
 
 
 def any_of(*conditions: Condition) -> Condition:
-    """At least one condition holds."""
     return AnyOf(conditions)
 
 
@@ -88,7 +83,6 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def values(self) -> list[T]:
-        """The records alone."""
         return [item.value for item in self.items]
 
 
@@ -99,11 +93,11 @@ class _Include(msgspec.Struct, frozen=True):
 
 
 class QueryBuilder(Generic[T]):
-    """A query under construction. See the module's docstring."""
+    """A query under construction; each method returns a new one."""
 
     def __init__(
         self,
-        collection: Collection[T],
+        collection: CollectionReader[T],
         query: Query | None = None,
         includes: tuple[_Include, ...] = (),
         group: tuple[str, ...] = (),
@@ -114,10 +108,7 @@ class QueryBuilder(Generic[T]):
         self._includes = includes
         self._group = group
 
-    # Refining ---------------------------------------------------------------------------------
-
     def where(self, field: str | Condition, op: str = "", value: object = None) -> QueryBuilder[T]:
-        """Also require a comparison, or a condition made by `where`, `any_of`, `tagged`."""
         condition = where(field, op, value) if isinstance(field, str) else field
         checked = self._checked(condition)
         existing = self._query.where
@@ -125,7 +116,6 @@ class QueryBuilder(Generic[T]):
         return self._with(where=All((*parts, checked)))
 
     def tagged(self, **tags: str) -> QueryBuilder[T]:
-        """Also require these tags, all of them."""
         return self.where(All(tuple(Tagged(name, value) for name, value in tags.items())))
 
     def between(
@@ -136,7 +126,6 @@ class QueryBuilder(Generic[T]):
         return finder if end is None else finder.where(field, "<", end)
 
     def prefix(self, prefix: str) -> QueryBuilder[T]:
-        """Only keys that begin like this."""
         return self._with(prefix=record_keys.check_prefix(prefix))
 
     def order_by(self, *fields: str) -> QueryBuilder[T]:
@@ -151,13 +140,12 @@ class QueryBuilder(Generic[T]):
         return self._with(order=order[: keyed[0]] if keyed else order)
 
     def limit(self, limit: int) -> QueryBuilder[T]:
-        """At most so many results."""
         if type(limit) is not int or limit < 0:
             raise InvalidQuery(f"A limit of {limit!r} makes no sense.", hint="Use 0 or more.")
         return self._with(limit=limit)
 
     def offset(self, offset: int) -> QueryBuilder[T]:
-        """Skip so many results. For long lists, page with cursors instead: that costs nothing."""
+        """Skip so many results. For long lists, page with cursors: their cost does not grow."""
         if type(offset) is not int or offset < 0:
             raise InvalidQuery(f"An offset of {offset!r} makes no sense.", hint="Use 0 or more.")
         return self._with(offset=offset)
@@ -165,11 +153,10 @@ class QueryBuilder(Generic[T]):
     def include(
         self, cls: type[Any], *, via: str | None = None, by: str | None = None
     ) -> QueryBuilder[T]:
-        """Load related records along, in one extra query.
+        """Load related records along, in one extra query; see `Stored.related`.
 
-        `via` names a field of *these* records that holds the other's key, or a list of keys.
-        `by` names an indexed field of the *others* that holds these records' key. The results'
-        `Stored.related` gives them.
+        `via` names a field of *these* records that holds the other's key, or a list of keys; `by`
+        an indexed field of the *others* that holds these records' key.
         """
         if (via is None) == (by is None):
             raise InvalidQuery("include needs either via= or by=.", hint="Give exactly one.")
@@ -185,15 +172,11 @@ class QueryBuilder(Generic[T]):
         return self._copy(includes=(*self._includes, _Include(cls, via, by)))
 
     def group_by(self, *fields: str) -> QueryBuilder[T]:
-        """Compute `aggregate` for each combination of these fields."""
         columns = tuple(self._declared.field(field) for field in fields)
         self._check_indexed(set(columns))
         return self._copy(group=columns)
 
-    # Executing --------------------------------------------------------------------------------
-
     async def execute(self, options: Options = DEFAULT) -> list[Stored[T]]:
-        """The results."""
         if not await self._collection.is_there():
             return []
         rows = await self._collection.executor.find(self._query, options)
@@ -201,11 +184,9 @@ class QueryBuilder(Generic[T]):
         return await self._load_related(items, options) if self._includes else items
 
     async def values(self, options: Options = DEFAULT) -> list[T]:
-        """The results' records alone."""
         return [item.value for item in await self.execute(options)]
 
     async def first(self, options: Options = DEFAULT) -> Stored[T] | None:
-        """The first result, or None."""
         items = await self.limit(1).execute(options)
         return items[0] if items else None
 
@@ -244,7 +225,6 @@ class QueryBuilder(Generic[T]):
         )
 
     async def count(self, options: Options = DEFAULT) -> int:
-        """How many records match."""
         if not await self._collection.is_there():
             return 0
         summary = Summary(self._query, ((Figure.COUNT, ""),))
@@ -252,20 +232,18 @@ class QueryBuilder(Generic[T]):
         return int(count or 0)
 
     async def exists(self, options: Options = DEFAULT) -> bool:
-        """Whether any record matches."""
         return await self.first(options) is not None
 
     async def delete(self, options: Options = DEFAULT) -> int:
-        """Delete what matches; returns how many there were."""
         if not await self._collection.is_there():
             return 0
         return await self._collection.executor.remove(self._query, options)
 
     async def aggregate(self, options: Options = DEFAULT, **figures: str) -> list[dict[str, Any]]:
-        """Figures over what matches, one dict per group (one in all, without `group_by`).
+        """Figures over the matches, one dict per group (one in all, without `group_by`).
 
-        ``aggregate(messages="count", tokens="sum tokens")``: a function (count, sum, avg, min,
-        max) and a field. Of no values, a figure is None, and a count 0.
+        ``aggregate(messages="count", tokens="sum tokens")``: a function (count, sum, avg, min, max)
+        and a field. Without values a figure is None, and a count 0.
         """
         if not figures:
             raise InvalidQuery(
@@ -293,8 +271,6 @@ class QueryBuilder(Generic[T]):
             for row in rows
         ]
 
-    # ------------------------------------------------------------------------------------------
-
     def _with(self, **changes: Any) -> QueryBuilder[T]:
         return self._copy(query=msgspec.structs.replace(self._query, **changes))
 
@@ -313,7 +289,6 @@ class QueryBuilder(Generic[T]):
         )
 
     def _checked(self, condition: Condition) -> Condition:
-        """The condition with columns for fields and values of the right kind."""
         match condition:
             case All(parts):
                 return All(tuple(self._checked(part) for part in parts))
@@ -390,10 +365,10 @@ class QueryBuilder(Generic[T]):
     async def _load_related(self, items: list[Stored[T]], options: Options) -> list[Stored[T]]:
         loaded: list[dict[type, list[Any]]] = [{} for _ in items]
         for include in self._includes:
-            others: Collection[Any] = self._collection.executor.collection(include.cls)
+            others = CollectionReader[Any](self._collection.executor, include.cls)
             found: dict[str, list[Any]] = {}
             if include.by is not None:
-                finder = others.query().where(include.by, "in", [item.key for item in items])
+                finder = QueryBuilder(others).where(include.by, "in", [item.key for item in items])
                 for other in await finder.values(options) if items else []:
                     found.setdefault(getattr(other, include.by), []).append(other)
                 wanted = [[item.key] for item in items]
@@ -429,16 +404,12 @@ def _key_list(value: object) -> list[str]:
 
 
 def seal(collection: str, order: tuple[SortOrder, ...], mark: tuple[Scalar, ...]) -> str:
-    """The cursor of a row."""
     packed = msgspec.msgpack.encode((_fingerprint(collection, order), mark))
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def open(collection: str, order: tuple[SortOrder, ...], cursor: str) -> tuple[Scalar, ...]:
-    """The order values in a cursor.
-
-    Raises `InvalidQuery` if it does not belong to this collection and order.
-    """
+    """The order values in a cursor. Raises `InvalidQuery` if it belongs elsewhere."""
     try:
         packed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         fingerprint, mark = msgspec.msgpack.decode(packed, type=tuple[int, tuple[Scalar, ...]])

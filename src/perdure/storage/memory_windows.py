@@ -1,8 +1,7 @@
-"""Memory windows: what a context had in mind, entry by entry, over time.
+"""Memory windows: the entries of a context over time.
 
 Entries are added one by one and never changed. `compress` lets a strategy replace older entries
-with fewer; the originals are *folded*, not deleted: a window leaves them out, and
-``get_window(…, folded=True)`` shows them again.
+with fewer; the originals are *folded*, not deleted: ``get_window(…, folded=True)`` shows them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class WindowEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """What a strategy decided: these neighbours become one entry with this text."""
+    """A strategy's decision: these neighbours become one entry with this text."""
 
     entries: Sequence[WindowEntry]
     text: str
@@ -55,7 +54,7 @@ Strategy: TypeAlias = Callable[
 
 
 class TimeWindow(msgspec.Struct, frozen=True):
-    """A span of time: start <= at < end. Without an end, it goes on for ever."""
+    """A span of time: start <= at < end; open without an end."""
 
     start: datetime
     end: datetime | None = None
@@ -85,7 +84,7 @@ class MemoryWindows:
     async def append(
         self, context: str, text: str, *, kind: str = "note", data: dict[str, Any] | None = None
     ) -> WindowEntry:
-        """Remember something. Entries of one context are numbered in the order they were added."""
+        """Add an entry. Entries of one context are numbered in the order they were added."""
         folder = _folder(context)
 
         async def body(transaction: Transaction) -> WindowEntry:
@@ -105,7 +104,7 @@ class MemoryWindows:
     async def get_window(
         self, context: str, window: TimeWindow, *, folded: bool = False
     ) -> list[WindowEntry]:
-        """The entries of a span of time, oldest first: as they stand, or all the originals."""
+        """The entries of a span, oldest first: the current ones, or all the originals."""
         finder = (
             self._entries.query()
             .where("context", "=", context)
@@ -170,7 +169,7 @@ class MemoryWindows:
 
 
 def _folder(context: str) -> str:
-    """Where a context's entries lie. The tilde keeps them apart from those of ``context/…``."""
+    """The key prefix of a context. The tilde keeps it apart from ``context/…``."""
     record_keys.check(context)
     if "~" in context.split("/"):
         raise InvalidKey(f"The context {context!r} has a part '~'.", hint="Rename it.")

@@ -72,10 +72,10 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """Keep the content of rows in other bytes → ``int``, how many were still as they were read.
+    """Replace the bytes of rows → ``int``, how many were still as read.
 
-    Versions and times stay. At the top of the chain values are plain, as in a `Commit`; whoever
-    changes them leaves their checksums at 0.
+    Versions and times stay. At the top of the chain values are plain, as in a `Commit`; a
+    middleware that changes them leaves their checksums at 0.
     """
 
     collection: str
@@ -89,21 +89,20 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
 class Middleware(Protocol):
-    """Anything that wraps operations.
+    """A callable that wraps operations.
 
-    It may say its `stage`. One that changes values may also have a method `is_due`: given a record
-    type and a row of it as it is stored, it tells whether it would now store that in another way.
-    `migrating` rewrites such rows.
+    It may have a `stage`. One that changes values may also have `is_due`: given a record type and a
+    stored row, whether it would store it differently now. Migrations rewrite such rows.
     """
 
     def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
 
 class Resident:
-    """A middleware that lives with its store: it is told of it, opened and closed with it."""
+    """A middleware that is attached to its store, and opened and closed with it."""
 
     def attach(self, store: Any) -> None:
-        """Called once, when the store is made: this is the one whose chain it is in."""
+        """Called once, when the store is made."""
 
     async def open(self) -> None:
         """Called when the backend is open."""
@@ -113,7 +112,7 @@ class Resident:
 
 
 class Stage(IntEnum):
-    """Where in the chain a middleware stands, outermost first."""
+    """A middleware's position in the chain, outermost first."""
 
     #: Sees what callers see: tracing, metrics.
     WATCH = 0
@@ -140,21 +139,17 @@ _REASONS = {
 
 
 def stage_of(middleware: Middleware) -> Stage:
-    """Where it stands: what its attribute `stage` says, else among the free ones."""
     return getattr(middleware, "stage", Stage.FREE)
 
 
 def is_due(chain: Sequence[Middleware], declared: RecordType[Any], row: Row) -> bool:
-    """Whether somebody in the chain would store the row in another way than it is stored."""
+    """Whether any middleware in the chain would store the row differently now."""
     asked = (getattr(middleware, "is_due", None) for middleware in chain)
     return any(would(declared, row) for would in asked if would is not None)
 
 
 def compose(chain: Sequence[Middleware], innermost: Handler) -> list[Handler]:
-    """Handlers: that of the whole chain, then that below each of its middlewares.
-
-    Raises `InvalidInput` if the order cannot work.
-    """
+    """The chain's handler, then the one below each. `InvalidInput` if the order cannot work."""
     _check_order(chain)
     handlers = [innermost]
     for middleware in reversed(chain):
@@ -189,19 +184,17 @@ _OPERATIONS: dict[type, str] = {kind: kind.__name__.lower() for kind in Call.__a
 
 
 def operation_of(call: Call) -> str:
-    """What a call is called where calls are counted: "get", "commit" and so on."""
     return _OPERATIONS[type(call)]
 
 
 def collections_of(call: Call) -> list[str]:
-    """The collections a call is about, in order; a batch without writes is about none."""
+    """The collections of a call, in order; none for a batch without writes."""
     if isinstance(call, Commit):
         return sorted({write.collection for write in call.batch.writes})
     return [collection_of(call)]
 
 
 def collection_of(call: Call) -> str:
-    """The collection a call is about; of a batch, its first write's."""
     if isinstance(call, Commit):
         return call.batch.writes[0].collection if call.batch.writes else ""
     if isinstance(call, Get | Rewrite):
@@ -212,17 +205,14 @@ def collection_of(call: Call) -> str:
 
 
 class TimeLeft:
-    """The options of a call, for each of the steps that it becomes: its deadline is for all."""
+    """The options of a call for each of its steps, which share its deadline."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._until = None if options.deadline is None else time.monotonic() + options.deadline
 
     def options(self, kind: Options | None = None) -> Options:
-        """The call's options, or others, with the time that is left.
-
-        Raises `DeadlineExceeded` if none is.
-        """
+        """Raises `DeadlineExceeded` if no time is left."""
         if self._until is None:
             return self._options if kind is None else kind
         left = self._until - time.monotonic()
@@ -234,7 +224,6 @@ class TimeLeft:
         return msgspec.structs.replace(self._options if kind is None else kind, deadline=left)
 
     def from_primary(self, call: Get | Find) -> Get | Find:
-        """The same read again, from no cache or replica."""
         options = msgspec.structs.replace(
             self.options(), consistency=Consistency.STRONG, max_staleness=None
         )

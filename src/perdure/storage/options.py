@@ -1,4 +1,4 @@
-"""How one call is to be carried out: how much it insists on, and how long it may take."""
+"""Options of one call: consistency, deadline, expected version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOREVER = float("inf")
 
 
 class Consistency(StrEnum):
-    """How much a call insists on."""
+    """How fresh reads and how durable writes have to be."""
 
     #: Reads may come from any cache or replica; writes survive the death of the process.
     EVENTUAL = "eventual"
@@ -23,7 +23,7 @@ class Consistency(StrEnum):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How one call is to be carried out. One value, so that signatures need not grow."""
+    """Options of one call, as one value so that signatures need not grow."""
 
     consistency: Consistency = Consistency.EVENTUAL
     #: Seconds; only with `Consistency.BOUNDED`.
@@ -69,5 +69,4 @@ STRONG = Options(consistency=Consistency.STRONG)
 
 
 def bounded(seconds: float) -> Options:
-    """Options of a read that may be so many seconds old, and no older."""
     return Options(consistency=Consistency.BOUNDED, max_staleness=seconds)

@@ -1,7 +1,6 @@
 """Queries as values: a closed set of conditions that every backend understands.
 
-A condition compares a declared column with a value. There is no raw SQL, and a value is always a
-parameter: user text never becomes SQL. The builder that makes queries is `perdure.storage.finder`.
+A value is always a parameter: user text never becomes SQL. `perdure.storage.finder` builds queries.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import msgspec
 #: What a column can hold. NULL sorts below everything else, in every backend.
 Scalar: TypeAlias = str | int | float | None
 
-#: Columns every row has, besides the declared ones.
 BUILT_IN = ("key", "created", "updated", "version")
 
 
@@ -73,10 +71,9 @@ class SortOrder(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True):
     """Which rows of a collection, in which order.
 
-    Results are ordered by `order` and then by key, in the direction of the last order column, so
-    that every order is total. `after` holds the values of those columns, key last, in the row
-    behind which the results begin: that is keyset paging, and its cost does not depend on how
-    many rows were passed.
+    Results are ordered by `order`, then by key in the direction of the last order column, so every
+    order is total. `after` holds those columns' values, key last, of the row behind which the
+    results begin: keyset paging, whose cost does not grow with the rows passed.
     """
 
     collection: str
@@ -88,14 +85,12 @@ class Query(msgspec.Struct, frozen=True):
     after: tuple[Scalar, ...] | None = None
 
     def total_order(self) -> tuple[SortOrder, ...]:
-        """`order`, made total by the key."""
         if any(order.column == "key" for order in self.order):
             return self.order
         descending = self.order[-1].descending if self.order else False
         return (*self.order, SortOrder("key", descending))
 
     def columns(self) -> set[str]:
-        """The columns that it looks at."""
         return {part.column for part in self.order} | columns_of(self.where)
 
 
@@ -110,23 +105,18 @@ class Figure(StrEnum):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Figures over the rows of a query (its order, limit, offset and after do not apply).
-
-    A figure is a function and a column; COUNT of the empty column counts rows.
-    """
+    """Figures over a query's rows, all of them; COUNT of the empty column counts rows."""
 
     query: Query
     figures: tuple[tuple[Figure, str], ...]
     group: tuple[str, ...] = ()
 
     def columns(self) -> set[str]:
-        """The columns that it looks at."""
         figures = {column for _, column in self.figures if column}
         return {*self.group, *figures, *self.query.columns()}
 
 
 def columns_of(condition: Condition) -> set[str]:
-    """The columns a condition looks at."""
     match condition:
         case Compare(column=column):
             return {column}
@@ -136,13 +126,11 @@ def columns_of(condition: Condition) -> set[str]:
             return set()
 
 
-#: Gives a column's value of the row in question.
 Columns = Callable[[str], Scalar]
 Tags = Collection[tuple[str, str]]
 
 
 def matches(condition: Condition, columns: Columns, tags: Tags) -> bool:
-    """Whether a row satisfies the condition."""
     match condition:
         case Compare(column, op, value):
             return _compare(columns(column), op, value)
@@ -155,12 +143,11 @@ def matches(condition: Condition, columns: Columns, tags: Tags) -> bool:
 
 
 def sort_key(order: tuple[SortOrder, ...], columns: Columns) -> Any:
-    """Something to sort rows by; NULL is the smallest value."""
     return _by_values(order)(tuple(columns(part.column) for part in order))
 
 
 def is_after(order: tuple[SortOrder, ...], columns: Columns, mark: tuple[Scalar, ...]) -> bool:
-    """Whether a row stands behind the row whose order values are `mark`."""
+    """Whether a row comes after the one whose order values are `mark`."""
     values = tuple(columns(part.column) for part in order)
     return _compare_values(order, values, mark) > 0
 

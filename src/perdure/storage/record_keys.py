@@ -1,8 +1,7 @@
-"""Keys: hierarchical strings such as ``planner/auth/00000183``.
+"""Keys: hierarchical strings such as ``planner/auth/00000183``, ordered by code point.
 
-Keys are ordered by code point, everywhere. They are non-empty, hold no empty segment, are at most
-`MAX_KEY_BYTES` long in UTF-8, and contain neither NUL nor lone surrogates, because PostgreSQL and
-SQLite could not give those back.
+Non-empty, without empty segments, at most `MAX_KEY_BYTES` in UTF-8, without NUL and lone
+surrogates, which PostgreSQL and SQLite could not give back.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _unstorable = re.compile("[\x00\ud800-\udfff]").search
 
 
 def check(key: str) -> str:
-    """The key itself, if it is one.
-
-    Raises `InvalidKey` otherwise.
-    """
+    """Returns the key. Raises `InvalidKey` if it is none."""
     if type(key) is str and len(key) <= MAX_KEY_BYTES and _plain(key):
         return key
     if not isinstance(key, str):
@@ -44,14 +40,14 @@ def check(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself, if keys can begin with it. It may be empty and may end anywhere."""
+    """Returns the prefix, if keys can begin with it. It may be empty and may end anywhere."""
     if prefix:
         _check_text(prefix, f"The prefix {prefix!r}", InvalidKey)
     return prefix
 
 
 def check_indexed(text: str, field: str) -> str:
-    """The text itself, if every database can hold it in an index."""
+    """Returns the text, if every database can hold it in an index."""
     if len(text) * 4 > MAX_INDEXED_BYTES or not text.isascii() or "\x00" in text:
         _check_text(text, f"The text in indexed field {field!r}", InvalidValue)
         if len(text.encode()) > MAX_INDEXED_BYTES:
@@ -70,7 +66,7 @@ def numbered(number: int) -> str:
 
 
 def after_prefix(prefix: str) -> str | None:
-    """The smallest string above all strings with this prefix, or None if there is none."""
+    """The smallest string above all strings with this prefix, or None."""
     for position in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[position])
         if code < 0x10FFFF:

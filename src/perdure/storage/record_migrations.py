@@ -1,17 +1,15 @@
-"""Bulk migration: every record is brought to what its type declares now.
+"""Bulk migration: rewrites every record as its type declares it now.
 
-Records are migrated when they are read, and stay as they are until they are written. After a bulk
-migration no record needs a migration function any more, and each is stored the way new ones are:
-with the current schema, by the current serializer, compressed and encrypted where that is asked
-for, its columns, its tags and what it refers to computed anew. Versions and times of records stay.
+Records are migrated when read, and stay as stored until written. After a bulk migration each is
+stored as new ones are: current schema, serializer, compression, encryption, columns, tags and
+references. Versions and times stay.
 
-Everybody reads and writes meanwhile; `rewriting` tells how, and what becomes of an interruption.
-Code that does not know the current schema cannot read a migrated record: it is refused with
-`NewerSchema`. What such code still writes is looked for when the rest is done, a few times; what is
-left after that is counted, as are records that newer code wrote and that are left alone.
+Reads and writes go on meanwhile; see `row_rewrites`, also for interruptions. Code with an older
+schema cannot read a migrated record (`NewerSchema`). What such code still writes is migrated in a
+few further passes; the rest is counted, as are records of newer code, which are left alone.
 
-Content that a record refers to is never without a reference, whenever this is interrupted: until a
-record is rewritten, what it referred to and what it will refer to both count.
+Content is never without a reference: until a record is rewritten, both its old and its new
+references count.
 """
 
 from __future__ import annotations
@@ -31,20 +29,17 @@ from perdure.storage.row_rewrites import Failure, Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Check, Count, Delete, Put, Recode, Row
 from perdure.storage.store import Progress, Store
 
-#: How often a collection is gone through again, if old code keeps adding to it.
 _PASSES = 3
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """What came of the migration of a collection, or would."""
+    """The result of migrating a collection, or of a dry run."""
 
     collection: str
-    #: What its records are brought to.
     schema: int
     content_type: str
     #: How many records there were of each schema version when it began; see `newer`, too.
     found: dict[int, int]
-    #: Records that were written anew, or would be.
     migrated: int = 0
     #: Records that could not be, and the first of them by name. They are unchanged.
     failed: int = 0
@@ -58,7 +53,7 @@ class Migrated(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record is as its type declares it, but for those of newer code."""
+        """Whether every record is as declared, but for those of newer code."""
         return not (self.failed or self.left)
 
 
@@ -69,13 +64,11 @@ async def migrate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[Migrated]:
-    """Bring the records of this type, or of all types declared here, to what is declared.
+    """Rewrite the records of this type, or of all declared types, as declared now.
 
-    Collections that are not there, or are not declared in this process, are left out. A record
-    whose migration function raises is left as it is and named; the others are migrated. Calling it
-    again tries only what is not yet as it should be.
-
-    With `dry_run` nothing is written; the functions are run, so that failures are known.
+    Collections that are missing or not declared in this process are left out. A record whose
+    migration function raises is left as it is and named. A repeated call tries only what is left.
+    With `dry_run` the functions run, but nothing is written.
 
     Raises `Unsupported` if the backend cannot rewrite rows.
     """
@@ -91,15 +84,12 @@ async def migrate(
 
 
 def _declared(store: Store) -> list[RecordType[Any]]:
-    """The types that are declared here, by name; those in use in this store come first."""
     known = {declared.name: declared for declared in all_types()}
     known |= {name: declared.origin for name, declared in store.declared.items()}
     return [known[name] for name in sorted(known)]
 
 
 class _Migration:
-    """Of one collection."""
-
     def __init__(self, store: Store, declared: RecordType[Any], progress: Progress | None) -> None:
         self._store = store
         self._declared = declared
@@ -123,7 +113,6 @@ class _Migration:
         return self._told(counts, done, left)
 
     async def _until_none_is_left(self) -> tuple[Rewritten, int]:
-        """What was done, and how many records are not yet as they should be."""
         done = await self._pass(dry_run=False)
         for _ in range(_PASSES):
             again = await self._pass(dry_run=False)
@@ -200,18 +189,15 @@ class _Migration:
 
 
 class _References:
-    """Keeps what the records of a collection refer to, while they are rewritten."""
-
     def __init__(self, store: Store, collection: str, gather: record_references.Gather) -> None:
         self._store = store
         self._collection = collection
         self._gather = gather
-        #: What the records of the page that is under way refer to, by their keys.
         self._found: dict[str, dict[str, int]] = {}
 
     @classmethod
     def of(cls, store: Store, declared: RecordType[Any]) -> _References | None:
-        """None if these records cannot refer to anything, or the backend keeps no references."""
+        """None if these records cannot hold references, or the backend keeps none."""
         type_: type[msgspec.Struct] = declared.cls
         gather = record_references.gatherer(type_)
         if gather is None or not store.capabilities >= record_references.NEEDED:
@@ -223,11 +209,10 @@ class _References:
             await self._store.ready(declared)
 
     def note(self, key: str, record: Any) -> None:
-        """This record is about to be rewritten."""
         self._found[key] = self._gather(record)
 
     async def write(self, recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
-        """Rewrite records: first they refer to more than they need, then to no more than that."""
+        """Rewrite records: first add the new references, then drop the old ones."""
         after, self._found = self._found, {}
         before = await self._kept(recodes)
         more = {key: before[key] | hashes for key, hashes in after.items() if key in before}
@@ -242,7 +227,6 @@ class _References:
         return written, failures
 
     async def _kept(self, recodes: Sequence[Recode]) -> dict[str, dict[str, int]]:
-        """What the store says that records refer to now."""
         keys = [recode.row.key for recode in recodes]
         places = [record_references.row_key(self._collection, key) for key in keys]
         rows = await self._store.collection(record_references.Referring).get_many(places, STRONG)
@@ -254,10 +238,6 @@ class _References:
     async def _commit(
         self, recodes: Sequence[Recode], wanted: Mapping[str, dict[str, int]]
     ) -> tuple[set[str], list[Failure]]:
-        """Keep what records refer to, those that are still as read.
-
-        Returns the keys of the others, and those that refer to something that was deleted.
-        """
         if not recodes:
             return set(), []
         try:
@@ -294,7 +274,6 @@ class _References:
 
 
 def _plain(content_type: str) -> str:
-    """The content type of a value before anything in the chain was done to it."""
     return content_type.partition(";")[0]
 
 

@@ -1,19 +1,17 @@
-"""What records refer to: content that is kept outside of them, under its hash.
+"""References from records to content that is stored elsewhere under its hash.
 
-A record of a type that can hold a `Reference` (an `Artifact`, say) in any of its fields is written
-together with one row more, which lists the references in it. It lies under the record's collection
-and key, so a write of the record just replaces it and a deletion deletes it: nothing needs to be
-read first. Its tags are the hashes, so "who refers to this?" is one look at an index. It expires
-with its record. What deletes records by a query leaves their rows behind; whoever counts references
-looks whether the record is still there.
+A record whose type can hold a `Reference` (such as an `Artifact`) is written together with a row
+that lists its references, under the record's collection and key: a write replaces it, a deletion
+deletes it, it expires with its record. Its tags are the hashes, so "what refers to this?" is one
+index lookup. Deleting by query leaves these rows behind; whoever counts references checks that the
+record exists.
 
-Content that nothing refers to may be deleted. So that nobody begins to refer to it at the same
-moment, it is *condemned* first: a row in another collection, and a commit that refers to content
-with such a row is refused. Whoever then counts the references sees all that will ever be. See
+Unreferenced content may be deleted. It is *condemned* first, by a row in another collection:
+commits that refer to it are refused from then on, so a count of references is final. See
 `perdure.artifacts.artifact_collector`.
 
-Only values whose type is declared count: a hash in a field of text, or an `Artifact` in a field
-declared as `Any`, is not seen. Backends without transactions or tags keep no references.
+Only declared types count: a hash in a text field, or an `Artifact` in a field of type `Any`, is not
+seen. Backends without transactions or tags keep no references.
 """
 
 from __future__ import annotations
@@ -32,12 +30,11 @@ from perdure.storage.record_keys import MAX_KEY_BYTES
 from perdure.storage.records import Key, RecordType, Tags, system_record, type_of
 from perdure.storage.rows import Delete, Put
 
-#: What a backend must have, so that references are kept.
 NEEDED = frozenset({Capability.TRANSACTIONS, Capability.TAGS, Capability.TTL})
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Base of values that stand for content which is kept elsewhere."""
+    """Base of values that stand for content stored elsewhere."""
 
     hash: str
     size: int
@@ -46,7 +43,7 @@ class Reference(msgspec.Struct, frozen=True):
 # A time to live, so that rows may expire: each one does when its record does, and else never.
 @system_record("references", ttl="1d")
 class Referring(msgspec.Struct, frozen=True, array_like=True):
-    """A record refers to these."""
+    """The references of one record."""
 
     id: Annotated[str, Key()]  # collection/key
     collection: str
@@ -65,30 +62,24 @@ CONDEMNED_BRIEFLY = "1d"
 
 @system_record("condemned", ttl=CONDEMNED_FOR)
 class Condemned(msgspec.Struct, frozen=True, array_like=True):
-    """Content that is being deleted, or was: nobody may begin to refer to it.
-
-    Storing the content again removes the row.
-    """
+    """Content that is being deleted: new references are refused. Storing it again ends that."""
 
     id: Annotated[str, Key()]  # the hash
     #: Who condemned it: no two have the same.
     token: str
-    #: It has been deleted.
     gone: bool = False
 
 
 _REFERRING, _CONDEMNED = type_of(Referring), type_of(Condemned)
 CONDEMNED = _CONDEMNED.name
-#: The collections that belong to references.
 TYPES: tuple[RecordType[Any], ...] = (_REFERRING, _CONDEMNED)
 
-#: The references in a record: hash → size.
 Gather = Callable[[Any], dict[str, int]]
 
 
 @cache
 def gatherer(cls: type[msgspec.Struct]) -> Gather | None:
-    """What finds the references in records of a type, or None if they cannot hold any."""
+    """A function that finds the references in a record; None if the type cannot hold any."""
     import msgspec.inspect
 
     getters = [
@@ -110,7 +101,6 @@ def gatherer(cls: type[msgspec.Struct]) -> Gather | None:
 
 
 def row_of(collection: str, key: str, hashes: Mapping[str, int], expires: int | None) -> Put:
-    """The write that keeps what a record refers to."""
     row = Referring(
         row_key(collection, key), collection, key, dict.fromkeys(hashes, ""), (*hashes.values(),)
     )
@@ -118,7 +108,6 @@ def row_of(collection: str, key: str, hashes: Mapping[str, int], expires: int | 
 
 
 def writes_of(puts: Iterable[Put], records: Iterable[Any], gather: Gather) -> list[Put | Delete]:
-    """The writes that keep the references of records up to date."""
     writes: list[Put | Delete] = []
     for put, record in zip(puts, records, strict=True):
         if hashes := gather(record):
@@ -129,12 +118,11 @@ def writes_of(puts: Iterable[Put], records: Iterable[Any], gather: Gather) -> li
 
 
 def no_row_of(collection: str, key: str) -> Delete:
-    """The write that forgets what a record referred to."""
     return Delete(_REFERRING.name, row_key(collection, key))
 
 
 def row_key(collection: str, key: str) -> str:
-    """The key of the row: a hash stands for a record's key that would make it too long."""
+    """The key of the row; a hash replaces a record's key that would make it too long."""
     whole = f"{collection}/{key}"
     if len(whole.encode()) <= MAX_KEY_BYTES:
         return whole
@@ -142,7 +130,7 @@ def row_key(collection: str, key: str) -> str:
 
 
 def clarified(exc: Conflict) -> Conflict:
-    """The error, in words, for a commit that refers to condemned content; any other, as it is."""
+    """A clearer error for a commit that refers to condemned content; others unchanged."""
     if exc.collection != CONDEMNED:
         return exc
     return Conflict(
@@ -153,9 +141,6 @@ def clarified(exc: Conflict) -> Conflict:
         message=f"{exc.key} was deleted, or is being deleted, since nothing referred to it.",
         hint="Put its content again, then repeat this.",
     )
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 def _can_refer(info: Any, seen: set[type]) -> bool:

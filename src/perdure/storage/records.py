@@ -68,12 +68,11 @@ __all__ = [
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: From plain data of one schema version to the next.
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class RecordType(Generic[T]):
-    """What a declaration comes to: how to take a record apart and put it together again."""
+    """A declaration, ready to encode and decode records."""
 
     def __init__(
         self,
@@ -123,19 +122,14 @@ class RecordType(Generic[T]):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a type of Perdure's own."""
         return self.name.startswith("perdure_")
 
     @property
     def content_type(self) -> str:
-        """What its serializer writes."""
         return self._content_type
 
     def bound(self, protobuf: Callable[[], ValueCodec]) -> RecordType[T]:
-        """This type in a store that keeps the numbers of its messages.
-
-        The codec is made at once if the type writes messages, else when one has to be read.
-        """
+        """This type with the message numbers of a store; the codec is made when needed."""
         bound = copy.copy(self)
         bound._bind(functools.cache(protobuf))  # noqa: SLF001 (it is one of us)
         return bound
@@ -146,15 +140,12 @@ class RecordType(Generic[T]):
         self._codec_of = lambda kind: protobuf() if kind == PROTOBUF else codecs.codec_of(kind)
 
     def key(self, record: T) -> str:
-        """The record's key, checked."""
         return record_keys.check(self._key(record))
 
     def columns(self, record: T) -> tuple[Scalar, ...]:
-        """The values of the declared columns, in the order of the layout."""
         return tuple([convert(get(record)) for get, convert in self._columns])
 
     def encode(self, record: T, expires: int | None, expected: int | None) -> Put:
-        """The write that stores the record."""
         if type(record) is not self.cls:
             raise InvalidValue(
                 f"The collection {self.name!r} holds {self.cls.__name__},"
@@ -184,7 +175,7 @@ class RecordType(Generic[T]):
         )
 
     def _check_readable(self, key: str, value: bytes) -> None:
-        """Structs do not check what they are made of: what could not be read is not written."""
+        """Refuse what could not be read back: structs do not check their own values."""
         try:
             self._decode(value, self.cls)
         except Corrupted as exc:
@@ -201,10 +192,10 @@ class RecordType(Generic[T]):
             ) from exc
 
     def decode(self, row: Row) -> T:
-        """The record of a row, brought to the current schema.
+        """The record of a row, migrated to the current schema.
 
         Raises `Corrupted` if it does not fit the type, `NewerSchema` if newer code wrote it, and
-        `MigrationFailed` if it cannot be brought to this version; each names the record.
+        `MigrationFailed` if it cannot be migrated; each names the record.
         """
         try:
             codec = self._codec_of(row.content_type)
@@ -234,11 +225,10 @@ class RecordType(Generic[T]):
             ) from exc
 
     def field(self, name: str) -> str:
-        """The column of a field: the key field is called "key" in queries' inner form."""
+        """The column of a field; the key field's column is "key"."""
         return "key" if name == self.key_field else name
 
     def comparable(self, column: str, value: object) -> Scalar:
-        """A caller's value to compare a column with: times with times, and so on."""
         if column in self.times and value is not None and not isinstance(value, datetime):
             raise InvalidValue(
                 f"{self.name}.{column} holds times, and cannot be compared with {value!r}.",
@@ -247,7 +237,6 @@ class RecordType(Generic[T]):
         return self.scalar(column, value)
 
     def scalar(self, column: str, value: object) -> Scalar:
-        """A value as a column of this kind holds it."""
         kind: Kind = "text" if column == "key" else self.kinds.get(column, "integer")
         if isinstance(value, enum.Enum):
             value = value.value
@@ -289,8 +278,8 @@ def record(
     """Declare a frozen struct as the record type of the collection `name`.
 
     `ttl` lets records expire ("30d", a timedelta, seconds). `indexes` adds indexes over several
-    fields or over ``created`` and ``updated``. `migrations` is the list of functions that upgrade
-    plain data, one version each: a type's schema version is one more than their number.
+    fields or over ``created`` and ``updated``. `migrations` lists functions that upgrade plain
+    data, one version each: the schema version is one more than their number.
 
     Raises `InvalidRecordType` if the declaration cannot work.
     """
@@ -312,7 +301,7 @@ def system_record(
     indexes: Sequence[Index] = (),
     migrations: Sequence[Migration] = (),
 ) -> Callable[[type[T]], type[T]]:
-    """Declare a record type of Perdure's own: like `record`, in the reserved names."""
+    """Like `record`, for Perdure's own types with reserved names."""
     return _declare(f"perdure_{name}", ttl, indexes, migrations, "msgpack")
 
 
@@ -369,12 +358,10 @@ def _is_frozen_struct(cls: type) -> bool:
 
 
 def all_types() -> list[RecordType[Any]]:
-    """Every record type that is declared in this process; of one collection, the latest."""
     return list({declared.name: declared for declared in _types.values()}.values())
 
 
 def type_of(cls: type[T]) -> RecordType[T]:
-    """The declaration of a record class."""
     try:
         return _types[cls]
     except (KeyError, TypeError):

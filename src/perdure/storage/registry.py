@@ -1,14 +1,13 @@
-"""Which backend answers to which kind of address.
+"""Storage backends by URL scheme.
 
-Four come with Perdure: memory, sqlite, postgresql and valkey. A program adds its own with
-`register`; an installed package by naming a scheme in the entry-point group ``perdure.storage``::
+memory, sqlite, postgresql and valkey are built in. `register` adds one for this process, an
+installed package by the entry-point group ``perdure.storage``::
 
     [project.entry-points."perdure.storage"]
     folder = "my_package.adapter:FolderAdapter"
 
-Backends are imported when an address of their kind is first used: importing this module loads no
-database driver. `register` has the first word, then come Perdure's own; so an installed package
-cannot put itself in the place of ``sqlite`` unasked.
+Drivers are imported when first used. `register` wins over built-in schemes, which win over entry
+points: an installed package cannot replace ``sqlite`` unasked.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from perdure.storage.adapter import Adapter, Capability
 
 T = TypeVar("T")
 
-#: Makes an adapter from an address and a clock; an `Adapter` class is one.
 Factory: TypeAlias = Callable[[str, Clock], Adapter]
 
 GROUP = "perdure.storage"
@@ -46,7 +44,6 @@ _OWN = {
 #: What is attached to every adapter that takes it, when it is made: whoever opens a store, what is
 #: deleted must go from search indexes, too.
 _EXTENSIONS = ("perdure.search:attach",)
-#: What to install if the module of one of our own backends cannot be imported.
 _EXTRAS = {
     "postgresql": "perdure[postgres]",
     "postgres": "perdure[postgres]",
@@ -61,12 +58,7 @@ _registered: dict[str, Factory] = {}
 
 
 def register(scheme: str, factory: Factory) -> None:
-    """Let addresses that begin with ``scheme://`` open with this factory, in this process.
-
-    It takes the place of whatever answered to the scheme before.
-
-    Raises `InvalidInput` if no address can begin like that.
-    """
+    """Open URLs of this scheme with this factory, in this process. `InvalidInput` if impossible."""
     if not _SCHEME(scheme):
         raise InvalidInput(
             f"{scheme!r} cannot be the beginning of an address.",
@@ -81,18 +73,13 @@ def unregister(scheme: str) -> None:
 
 
 def schemes() -> list[str]:
-    """The kinds of address that something answers to, sorted."""
     from importlib import metadata
 
     return sorted({*_registered, *_OWN, *metadata.entry_points(group=GROUP).names})
 
 
 def factory_for(url: str) -> Factory:
-    """What makes the adapter for an address.
-
-    Raises `InvalidURL` if it cannot be read, `UnknownBackend` if nothing answers to its scheme or
-    what should cannot be loaded.
-    """
+    """Raises `InvalidURL`, and `UnknownBackend` if nothing can be loaded for the scheme."""
     scheme = parse(url).scheme
     if scheme in _registered:
         return _registered[scheme]
@@ -122,10 +109,7 @@ def factory_for(url: str) -> Factory:
 
 
 def adapter_for(url: str, clock: Clock = now) -> Adapter:
-    """The adapter for an address, not yet initialized.
-
-    Raises what `factory_for` raises, and what the backend raises for an address it cannot use.
-    """
+    """Not yet initialized. Raises as `factory_for` and the backend do."""
     factory = factory_for(url)
     try:
         adapter: object = factory(url, clock)
@@ -138,7 +122,7 @@ def adapter_for(url: str, clock: Clock = now) -> Adapter:
 
 
 def extend(adapter: Adapter) -> None:
-    """Attach the extensions that come with Perdure, to an adapter that is not yet initialized."""
+    """Attach the built-in extensions to an adapter that is not yet initialized."""
     if Capability.EXTENSIONS in adapter.capabilities:
         for name in _EXTENSIONS:
             _own(name)(adapter)
@@ -171,7 +155,7 @@ def _broken(scheme: str, factory: Factory, what: str) -> UnknownBackend:
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The parts of a URL that backends look at."""
+    """The parts of a URL that backends use."""
 
     scheme: str
     #: For files: the path. Three slashes are relative, four absolute, as everywhere.
@@ -179,7 +163,6 @@ class Address(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """An option that is yes or no."""
         text = self.options.get(name, "yes" if default else "no").lower()
         if text not in _FLAGS:
             raise InvalidURL(
@@ -193,10 +176,7 @@ _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0"
 
 
 def parse(url: str) -> Address:
-    """The parts of a store's URL.
-
-    Raises `InvalidURL` if it is not one.
-    """
+    """The parts of a store's URL. Raises `InvalidURL` if it is not one."""
     hint = "Write it like sqlite:///memory.db, postgresql://user@host/name or memory://."
     if "://" not in url:
         raise InvalidURL(f"{shown(url)!r} is not the address of a bank.", hint=hint)
@@ -212,13 +192,13 @@ def parse(url: str) -> Address:
 
 
 def location(url: str) -> str:
-    """Where a bank is, in words for people: the path of a file, or an address without password."""
+    """A store's place for people: a file's path, or a URL without password."""
     address = parse(url)
     return str(Path(address.path).absolute()) if address.scheme == "sqlite" else shown(url)
 
 
 def shown(url: str) -> str:
-    """An address without its password, well formed or not."""
+    """A URL without its password, well formed or not."""
     return _password.sub("…", url)
 
 

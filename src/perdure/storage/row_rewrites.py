@@ -1,16 +1,13 @@
-"""Writing the rows of a collection anew: what migrations and new keys have in common.
+"""Rewrites the rows of a collection: the common part of migrations and key rotation.
 
-Page by page, rows that are not as they should be are read through the chain, remade, and sent back
-as rewrites. Versions and times stay, everybody reads and writes meanwhile, and a row that somebody
-changes in between is passed over: it was written the new way.
+Page by page, outdated rows are read through the chain, remade, and sent back as rewrites. Versions
+and times stay; reads and writes go on; a row changed in between is skipped, because it was written
+the new way.
 
-How far it came is kept in the store, about every second. Interrupted, even by kill -9, it goes on
-from there, and then looks at all rows once more from the beginning: what lies before that place may
-have been changed by others since, and what failed there may succeed now. Rows that are as they
-should be cost no more than that look. A row that cannot be remade is left as it is and told of at
-the end; the others do not suffer from it. Two who do the same at once do not harm each other: a row
-is rewritten by one of them. Rows that old code writes behind the place that was reached are not
-seen again: whoever must have them all calls it again.
+Progress is saved about every second. After an interruption, even kill -9, it resumes there, then
+scans all rows once more: earlier rows may have changed, and failed ones may succeed now. A row that
+cannot be remade is left as it is and reported; the others are rewritten. Two runs at once are
+harmless. Rows that old code writes behind the current position are not seen: call it again.
 """
 
 from __future__ import annotations
@@ -38,8 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _ROWS = 50
 _FIRST_ROWS = 10
 _BYTES = 128 * 1024
-#: Seconds between two notes of how far it came.
-_NOTE_EVERY = 1.0
+_NOTE_EVERY = 1.0  # seconds
 #: Failures that are told one by one; further ones are counted.
 MOST_FAILURES = 100
 
@@ -52,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a rewrite."""
 
     collection: str
     #: Rows that were looked at, the last time that all were.
@@ -64,13 +60,12 @@ class Rewritten(msgspec.Struct, frozen=True):
     #: Rows that could not be, all of them, and the first of them by name.
     failed: int = 0
     failures: tuple[Failure, ...] = ()
-    #: Whether it went on with what an earlier run had begun.
     resumed: bool = False
 
 
 @system_record("rewrites")
 class _Position(msgspec.Struct, frozen=True):
-    """How far a rewrite came. It lies in clear: nothing of what is in the rows may be in it."""
+    """The progress of a rewrite. Stored in clear, so it must hold nothing of the rows' content."""
 
     id: Annotated[str, Key()]  # collection/purpose
     after: str
@@ -79,7 +74,7 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 class RewriteHost(Protocol):
-    """What is needed of a store."""
+    """What a rewrite needs of a store."""
 
     @property
     def adapter(self) -> Adapter: ...
@@ -90,6 +85,8 @@ class RewriteHost(Protocol):
     ) -> int: ...
 
 
+#: Reads the rows of these keys of a collection.
+Read = Callable[[str, Sequence[str], Options], Awaitable[list[Row | None]]]
 #: Writes a page of rows; returns how many were still as read, and which could not be written.
 Write = Callable[[Sequence[Recode]], Awaitable[tuple[int, list[Failure]]]]
 
@@ -105,15 +102,14 @@ async def rewrite_collection(
     dry_run: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Rewritten:
-    """Write every row anew that is wanted; returns what came of it when all is done.
+    """Rewrite every row that is `wanted`; returns the totals when all is done.
 
-    `wanted` is asked about rows as they are stored; `remade` gets them as records are decoded from
-    them, and may raise errors of Perdure's. Both are called on the event loop, a few milliseconds
-    at a time. `write` writes a page, if more is to be done than to rewrite it. `purpose` tells one
-    rewrite of a collection from another: it names what the rows are brought to, such as
-    ``schema=3``. Where others of its kind were interrupted is forgotten: they start anew.
+    `wanted` gets rows as stored; `remade` gets them decoded by the chain and may raise Perdure's
+    errors. Both run on the event loop, a few milliseconds at a time. `write` writes a page, if more
+    is to be done than to rewrite it. `purpose`, such as ``schema=3``, names what rows are brought
+    to; saved progress of other purposes of its kind is discarded.
 
-    With `dry_run` nothing is written, and all rows are looked at.
+    With `dry_run` nothing is written, and all rows are read.
     """
 
     async def rewrite(recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
@@ -134,8 +130,6 @@ async def rewrite_collection(
 
 
 class _Bookmark:
-    """Keeps how far a rewrite came."""
-
     def __init__(self, host: RewriteHost, collection: str, purpose: str, *, kept: bool) -> None:
         self._positions = host.collection(_Position)
         self._collection = collection
@@ -146,7 +140,6 @@ class _Bookmark:
         self._noted = time.monotonic()
 
     async def find(self) -> tuple[str, Rewritten]:
-        """Where to go on, and what was done before."""
         begun = Rewritten(self._collection)
         if not self._kept:
             return "", begun
@@ -175,8 +168,6 @@ class _Bookmark:
 
 
 class _Work:
-    """What is done to the rows of a collection."""
-
     def __init__(
         self,
         host: RewriteHost,
@@ -198,7 +189,6 @@ class _Work:
         bookmark: _Bookmark,
         progress: Callable[[str, int, int], None] | None,
     ) -> Rewritten:
-        """Go through the rows behind this key, once."""
         adapter, collection = self._host.adapter, self._collection
         total = sum(count.rows for count in await adapter.census(collection))
         pace = Pace()
@@ -211,7 +201,7 @@ class _Work:
 
     async def _rewritten(self, page: list[Row], so_far: Rewritten, pace: Pace) -> Rewritten:
         keys = [row.key async for row in paced(page, pace) if self._wanted(row)]
-        rows = await plain_rows(self._host, self._collection, keys)
+        rows = await plain_rows(self._host.read, self._collection, keys)
         recodes, failures = await _remade(rows, self._remade, pace)
         written = 0
         if recodes:
@@ -228,7 +218,6 @@ class _Work:
 
 
 async def paced(rows: Iterable[Row], pace: Pace) -> AsyncIterator[Row]:
-    """The rows, with a breath between two of them where it is due."""
     for row in rows:
         yield row
         await pace.breathe()
@@ -251,26 +240,22 @@ async def _remade(
     return recodes, failures
 
 
-async def plain_rows(host: RewriteHost, collection: str, keys: list[str]) -> list[Row | Failure]:
-    """The rows of these keys as the chain hands them out; a damaged one does not hide the rest.
-
-    What was deleted or has expired meanwhile is left out.
-    """
+async def plain_rows(read: Read, collection: str, keys: list[str]) -> list[Row | Failure]:
+    """The rows of these keys, decoded; missing ones left out, a damaged one is a `Failure`."""
     if not keys:
         return []
     with suppress(Corrupted):
-        return [row for row in await host.read(collection, keys, STRONG) if row is not None]
+        return [row for row in await read(collection, keys, STRONG) if row is not None]
     found: list[Row | Failure] = []
     for key in keys:
         try:
-            found += [row for row in await host.read(collection, [key], STRONG) if row is not None]
+            found += [row for row in await read(collection, [key], STRONG) if row is not None]
         except Corrupted as exc:
             found.append(Failure(key, exc.message))
     return found
 
 
 async def _pages(adapter: Adapter, collection: str, after: str) -> AsyncIterator[list[Row]]:
-    """All rows as they are stored, in key order; also those that cannot be read any more."""
     limit = _FIRST_ROWS
     while True:
         query = Query(collection, limit=limit, after=(after,) if after else None)

@@ -1,4 +1,4 @@
-"""Rows, and what is done to them: the plain values that cross the border to a backend."""
+"""Rows and operations on them: the plain values that cross the border to a backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_VALUE_BYTES = 16 * 1024 * 1024
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """A stored row as it is read. Times are microseconds since 1970."""
+    """A stored row. Times are microseconds since 1970."""
 
     key: str
     value: bytes
@@ -30,10 +30,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`.
-
-    Who makes a put with another value leaves the checksum at 0: the store computes it then.
-    """
+    """Write a row, new or not; checksum 0 is computed by the store. Columns as in `Layout`."""
 
     collection: str
     key: str
@@ -48,7 +45,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 def checksum(key: str, content_type: str, schema: int, value: bytes) -> int:
-    """The checksum that a row carries: over the value and everything needed to read it."""
+    """A row's checksum: over the value and everything needed to read it."""
     return zlib.crc32(value, zlib.crc32(f"{key}\0{content_type}\0{schema}".encode()))
 
 
@@ -61,10 +58,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """The commit fails unless this row still has this version; 0: unless it is still absent.
-
-    `created` tells a row from a later one of the same key and version.
-    """
+    """The commit fails unless this row has this version (0: is absent) and creation time."""
 
     collection: str
     key: str
@@ -73,7 +67,7 @@ class Check(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, told to subscribers if and only if its transaction commits."""
+    """An event, delivered to subscribers if and only if its transaction commits."""
 
     topic: str
     key: str
@@ -81,20 +75,16 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Everything one commit does, all of it or nothing. Checks come first.
-
-    A key of a collection stands in at most one write.
-    """
+    """All writes of one commit, all or nothing, at most one per key. Checks come first."""
 
     writes: tuple[Put | Delete, ...] = ()
     checks: tuple[Check, ...] = ()
     events: tuple[Event, ...] = ()
-    #: What changes in the data of extensions, in this order.
     changes: tuple[ExtensionChange, ...] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """An event as it is read back. `id` is unique and, per key, grows in commit order."""
+    """A stored event. `id` is unique and, per key, grows in commit order."""
 
     id: int
     topic: str
@@ -104,7 +94,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 class Fill(msgspec.Struct, frozen=True):
-    """New column values for a row of this version and creation time; both stay as they are."""
+    """New column values for a row of this version and creation time, which stay."""
 
     key: str
     version: int
@@ -113,11 +103,10 @@ class Fill(msgspec.Struct, frozen=True):
 
 
 class Recode(msgspec.Struct, frozen=True):
-    """The content of a row in other bytes, for the row as it was read and for no later one.
+    """New bytes for a row of the same version, creation time and checksum.
 
-    A row with another version, creation time or checksum is a later one. With `schema`, `columns`
-    and `tags` it is also brought to a newer schema; without, they stay. Who makes one with another
-    value leaves the checksum at 0: the store computes it then.
+    With `schema`, `columns` and `tags` it is also brought to a newer schema; without, they stay.
+    The store computes a checksum of 0.
     """
 
     row: Row
@@ -132,16 +121,15 @@ class Recode(msgspec.Struct, frozen=True):
 
 
 class RowCopy(msgspec.Struct, frozen=True, gc=False):
-    """A row with everything that belongs to it: what a backup keeps."""
+    """A row with everything that belongs to it: what a backup holds."""
 
     row: Row
-    #: In the order of `Layout.columns`.
     columns: tuple[Scalar, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
 
 
 class Size(msgspec.Struct, frozen=True):
-    """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
+    """Rows of a collection, and bytes with its indexes where the backend can tell."""
 
     collection: str
     rows: int
@@ -167,35 +155,28 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """A database index over columns, in this order; ``created`` and ``updated`` are columns too.
-
-    `where` makes it partial: only rows whose columns equal the given constants are in it.
-    """
+    """An index over columns; with `where`, only of rows whose columns equal the constants."""
 
     columns: tuple[str, ...]
     where: tuple[tuple[str, str | int], ...] = ()
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a collection is laid out in a backend."""
+    """The columns and indexes of a collection in a backend."""
 
     name: str
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] = ()
-    #: Rows may carry an expiry time.
     expires: bool = False
-    #: Rows may carry tags.
     tagged: bool = False
     #: The schema version whose records the columns are taken from. When it grows, every column has
     #: to be filled again: a migration may have changed what it holds.
     schema: int = 1
 
     def constants(self) -> frozenset[tuple[str, str | int]]:
-        """The column values that partial indexes are made for."""
         return frozenset(pair for index in self.indexes for pair in index.where)
 
     def without(self, columns: Collection[str]) -> Layout:
-        """The layout without these columns, and without the indexes that need them."""
         kept = tuple(
             index
             for index in self.indexes
@@ -206,7 +187,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """Which columns of a collection cannot be trusted, and which of them are wanted."""
+    """Columns of a collection that cannot be trusted, and those of them that are wanted."""
 
     stale: frozenset[str]
     missing: frozenset[str]
@@ -215,11 +196,7 @@ class Staleness(msgspec.Struct, frozen=True):
     def after(
         cls, before: Layout, stale: frozenset[str], layout: Layout, *, empty: bool
     ) -> Staleness:
-        """What changes when a collection goes from one layout to another.
-
-        A column that is no longer declared becomes stale: code that does not know it does not
-        maintain it, and code that declares it again has to fill it again.
-        """
+        """What a new layout changes. Columns that are no longer declared become stale."""
         held = {column for column in before.columns if column.name not in stale}
         if before.schema < layout.schema:
             held = set()

@@ -1,4 +1,4 @@
-"""Snapshots that no backend makes: held in memory, or wrapped around another one."""
+"""Snapshots held in memory, or wrapped around another one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE_ROWS = 2_000
 
 @asynccontextmanager
 async def closing(pages: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """Ends a generator with the block, and not at some time later: what it holds is let go."""
+    """Close a generator with the block, so that it releases its resources at once."""
     try:
         yield pages
     finally:
@@ -30,7 +30,6 @@ async def closing(pages: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
 
 
 def tag_pairs(tags: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Tags that backends keep as ``name=value``."""
     split = (text.partition("=") for text in tags)
     return tuple([(name, value) for name, _, value in split])
 
@@ -43,7 +42,7 @@ class HeldCollection(msgspec.Struct, frozen=True):
 
 
 class HeldSnapshot(Snapshot):
-    """A snapshot that is in memory whole: the in-memory backend's, and one for tests."""
+    """A snapshot wholly in memory: the in-memory backend's, and one for tests."""
 
     def __init__(
         self,
@@ -74,10 +73,9 @@ class HeldSnapshot(Snapshot):
 
 
 class WatchedSnapshot(Snapshot):
-    """Another snapshot, which tells how far its reader has come: "copying notes", 2,000, 6,000.
+    """Reports progress ("copying notes", 2,000, 6,000); `instead` replaces collections.
 
-    `see` gets each page of rows with the name of their collection. Collections that `instead` has
-    are those of `instead`.
+    `see` gets each page of rows with its collection's name.
     """
 
     def __init__(

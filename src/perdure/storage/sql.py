@@ -1,9 +1,8 @@
-"""SQL from queries: a small emitter of a closed operator set, for SQLite and PostgreSQL alike.
+"""SQL from queries: an emitter of a closed operator set, for SQLite and PostgreSQL.
 
-Columns of the system begin with an underscore, so that they cannot meet a declared one. A query is
-split into its *shape*, which decides the text, and its parameters. The text of a shape
-is emitted once and cached. Names of tables and columns come from the registry of collections,
-never from a caller; every value is a parameter.
+System columns begin with an underscore, so they cannot collide with declared ones. A query is split
+into its *shape*, whose text is emitted once and cached, and its parameters. Names come from the
+registry of collections, never from a caller; every value is a parameter.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ Shape: TypeAlias = tuple["str | int | Shape", ...]
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """Where the two databases differ. A query's table is called ``r`` in all of them."""
+    """The differences of the databases. A query's table is called ``r``."""
 
-    #: How a parameter is written.
     mark: str
     #: The key of a row, as an expression.
     key: str
@@ -52,13 +50,10 @@ class Dialect(msgspec.Struct, frozen=True):
     differs: str
     #: Whether the place of NULLs in an order must be said, because NULLs sort high by default.
     nulls_high: bool
-    #: The column that identifies a row to DELETE.
     row_id: str
 
 
 class _Selection(msgspec.Struct, frozen=True):
-    """The shape of a query."""
-
     collection: str
     where: Shape
     prefix: int  # 0: none, 1: from below only, 2: from both sides
@@ -80,14 +75,13 @@ class Emitter:
     def select(
         self, query: Query, columns: str, moment: int | None, constants: Constants = frozenset()
     ) -> tuple[str, Params]:
-        """A SELECT of `columns`; `moment` is the time rows must outlive, if any can expire."""
+        """A SELECT of `columns`; rows that expire by `moment` are left out."""
         selection, params = _describe(query, query.total_order(), moment, constants)
         return self._select(selection, columns), params
 
     def summarize(
         self, summary: Summary, moment: int | None, constants: Constants = frozenset()
     ) -> tuple[str, Params]:
-        """A SELECT of figures, grouped and ordered by group."""
         query = msgspec.structs.replace(summary.query, order=(), limit=None, offset=0, after=None)
         selection, params = _describe(query, (), moment, constants)
         return self._summarize(selection, summary.figures, summary.group), params
@@ -95,7 +89,6 @@ class Emitter:
     def delete(
         self, query: Query, moment: int | None, constants: Constants = frozenset()
     ) -> tuple[str, Params]:
-        """A DELETE of the rows the query finds."""
         row_id = self._dialect.row_id
         text, params = self.select(query, f"r.{row_id}", moment, constants)
         return f'DELETE FROM "{query.collection}" WHERE {row_id} IN ({text})', params
@@ -217,7 +210,7 @@ _NULL_TESTS = {Op.EQ: "null", Op.NE: "not null"}
 
 
 def literal(value: str | int) -> str:
-    """A constant of a partial index. It is a plain word or a number: see `records`."""
+    """A constant of a partial index: a plain word or a number; see `records`."""
     return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
@@ -287,7 +280,6 @@ def _bounds(prefix: str, params: Params) -> int:
 
 
 def _after_params(order: tuple[SortOrder, ...], mark: tuple[Scalar, ...], params: Params) -> None:
-    """The parameters of `Emitter._after`, in the order in which it writes their marks."""
     first = order[0]
     if (
         len(order) > 1

@@ -1,7 +1,6 @@
-"""State records: typed, long-lived state that is worked with for a while and then archived.
+"""State records: typed, long-lived state that is used for a while and then archived.
 
-A session is one. A type of them is a struct that derives from `StateRecord`; the collection of the
-base class holds records of any type whose state is plain data::
+A type of them derives from `StateRecord`; the base class holds any plain data::
 
     @record("chats")
     class Chat(StateRecord, frozen=True, kw_only=True):
@@ -21,7 +20,8 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.storage.collection import Executor, Stored
+from perdure.storage.collection import Collection
+from perdure.storage.collection_reader import Executor, Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
@@ -45,46 +45,41 @@ C = TypeVar("C", bound=StateRecord)
 
 
 class StateRecords(Generic[C]):
-    """Records of one type of record. Lists leave archived records out unless asked."""
+    """State records of one type. Lists leave archived ones out unless asked."""
 
     def __init__(self, executor: Executor, cls: type[C]) -> None:
         self._executor = executor
-        self._records = executor.collection(cls)
+        self._records = Collection(executor, cls)
 
     async def get(self, id: str, options: Options = DEFAULT) -> C | None:
-        """The record of this id, archived or not."""
         return await self._records.get(id, options)
 
     async def save(self, record: C, options: Options = DEFAULT) -> C:
-        """Store a record as in use now; returns it as stored. An archived one comes back."""
+        """Store a record as active now, archived or not; returns it as stored."""
         current = msgspec.structs.replace(record, active=self._now(), archived=None)
         await self._records.put(current, options)
         return current
 
     async def touch(self, id: str) -> C:
-        """Note that the record is in use now."""
         return await self._update(id, lambda: {"active": self._now(), "archived": None})
 
     async def archive(self, id: str) -> C:
-        """Take the record out of use. It is kept, and `touch` or `save` brings it back."""
+        """Archive the record. It is kept, and `touch` or `save` brings it back."""
         return await self._update(id, lambda: {"active": None, "archived": self._now()})
 
     async def get_by_type(self, type: str, *, archived: bool = False) -> list[C]:
-        """Records of a type, the most recently active first."""
         finder = self._records.query().where("type", "=", type).order_by("-active")
         return await self._living(finder, archived=archived).values()
 
     async def get_active(self, since: datetime, *, type: str | None = None) -> list[C]:
-        """Records in use at or after a moment, the most recently active first."""
+        """Records active at or after a moment, the most recently active first."""
         finder = self._records.query().where("active", ">=", since).order_by("-active")
         return await (finder if type is None else finder.where("type", "=", type)).values()
 
     def query(self) -> QueryBuilder[C]:
-        """Any other question."""
         return self._records.query()
 
     async def fetch(self, id: str, options: Options = DEFAULT) -> Stored[C] | None:
-        """The record with its version, for optimistic changes."""
         return await self._records.fetch(id, options)
 
     async def _update(self, id: str, changes: Any) -> C:

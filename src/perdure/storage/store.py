@@ -1,9 +1,8 @@
 """A store: an adapter, the middleware around it, and the collections in it.
 
-The walk of a write: `Collection.put` encodes the record into a `Put`; the store wraps it in a
-`Commit` and sends it down the middleware chain; the innermost step seals each value with a checksum
-and hands the batch to the adapter. A read comes back up the same way, checked before anything
-decodes it.
+A write: `Collection.put` encodes the record into a `Put`; the store sends it in a `Commit` down the
+middleware chain; the innermost step adds checksums and hands the batch to the adapter. A read comes
+back up the same way; its checksum is verified before anything decodes it.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from perdure.core.errors import (
     Corrupted,
     InvalidRecordType,
     KeyRefused,
-    Unsupported,
 )
-from perdure.storage.adapter import Adapter, Capability
+from perdure.storage.adapter import Adapter, Capability, require
 from perdure.storage.collection import Collection
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.filling import Filling
@@ -61,7 +59,7 @@ _EVERYTHING = All(())
 
 
 class Store:
-    """Collections of records in one backend. An async context manager, or `open` and `close` it."""
+    """Collections in one backend. An async context manager, or `open` and `close` it."""
 
     def __init__(
         self,
@@ -79,7 +77,6 @@ class Store:
         self._handlers = compose(middleware, self._perform)
         self._handle = self._handlers[0]
         self._residents = [each for each in self._chain if isinstance(each, Resident)]
-        # Record by record, or the whole file.
         self._encrypts = unlock is not None or any(
             stage_of(each) is Stage.ENCRYPT for each in self._chain
         )
@@ -93,7 +90,6 @@ class Store:
             resident.attach(self)
 
     async def open(self) -> None:
-        """Connect to the backend."""
         if self._unlock is not None:
             await self._unlock()
         await self.adapter.initialize()
@@ -105,7 +101,6 @@ class Store:
             raise
 
     async def close(self) -> None:
-        """Finish what was accepted and release the backend."""
         await self._filling.close()
         try:
             for resident in self._residents:
@@ -120,28 +115,18 @@ class Store:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # What callers use -------------------------------------------------------------------------
-
     def collection(self, cls: type[T]) -> Collection[T]:
-        """The collection of a declared record type; its tables are made at first use."""
         return Collection(self, cls)
 
     def transaction(self, options: Options = DEFAULT) -> Transaction:
-        """A transaction, as an async context manager: commits at the end, or does nothing.
-
-        Raises `Conflict` at the end if a record that it read was changed meanwhile; `transact`
-        repeats it then.
-        """
+        """Commits at the end, or does nothing; raises `Conflict` if a record it read changed."""
         self.require(Capability.TRANSACTIONS)
-        return Transaction(self, options)
+        return Transaction(self, self.commit, self._declared, options)
 
     async def transact(
         self, body: Callable[[Transaction], Awaitable[R]], options: Options = DEFAULT
     ) -> R:
-        """Run `body` in a transaction, again if others wrote what it read; returns its result.
-
-        The body may run several times; what it does outside the store must bear that.
-        """
+        """Run `body` in a transaction, and again after a `Conflict`: it may run several times."""
 
         async def attempt(_: int) -> R:
             async with self.transaction(options) as transaction:
@@ -150,61 +135,47 @@ class Store:
         return await retry_conflicts(attempt)
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
-        """Make the collections of these types now, rather than at first use, and fill them.
-
-        Returns when every record has every column that is declared, and the indexes are built.
-        """
+        """Create the collections of these types now, and fill all declared columns and indexes."""
         for cls in classes:
             declared = Collection(self, cls).declared
             await self.ready(declared)
             await self._filling.wait(declared.name)
 
     async def refill(self) -> int:
-        """Fill columns of records that other processes wrote which do not know them.
+        """Fill columns of records written by code without them; returns how many.
 
-        To be called every few seconds: so long may queries miss such a record. Returns how many
-        there were. It costs next to nothing while there are none.
+        Call it every few seconds: until then queries miss such records. Costs next to nothing.
         """
         return await self._filling.refill()
 
     @functools.cached_property
     def schemas(self) -> SchemaRegistry:
-        """What the record types of users look like, and looked like."""
         # Not before it is needed: a process that only knows Perdure's own types starts faster.
         from perdure.storage.schemas.schema_registry import SchemaRegistry
 
-        return SchemaRegistry(self)
+        return SchemaRegistry(self, self.adapter)
 
     @property
     def declared(self) -> dict[str, RecordType[Any]]:
-        """The types of the collections in use, by name, as this store writes and reads them."""
+        """The types of the collections in use, by name, bound to this store."""
         return self._declared
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the backend can do."""
         return self.adapter.capabilities
 
     def require(self, capability: Capability) -> None:
         """Raises `Unsupported` if the backend does not have it."""
-        if capability not in self.adapter.capabilities:
-            raise Unsupported(
-                f"{type(self.adapter).__name__} has no capability {capability.value!r}.",
-                hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
-            )
-
-    # What collections and transactions use ----------------------------------------------------
+        require(self.adapter, capability)
 
     def now(self) -> int:
-        """The store's clock."""
         return self._clock()
 
     async def ready(self, declared: RecordType[T], *, make: bool = True) -> RecordType[T] | None:
-        """Make sure that the collection exists and has every column declared, and can be written.
+        """Prepare the collection for use; returns the type bound to this store.
 
-        Returns the type as this store writes and reads it. With ``make=False`` the collection is
-        to be read only and need not exist: None says that it does not, and so holds nothing.
-        Columns that records lack are filled in the background; queries by them wait for that.
+        With ``make=False``, for reading, a missing collection is not created: returns None. Missing
+        columns are filled in the background; queries by them wait for that.
 
         Raises `NewerSchema`, having changed nothing, if the collection is ahead of the type.
         """
@@ -278,7 +249,7 @@ class Store:
         options: Options,
         absent: Sequence[tuple[str, str]] = (),
     ) -> Awaitable[list[int]]:
-        """Write a batch, unless there is something at one of the places that must be empty."""
+        """Write a batch, unless one of the keys that must be absent exists."""
         checks = tuple([Check(collection, key, 0) for collection, key in absent])
         return self._handle(Commit(Batch(tuple(writes), checks), options))
 
@@ -288,7 +259,6 @@ class Store:
         return cast("int", await self._handle(Remove(query, options)))
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
-        """Write a batch through the chain."""
         if batch.events:
             self.require(Capability.OUTBOX)
         if batch.changes:
@@ -301,26 +271,19 @@ class Store:
     async def rewrite(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
     ) -> int:
-        """Keep the content of rows in other bytes; returns how many were still as read."""
+        """Replace the bytes of rows; returns how many were still as read."""
         call = Rewrite(collection, tuple(recodes), DEFAULT, tuple(checks))
         return cast("int", await self._handle(call))
 
     async def put_off_filling(self, collection: str) -> None:
-        """Do not fill columns in the background: a rewrite fills them on its way.
-
-        A query that needs them, and `declare`, do so nevertheless.
-        """
+        """Leave filling to a rewrite, except for queries that need it and `declare`."""
         await self._filling.put_off(collection)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        """Whether a middleware would now store this row in another way than it is stored."""
         return is_due(self._chain, declared, row)
 
     def below(self, middleware: Middleware) -> Handler:
-        """What the rest of the chain does, below one that is in it: rows as it gets them."""
         return self._handlers[self._chain.index(middleware) + 1]
-
-    # The innermost step -----------------------------------------------------------------------
 
     async def _perform(self, call: Call) -> Any:
         adapter = self.adapter
@@ -343,12 +306,11 @@ class Store:
 
 
 def _full_name(declared: RecordType[Any]) -> str:
-    """What a class is called; one that is declared again, in a notebook, keeps its name."""
+    """The name of a class; one declared again, in a notebook, keeps its name."""
     return f"{declared.cls.__module__}.{declared.cls.__qualname__}"
 
 
 def _sealed(batch: Batch) -> Batch:
-    """The batch with the checksums that whoever made its puts left to us."""
     for write in batch.writes:
         if isinstance(write, Put) and not write.checksum:
             writes = tuple(_seal(write) for write in batch.writes)
@@ -373,7 +335,7 @@ def _seal_recode(recode: Recode) -> Recode:
 
 
 def _verify(collection: str, rows: Sequence[Row | None]) -> None:
-    """Raises `Corrupted` if a row is not what was written."""
+    """Raises `Corrupted` if a row's checksum does not fit."""
     for row in rows:
         if row is not None and row.checksum != checksum(
             row.key, row.content_type, row.schema, row.value

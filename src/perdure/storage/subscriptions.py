@@ -69,9 +69,8 @@ _EVER = 2**62
 class Subscriptions:
     """The subscribers that this process delivers to.
 
-    `attempts` is how often an event is tried before it is given up; `timeout` the seconds one call
-    of a handler may take, which also sets the length of the lease (three times that); `batch` how
-    many events are delivered between two saves.
+    `attempts` per event before it is given up; `timeout` in seconds for one call of a handler (the
+    lease is three times that); `batch` events are delivered between two saves.
     """
 
     def __init__(
@@ -92,11 +91,10 @@ class Subscriptions:
         *,
         from_start: bool = False,
     ) -> None:
-        """Let `deliver` hand events of these topics (``note.added``, ``note.*``, ``*``) over.
+        """Let `deliver` pass events of these topics (``note.added``, ``note.*``, ``*``).
 
-        A name that is new to the store starts with the events from now on (one that is being
-        committed at this moment may or may not be among them), or with the oldest that is still
-        kept. A known one goes on where it was; other topics than before apply from there on.
+        A new name starts with events from now on (one being committed may or may not be among
+        them), or with the oldest still kept. A known one resumes; new topics apply from there on.
         """
         self.store.require(Capability.OUTBOX)
         if name in self._subscriptions or not name or "/" in name:
@@ -115,10 +113,9 @@ class Subscriptions:
         self._subscriptions[name] = subscription
 
     async def deliver(self) -> int:
-        """One pass: hand over what is due for every subscriber; returns how many events were.
+        """Deliver what is due; returns how many events. Cancelled, it saves its progress.
 
-        Subscribers are served side by side. Skipped are those that another process delivers to.
-        Cancelled, it saves what was delivered so far.
+        Subscribers are served concurrently; those that another process delivers to are skipped.
         """
         passes = [self._pass(subscription) for subscription in self._subscriptions.values()]
         results = await asyncio.gather(*passes, return_exceptions=True)
@@ -130,7 +127,7 @@ class Subscriptions:
         return sum(result for result in results if isinstance(result, int))
 
     async def next_due(self) -> int | None:
-        """When, on the store's clock, a parked event can be tried again; None if there is none."""
+        """When a parked event is next due, on the store's clock; None if there is none."""
         found: list[int] = []
         for name in self._subscriptions:
             query = self.store.collection(Parked).query().where("state", "=", RETRYING)
@@ -142,14 +139,11 @@ class Subscriptions:
         return min(found, default=None)
 
     async def given_up(self, name: str, limit: int = 100) -> list[GivenUp]:
-        """The events that could not be delivered to a subscriber, oldest first."""
         query = self.store.collection(Parked).query().where("subscriber", "=", name)
         rows = await query.where("state", "=", FAILED).order_by("event").limit(limit).values()
         return [GivenUp(received(row), row.attempts, row.error) for row in rows]
 
     async def retry(self, name: str) -> int:
-        """Try everything again that was given up; returns how many events that is."""
-
         async def bring_back(transaction: Transaction) -> int:
             parked = transaction.collection(Parked)
             query = parked.query().where("subscriber", "=", name).where("state", "=", FAILED)
@@ -166,10 +160,7 @@ class Subscriptions:
         return count
 
     async def forget(self, name: str) -> None:
-        """Remove a subscriber with its position and its parked events, here and for good.
-
-        Until then the outbox keeps everything that it has not been given.
-        """
+        """Remove a subscriber for good; until then the outbox keeps what it has not been given."""
 
         async def remove(transaction: Transaction) -> None:
             await transaction.collection(Subscriber).delete(name)
@@ -180,7 +171,7 @@ class Subscriptions:
         await self.store.transact(remove)
 
     async def release(self) -> None:
-        """Give the leases back, so that another process need not wait until they run out."""
+        """Release the leases, so that another process need not wait for them to run out."""
         subscribers = self.store.collection(Subscriber)
         for subscription in self._subscriptions.values():
             async with subscription.lock:
@@ -193,11 +184,7 @@ class Subscriptions:
                     await subscribers.put(free, Options(expected=found.version))
 
     async def trim(self) -> int:
-        """Delete events that every known subscriber has passed; returns how many.
-
-        Parked events have their own copy and do not count. Without any subscriber, events older
-        than `KEEP_UNREAD` are deleted.
-        """
+        """Delete events that all subscribers passed, or after `KEEP_UNREAD` without any."""
         self.store.require(Capability.OUTBOX)
         adapter = self.store.adapter
         trimmed = 0
@@ -221,8 +208,6 @@ class Subscriptions:
             trimmed += gone
             if gone < _PAGE:
                 return trimmed
-
-    # ------------------------------------------------------------------------------------------
 
     async def _pass(self, subscription: Subscription) -> int:
         async with subscription.lock:

@@ -1,11 +1,10 @@
 """Spans and metrics of storage operations, by OpenTelemetry's conventions for databases.
 
-Nothing has to be switched on: where the program has set OpenTelemetry up, operations are seen
-there; where it has not even imported it, nothing is imported and nothing measured. Keys, values and
-error texts are never part of it.
+Active where the program has set OpenTelemetry up; where it has not imported it, nothing is imported
+or measured. Keys, values and error texts are never exported.
 
-A span is named after the operation and the collection, ``commit notes``. It is the current one
-while the operation runs, so that what a middleware does on the way hangs below it.
+A span is named ``commit notes``, after operation and collection. It is current while the operation
+runs, so spans of inner middleware are its children.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 _SCOPE = "perdure.storage"
-#: As the conventions advise.
 _DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
 #: Seconds between two looks whether the program has set OpenTelemetry up meanwhile.
 _LOOK_EVERY = 1.0
 
 
 class Tracing(Resident):
-    """The middleware. With providers given, it tells them; else those of the program, if any."""
+    """The middleware. Uses the given providers, else the program's, if any."""
 
     stage: ClassVar[Stage] = Stage.WATCH
 
@@ -60,7 +58,6 @@ class Tracing(Resident):
         self._store: Store | None = None
 
     def attach(self, store: Store) -> None:
-        """Say which store it is: its kind is told."""
         self._store = store
         self._system = store.adapter.system
 
@@ -70,7 +67,7 @@ class Tracing(Resident):
         return proceed(call) if signals is None else self._watched(call, proceed, signals)
 
     async def note_sizes(self) -> None:
-        """Tell how many rows and bytes each collection takes. Somebody calls it, now and then."""
+        """Report rows and bytes of each collection. Call it now and then."""
         signals = self._signals or self._looked()
         if signals is None or signals.meters is None or self._store is None:
             return
@@ -119,8 +116,6 @@ class Tracing(Resident):
 
 
 class _Spans:
-    """Begins and ends spans."""
-
     def __init__(self, tracer: Tracer) -> None:
         # Imported here, once: only who has set OpenTelemetry up pays for it.
         from opentelemetry import context, trace
@@ -149,8 +144,6 @@ class _Spans:
 
 
 class _Meters:
-    """The instruments, made once."""
-
     def __init__(self, meter: Meter) -> None:
         self.durations = meter.create_histogram(
             "db.client.operation.duration",
@@ -172,20 +165,17 @@ class _Meters:
         )
 
     def moved(self, moved: dict[str, int], common: dict[str, Any]) -> None:
-        """Record what an operation brought and took away."""
         for direction in ("read", "written"):
             if size := moved.get(f"perdure.bytes_{direction}"):
                 self.io.add(size, {**common, "perdure.io.direction": direction})
 
 
 class _Signals(NamedTuple):
-    """Whom to tell."""
-
     spans: _Spans | None
     meters: _Meters | None
 
     def failed(self, error: BaseException, span: Span | None, common: dict[str, Any]) -> None:
-        """Say what kind of error it was, without its text, which may quote a key."""
+        """Record the kind of an error without its text, which may quote a key."""
         if isinstance(error, CancelledError):
             common["perdure.cancelled"] = True
             if span is not None:
@@ -199,7 +189,7 @@ class _Signals(NamedTuple):
 
 
 def _found(tracers: TracerProvider | None, meters: MeterProvider | None) -> _Signals | None:
-    """Whom to tell; None if nobody has set OpenTelemetry up."""
+    """The signals to use; None if OpenTelemetry is not set up."""
     if tracers is None and "opentelemetry.trace" in sys.modules:
         from opentelemetry import trace
 
@@ -217,11 +207,8 @@ def _found(tracers: TracerProvider | None, meters: MeterProvider | None) -> _Sig
 
 
 def _real(provider: Any, api: str) -> Any:
-    """The provider, unless it is one of the API's own: those do nothing, and not for nothing."""
+    """The provider, unless it is one of the API's no-op ones."""
     return None if type(provider).__module__.startswith(api) else provider
-
-
-# One operation ------------------------------------------------------------------------------------
 
 
 def _asked(call: Call, collections: list[str]) -> dict[str, Any]:

@@ -1,40 +1,35 @@
-"""Transactions: optimistic, buffered, one hop.
+"""Transactions: optimistic, buffered, one round trip.
 
-A transaction collects its writes and remembers the version of everything it read. Committing sends
-all of it to the backend at once, which checks those versions and applies the writes, or refuses.
-Nothing is locked while the transaction's own code runs.
+A transaction collects its writes and remembers the version of everything it read. The commit sends
+all of it to the backend, which checks the versions and applies the writes, or refuses. Nothing is
+locked meanwhile.
 
-What that means:
-
-* Reads by key see committed records and the transaction's own writes. If anything it read by key or
-  by query was changed by others, the commit raises `Conflict` and nothing was written.
-* A query sees the transaction's own writes too, but records that *others* add meanwhile and that
-  the query would have found do not make it fail.
-* It reads from the primary, whatever caches and replicas there are: what it read is checked.
+* Reads by key and queries see committed records and the transaction's own writes. If anything it
+  read was changed by others, the commit raises `Conflict` and nothing was written.
+* Records that others *add* meanwhile, and that a query would have found, are no conflict.
+* It reads from the primary, past caches and replicas.
 * A transaction that only reads is not checked at the end.
-* A cancelled commit is either withdrawn or carried to its end before `CancelledError` is raised.
+* A cancelled commit is withdrawn or finished before `CancelledError` is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, record_keys, record_references
 from perdure.storage.adapter import Capability
+from perdure.storage.collection import Collection
+from perdure.storage.collection_reader import Executor
 from perdure.storage.extension import ExtensionChange
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.query import Query, Scalar, Summary, columns_of, is_after, matches, sort_key
 from perdure.storage.records import RecordType
 from perdure.storage.rows import Batch, Check, Delete, Event, Layout, Put, Row
-
-if TYPE_CHECKING:
-    from perdure.storage.collection import Collection
-    from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Place = tuple[str, str]  # collection, key
@@ -46,8 +41,16 @@ MAX_EVENT_BYTES = 1024 * 1024
 class Transaction:
     """All or nothing, across collections. Made by `Store.transaction`."""
 
-    def __init__(self, store: Store, options: Options) -> None:
+    def __init__(
+        self,
+        store: Executor,
+        commit: Callable[[Batch, Options], Awaitable[list[int]]],
+        declared: Mapping[str, RecordType[Any]],
+        options: Options,
+    ) -> None:
         self._store = store
+        self._commit = commit
+        self._declared = declared
         self._options = options
         self._writes: dict[_Place, Put | Delete] = {}
         self._seen: dict[_Place, Check] = {}
@@ -72,7 +75,7 @@ class Transaction:
                 tuple(self._changes),
             )
             try:
-                self._versions = await self._store.commit(batch, self._options)
+                self._versions = await self._commit(batch, self._options)
             except Conflict as conflict:
                 raise record_references.clarified(conflict) from None
         if kind is None:
@@ -80,16 +83,10 @@ class Transaction:
                 callback()
 
     def collection(self, cls: type[T]) -> Collection[T]:
-        """The collection of a record type, as this transaction sees it."""
-        from perdure.storage.collection import Collection  # the two know each other
-
         return Collection(self, cls)
 
     def emit(self, topic: str, payload: object = None, *, key: str = "") -> None:
-        """Tell subscribers, if and only if this transaction commits.
-
-        Events with the same key reach a subscriber in the order in which they were committed.
-        """
+        """Emitted if and only if this commits; in commit order for each key."""
         self._check_open()
         for text in (topic, key):
             record_keys.check_indexed(text, "topic" if text is topic else "key")
@@ -109,33 +106,22 @@ class Transaction:
         self._changes += changes
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call something in this process once the transaction is committed.
-
-        It is not called if the process dies first: what must happen belongs in an event or a job.
-        """
+        """Call this after the commit, unless the process dies: use an event if it must run."""
         self._check_open()
         self._callbacks.append(callback)
 
     def expect(self, collection: str, key: str, version: int, created: int) -> None:
-        """Let the commit fail unless this record is still the one that was read elsewhere.
-
-        A record that was deleted and made again may have the same version, but not the same
-        creation time (in microseconds).
-        """
+        """The commit fails unless the record still has this version and creation time (in µs)."""
         self._check_open()
         self._seen.setdefault((collection, key), Check(collection, key, version, created))
 
     def version(self, collection: str, key: str) -> int:
-        """The version that a record got when this transaction was committed. Only afterwards."""
+        """The version that a record got by this commit. Only afterwards."""
         return self._versions[list(self._writes).index((collection, key))]
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """A part that can fail by itself: if an error leaves it, its writes and events are undone.
-
-        The error goes on; catch it outside and the rest of the transaction still commits. What
-        was read stays checked.
-        """
+        """An error undoes its writes and events; catch it outside, and the rest still commits."""
         self._check_open()
         writes, events, callbacks = dict(self._writes), len(self._events), len(self._callbacks)
         changes = len(self._changes)
@@ -147,8 +133,6 @@ class Transaction:
             del self._changes[changes:]
             del self._callbacks[callbacks:]
             raise
-
-    # What collections use ---------------------------------------------------------------------
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -227,8 +211,6 @@ class Transaction:
         await self.write([Delete(query.collection, row.key) for row in rows], options)
         return len(rows)
 
-    # ------------------------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidInput(
@@ -252,7 +234,6 @@ class Transaction:
     async def _births(
         self, query: Query, own: list[Put | Delete], options: Options
     ) -> dict[str, int]:
-        """When the records that we write over were created, if the query looks at that."""
         looked_at = {part.column for part in query.order} | columns_of(query.where)
         if "created" not in looked_at:
             return {}
@@ -263,8 +244,7 @@ class Transaction:
     def _overlay(
         self, query: Query, rows: list[Row], own: list[Put | Delete], births: dict[str, int]
     ) -> list[Row]:
-        """The query's results as they would be if our writes were committed."""
-        layout = self._store.declared[query.collection].layout
+        layout = self._declared[query.collection].layout
         moment = self.now()
         order = query.total_order()
         hidden = {write.key for write in own}
@@ -285,7 +265,7 @@ class Transaction:
         return [row for row, _ in entries[query.offset : end]]
 
     def _columns_of_row(self, layout: Layout, row: Row) -> dict[str, Scalar]:
-        declared = self._store.declared[layout.name]
+        declared = self._declared[layout.name]
         names = [column.name for column in layout.columns]
         return dict(
             zip(names, declared.columns(declared.decode(row)), strict=True),

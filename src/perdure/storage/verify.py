@@ -1,4 +1,4 @@
-"""Checking a store: does every record still read as it was written?"""
+"""Checks that every record of a store still reads as it was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAGE = 500
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong, and what it is about: a record, an artifact, or the store."""
+    """A fault, and what it is about: a record, an artifact, or the store."""
 
     subject: str
     what: str
@@ -23,10 +23,10 @@ class Problem(msgspec.Struct, frozen=True):
 async def verify_store(
     store: Store, progress: Progress | None = None, *, skip: str = ""
 ) -> AsyncIterator[Problem]:
-    """Check the backend's own structure, then every record of every collection but `skip`.
+    """Check the backend's structure, then every record of every collection but `skip`.
 
-    A record is checked against its checksum; if its type is declared in this process, it is also
-    decoded. Damage in one record does not keep the others from being checked.
+    Records are checked against their checksums, and decoded if their type is declared in this
+    process. A damaged record does not keep the others from being checked.
     """
     async for line in store.adapter.inspect():
         yield Problem("store", line)

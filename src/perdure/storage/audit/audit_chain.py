@@ -1,12 +1,11 @@
-"""Following the trail of one record: does each entry begin where the one before it ended?
+"""Follows the trail of one record: does each entry begin where the one before it ended?
 
-An entry says what it found and what it left. If somebody changes a record without leaving an entry,
-with the database's own tools or in a process that does not audit, the next entry finds something
-else than the last one left.
+An entry says what it found and what it left. If a record is changed without an entry, with the
+database's own tools or by a process that does not audit, the next entry finds something else.
 
-Three things look like that and are not: a record that has expired is found absent; a rewrite may
-have been skipped, so that both contents are possible after it; and entries of machines whose clocks
-differ a little may stand in the wrong order.
+Three things are no gaps: an expired record is found absent; a rewrite may have been skipped, so
+both contents are possible after it; and clocks of machines differ a little, so entries may be in
+the wrong order.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ from perdure.storage.rows import Put, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: By how much clocks may differ.
 _SKEW = timedelta(seconds=60)
 _CHANGES = frozenset({Action.PUT, Action.DELETE, Action.REWRITE})
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Where a trail does not join: what was found is not what had been left."""
+    """A gap in a trail: an entry found something else than the one before had left."""
 
     #: The entry that found it; empty if it is the record as it is now.
     entry: str
     at: datetime
-    #: What the entry before had left.
     version_left: int
     hash_left: str
     version_found: int
@@ -53,11 +50,10 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the trail of one record says."""
+    """The result of verifying the trail of one record."""
 
     collection: str
     key: str
-    #: Entries that tell of changes.
     entries: int
     #: The version that the first of them found: 0 if the trail goes back to the record's birth.
     begins_at: int
@@ -65,19 +61,17 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether all of it joins, up to the record as it is now."""
         return not self.gaps
 
 
 class State(msgspec.Struct):
-    """What a record should look like now."""
+    """The expected state of a record."""
 
     version: int
     hashes: set[str]
     expires: datetime | None = None
 
     def admits(self, version: int, hash_: str, at: datetime) -> bool:
-        """Whether it can have been found like that at this moment."""
         if version == self.version:
             return hash_ in self.hashes
         return version == 0 and self.expires is not None and self.expires <= at + _SKEW
@@ -89,7 +83,6 @@ class State(msgspec.Struct):
 class Followed(msgspec.Struct):
     """Where the entries of one record lead."""
 
-    #: Entries that tell of changes.
     entries: int
     begins_at: int = 0
     state: State | None = None
@@ -97,10 +90,7 @@ class Followed(msgspec.Struct):
 
 
 def follow(entries: Iterable[AuditEntry]) -> Followed:
-    """Go through the entries of one record, given in the order of their ids.
-
-    Entries of reads are passed over.
-    """
+    """Follow the entries of one record, in the order of their ids; reads are skipped."""
     left = [entry for entry in entries if entry.action in _CHANGES]
     found = Followed(len(left))
     while left:
@@ -121,7 +111,7 @@ def follow(entries: Iterable[AuditEntry]) -> Followed:
 
 
 def _first(entries: list[AuditEntry]) -> int:
-    """Which entry comes first: among those of about the same time, one that none leads to."""
+    """The first entry: among those of about the same time, one that none leads to."""
     near = [entry for entry in entries if entry.at <= entries[0].at + _SKEW]
     left = {(entry.version_after, entry.hash_after) for entry in near}
     found = [(entry.version_before, entry.hash_before) in left for entry in near]
@@ -129,7 +119,7 @@ def _first(entries: list[AuditEntry]) -> int:
 
 
 def _next(entries: list[AuditEntry], state: State) -> int:
-    """Which entry comes next: of those of about the same time, the first that fits."""
+    """The next entry: among those of about the same time, the first that fits."""
     for place, entry in enumerate(entries):
         if entry.at > entries[0].at + _SKEW:
             break
@@ -148,7 +138,7 @@ _NEW = Options(consistency=STRONG.consistency, expected=0)
 
 @system_record("audit_secrets")
 class AuditSecret(msgspec.Struct, frozen=True):
-    """What the hashes of a trail are made with, encrypted. Never changed."""
+    """The secret that hashes are made with, encrypted. Never changed."""
 
     id: Annotated[str, Key()]
     secret: Annotated[bytes, Encrypted()]
@@ -156,13 +146,12 @@ class AuditSecret(msgspec.Struct, frozen=True):
 
 @system_record("audit_open_secrets")
 class OpenAuditSecret(msgspec.Struct, frozen=True):
-    """The same in a store that does not encrypt."""
+    """The same in a store without encryption."""
 
     id: Annotated[str, Key()]
     secret: bytes
 
 
-#: The collections of secrets. They are not audited.
 SECRETS = frozenset({type_of(AuditSecret).name, type_of(OpenAuditSecret).name})
 
 
@@ -174,14 +163,10 @@ class Hasher:
 
     @classmethod
     async def of(cls, store: Store) -> Hasher:
-        """With the store's secret, which is made if there is none yet.
-
-        Raises `KeyRefused` if it is encrypted with a master key that is not given here.
-        """
+        """Creates the secret if missing. Raises `KeyRefused` if its master key is not given."""
         return cls(await _secret(store))
 
     def of_content(self, content: Row | Put | Recode) -> str:
-        """The hash of a content type and a value."""
         kind = content.content_type.encode()
         found = self._keyed.copy()
         found.update(b"%d:%b" % (len(kind), kind))  # the length keeps a type and a value apart
@@ -189,7 +174,6 @@ class Hasher:
         return found.hexdigest()[:_DIGITS]
 
     def of_row(self, row: Row | None) -> str:
-        """The hash of what was there: empty for nothing."""
         if row is None:
             return ""
         return self.of_content(row) if row.content_type else UNREADABLE
@@ -213,7 +197,7 @@ async def _there(store: Store) -> AuditSecret | None:
 
 
 async def _sealed(transaction: Transaction, new: bytes) -> bytes:
-    """The encrypted secret: that of whoever was first, or the one in clear, or a new one."""
+    """The encrypted secret: the first one stored, or the one in clear, or a new one."""
     sealed, plain = transaction.collection(AuditSecret), transaction.collection(OpenAuditSecret)
     there = await sealed.get(_NAME, STRONG)
     if there is not None:
@@ -227,7 +211,7 @@ async def _sealed(transaction: Transaction, new: bytes) -> bytes:
 
 
 async def _open(transaction: Transaction, new: bytes) -> bytes:
-    """The secret in clear: that of whoever was first, or a new one."""
+    """The secret in clear: the first one stored, or a new one."""
     plain = transaction.collection(OpenAuditSecret)
     there = await plain.get(_NAME, STRONG)
     if there is not None:

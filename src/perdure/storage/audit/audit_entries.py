@@ -1,4 +1,4 @@
-"""What an entry of the trail holds, and how entries are numbered."""
+"""Entries of the audit trail, and their ids."""
 
 from __future__ import annotations
 
@@ -35,13 +35,10 @@ class Action(StrEnum):
     DELETE = "delete"
     #: Records were kept in other bytes: another key, another schema, another serializer.
     REWRITE = "rewrite"
-    #: A record was handed out, or was found to be absent.
     READ = "read"
     #: Records were looked for; each one found has an entry of its own.
     FIND = "find"
-    #: Figures were computed over records.
     SUMMARIZE = "summarize"
-    #: Old entries of the trail were removed.
     PRUNE = "prune"
 
 
@@ -55,7 +52,7 @@ class Action(StrEnum):
     ],
 )
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the trail. Holds keys and hashes, never content."""
+    """An entry of the trail. Holds keys and hashes, never content."""
 
     #: Sorts by time; unique across processes.
     id: Annotated[str, Key()]
@@ -63,22 +60,18 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     actor: str
     action: Action
     collection: str
-    #: The record's key; empty if it is about several.
     record: str = ""
     #: 0: there was none.
     version_before: int = 0
-    #: 0: there is none.
     version_after: int = 0
     #: Of content type and value, 128 bits in hexadecimal; empty if there was no record.
     hash_before: str = ""
     hash_after: str = ""
-    #: How many records it is about.
     count: int = 1
     #: When the record as written will expire.
     expires: datetime | None = None
     #: What was asked for: fields and operators of a query, without the values.
     query: str = ""
-    #: What `acting_as` gave as the reason.
     reason: str = ""
 
 
@@ -89,7 +82,7 @@ pruning: ContextVar[bool] = ContextVar("perdure_audit_pruning", default=False)
 
 
 class EntryWriter:
-    """Makes entries: numbers them, and says who acts and when. One for each middleware."""
+    """Makes entries with ids, actor and time. One for each middleware."""
 
     def __init__(self, now: Clock, actor: str = "") -> None:
         self._now = now
@@ -100,7 +93,6 @@ class EntryWriter:
         self._last = 0
 
     def entry(self, action: Action, collection: str, record: str = "", **facts: Any) -> AuditEntry:
-        """A new entry, about now, of whoever acts here."""
         # A clock that is set back must not turn the order around.
         at = self._last = max(self._last, self._now())
         actor = current_actor()
@@ -121,15 +113,11 @@ class EntryWriter:
 
 
 def as_put(entry: AuditEntry) -> Put:
-    """The write that adds an entry, and never replaces one."""
     return type_of(AuditEntry).encode(entry, None, 0)
 
 
 def is_same(row: Row, recode: Recode) -> bool:
-    """Whether a row of the trail, rewritten like this, would still be the same entry.
-
-    Other bytes may be, of another serializer or of a newer schema up to this code's own.
-    """
+    """Whether a rewritten row is still the same entry; its serializer and schema may differ."""
     declared = type_of(AuditEntry)
     schema = row.schema if recode.schema is None else recode.schema
     after = msgspec.structs.replace(
@@ -143,7 +131,7 @@ def is_same(row: Row, recode: Recode) -> bool:
 
 
 def time_of(id: str) -> int:
-    """When the entry of this id was made. Raises `InvalidInput` if no entry can have it."""
+    """When the entry of this id was made. Raises `InvalidInput` for an impossible id."""
     if not _is_id(id):
         raise InvalidInput(
             f"{id!r} is no place in the audit trail.", hint="Use a page's `next`, or an entry's id."
@@ -152,7 +140,7 @@ def time_of(id: str) -> int:
 
 
 def first_id(at: int) -> str:
-    """Stands before every entry of this moment and later ones, and behind all earlier ones."""
+    """An id before every entry of this moment and later, and behind all earlier ones."""
     return f"{FOLDER}{max(at, 0):0{_TIME_DIGITS}x}"
 
 
@@ -163,7 +151,7 @@ def expiry(row: Row | Put) -> datetime | None:
 def of_query(query: Query) -> str:
     """Such as ``author = ? and stars >= ? · keys from ada/ · by -created · at most 10``.
 
-    Values may be content and are left out. A prefix is a part of keys, which the trail names.
+    Values may be content and are left out; a prefix is part of keys, which the trail names.
     """
     parts = [_condition(query.where) or "all"]
     if query.prefix:

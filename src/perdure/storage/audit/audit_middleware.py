@@ -1,4 +1,4 @@
-"""The middleware: writes, and where it is asked for reads, leave entries."""
+"""Middleware that adds audit entries to writes and, if configured, to reads."""
 
 from __future__ import annotations
 
@@ -62,21 +62,17 @@ _NEEDED = (
 
 
 class Audit(Resident):
-    """The middleware.
+    """Adds audit entries.
 
-    It reads what is about to be written over, and lets the commit fail if that has changed
-    meanwhile; then it reads again. Expectations of the caller's own still raise `Conflict`.
+    It reads what is about to be overwritten, and reads again if that changed before the commit.
+    Expectations of the caller still raise `Conflict`. If others keep writing the same records
+    first, for hundreds of milliseconds, it gives up with `Unavailable`.
 
-    `Remove` becomes a search and commits of deletes: content that is removed is hashed, so it
-    passes through this process. It is not one transaction: rows go in pages, each page together
-    with its entries, and an error or a crash in the middle leaves the pages behind it there. A row
-    that others change meanwhile is looked at again, and removed if the query still fits it.
+    `Remove` becomes a search and commits of deletes, because removed content is hashed. It is not
+    one transaction: rows go in pages, each with its entries; after an error or a crash later pages
+    are still there. A row changed meanwhile is removed if the query still fits it.
 
-    A rewrite cannot carry entries in its own transaction; they are committed before it, and a row
-    that it then skips has an entry all the same.
-
-    Where others keep writing the same records first, for hundreds of milliseconds, it gives up
-    with `Unavailable`.
+    The entries of a rewrite are committed before it; a row that it skips has an entry all the same.
     """
 
     stage: ClassVar[Stage] = Stage.AUDIT
@@ -94,10 +90,7 @@ class Audit(Resident):
         self._hasher: Hasher | None = None
 
     def attach(self, store: Store) -> None:
-        """Say where the trail is kept.
-
-        Raises `Unsupported` if the backend cannot commit an entry together with its write.
-        """
+        """Raises `Unsupported` if the backend cannot commit an entry together with its write."""
         missing = [each for each in _NEEDED if each not in store.adapter.capabilities]
         if missing and (self._config.collections or self._config.reads):
             raise Unsupported(
@@ -126,8 +119,6 @@ class Audit(Resident):
             if write.collection in self._written or write.collection == TRAIL:
                 return True
         return False
-
-    # Writes -----------------------------------------------------------------------------------
 
     async def _commit(self, call: Commit, proceed: Handler) -> Any:
         batch, time_left = call.batch, TimeLeft(call.options)
@@ -159,11 +150,7 @@ class Audit(Resident):
     async def _before(
         self, batch: Batch, proceed: Handler, time_left: TimeLeft, *, again: bool
     ) -> Before:
-        """What the audited writes of a batch write over.
-
-        Where the caller expects nothing, nothing need be read; if that was a mistake (`again`),
-        it is.
-        """
+        """The rows a batch overwrites; not read where none is expected, unless `again`."""
         before: Before = {}
         wanted: dict[str, list[str]] = {}
         for write in batch.writes:
@@ -179,10 +166,7 @@ class Audit(Resident):
     async def _rows(
         self, name: str, keys: Sequence[str], proceed: Handler, time_left: TimeLeft
     ) -> list[Row | None]:
-        """Rows as they are now; damaged ones without their content, since that is what mends them.
-
-        The same goes for content whose key is gone: it can be deleted.
-        """
+        """The current rows; unreadable ones without content, so that they can be deleted."""
         options = time_left.options(STRONG)
         try:
             rows: list[Row | None] = await proceed(Get(name, keys, options))
@@ -262,7 +246,7 @@ class Audit(Resident):
     async def _remove_page(
         self, name: str, rows: Sequence[Row], proceed: Handler, time_left: TimeLeft
     ) -> bool:
-        """Remove rows together with their entries; or nothing, if one of them was changed."""
+        """Remove rows with their entries; or nothing, if one of them was changed."""
         batch = Batch(tuple(Delete(name, row.key) for row in rows))
         before: Before = {(name, row.key): row for row in rows}
         whole = self._with_entries(batch, before, await self._ready())
@@ -293,10 +277,7 @@ class Audit(Resident):
         return rewritten
 
     async def _check_same(self, call: Rewrite, proceed: Handler) -> None:
-        """Refuse to rewrite an entry of the trail as another one.
-
-        It is compared with what is stored: the row in a `Recode` is the caller's word only.
-        """
+        """Compared with what is stored: the row in a `Recode` is the caller's word only."""
         keys = [recode.row.key for recode in call.recodes]
         rows = await self._rows(TRAIL, keys, proceed, TimeLeft(call.options))
         for row, recode in zip(rows, call.recodes, strict=True):
@@ -304,7 +285,7 @@ class Audit(Resident):
                 raise _refusal()
 
     async def _about_rewrite(self, call: Rewrite) -> list[AuditEntry]:
-        """An entry for each row whose content becomes another; one for all that keep theirs."""
+        """One entry for each row whose content changes; one for all that keep theirs."""
         hasher = await self._ready()
         entries = [
             self._scribe.entry(
@@ -323,8 +304,6 @@ class Audit(Resident):
         if others := len(call.recodes) - len(entries):
             entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
         return entries
-
-    # Reads ------------------------------------------------------------------------------------
 
     async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
         answer = await proceed(call)
@@ -357,12 +336,9 @@ class Audit(Resident):
             hash_after=hash_,
         )
 
-    # ------------------------------------------------------------------------------------------
-
     async def _leave(
         self, entries: Iterable[AuditEntry], proceed: Handler, options: Options
     ) -> None:
-        """Commit entries by themselves."""
         puts = tuple(as_put(entry) for entry in entries)
         if puts:
             await proceed(Commit(Batch(puts), Options(deadline=options.deadline)))
@@ -390,12 +366,11 @@ def _refusal() -> InvalidInput:
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
 
-#: Rows as they are before a write, by collection and key; None where there is none.
 Before: TypeAlias = dict[tuple[str, str], Row | None]
 
 
 class Chosen:
-    """Collections that were named; a star stands for all that are not Perdure's own."""
+    """Named collections; a star stands for all that are not Perdure's own."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -406,23 +381,18 @@ class Chosen:
 
 
 def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:
-    """The write for the row as it was read, and no other; a check beside it says which row.
-
-    A version is expected where a check would not do, or where it spares the backend a look.
-    """
+    """A write, and a check, that apply only to the row as it was read."""
     if write.expected is not None or (row is not None and isinstance(write, Delete)):
         return write
     return msgspec.structs.replace(write, expected=0 if row is None else row.version)
 
 
 def keeps_content(recode: Recode) -> bool:
-    """Whether a rewrite leaves the content what it was."""
     row = recode.row
     return (recode.value, recode.content_type) == (row.value, row.content_type)
 
 
 def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
-    """Whether what the caller expects of a row is true of it as it is now."""
     place = conflict.collection, conflict.key
     row = before[place]
     version, created = (0, 0) if row is None else (row.version, row.created)
@@ -437,19 +407,18 @@ def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
     )
 
 
-#: Rows that are removed in one commit. The longer a commit takes, the likelier others are first.
 PAGE = 100
 _ON = "Try again: it goes on with the others."
 
 
 class RemovalPage(msgspec.Struct, frozen=True):
-    """Rows to remove in one commit, and how often rows of it were in one that failed."""
+    """Rows to remove in one commit, and how often it failed."""
 
     rows: Sequence[Row]
     attempt: int = 0
 
     def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
-        """What to try next, of the rows as they are now: one that is busy holds up fewer others."""
+        """Smaller pages to try next: one busy row then holds up fewer others."""
         middle = (len(rows) + 1) // 2
         return [
             RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
@@ -457,26 +426,22 @@ class RemovalPage(msgspec.Struct, frozen=True):
 
 
 def _removal_pages(rows: Sequence[Row]) -> list[RemovalPage]:
-    """All rows, the first page last: it is taken from there."""
     found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
     return found[::-1]
 
 
 def _still_among(query: Query, page: RemovalPage) -> Query:
-    """Those rows of a page that the query's conditions still fit."""
     wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
     return Query(query.collection, All((query.where, wanted)), query.prefix)
 
 
 def _contended(count: int) -> Unavailable:
-    """What is raised when others keep being first; so many records were removed before."""
     return Unavailable(
         f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
     )
 
 
 def _late(count: int) -> DeadlineExceeded:
-    """What is raised when the time is over, after so many records."""
     return DeadlineExceeded(
         f"The time allowed was over; {count:,} records were removed.",
         hint=f"Allow more time. {_ON}",

@@ -1,4 +1,4 @@
-"""Reading the trail."""
+"""Reads, verifies and prunes the audit trail."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TrailPage(msgspec.Struct, frozen=True):
 
 
 class AuditTrail:
-    """The trail of a store, also of one that no longer audits anything."""
+    """The trail of a store, even if it no longer audits anything."""
 
     def __init__(self, store: Store, *, actor: str = "") -> None:
         self._store = store
@@ -63,10 +63,10 @@ class AuditTrail:
         after: str | None = None,
         options: Options = DEFAULT,
     ) -> TrailPage:
-        """A page of the entries that fit, in order of time: since <= at < until.
+        """A page of matching entries, in order of time: since <= at < until.
 
-        `after` is the id of an entry, or a page's `next`: the page begins behind it. What a page
-        costs does not depend on how many entries there are.
+        `after` is an entry's id, or a page's `next`: the page begins behind it. The cost of a page
+        does not depend on the number of entries.
         """
         if limit < 1:
             raise InvalidInput(f"A page of {limit} entries is none.", hint="Use 1 or more.")
@@ -92,16 +92,14 @@ class AuditTrail:
         return TrailPage(found[:limit], found[limit - 1].id if more else None)
 
     async def history_of(self, collection: str, key: str) -> list[AuditEntry]:
-        """All entries about one record, oldest first."""
         return [entry async for entry in self._all(collection, key)]
 
     async def verify(self, collection: str, key: str) -> Verdict:
-        """Whether the entries about one record join, up to the record as it is now.
+        """Whether the entries of one record join, up to its current state.
 
-        A record that was there before its collection was audited, or whose older entries were
-        pruned, has a trail that begins later: `Verdict.begins_at` is not 0 then. Of a record
-        without any entry nothing can be said. Raises `Unavailable` if the record is written again
-        and again, each time before its entries are read.
+        If the record is older than its audit, or old entries were pruned, `Verdict.begins_at` is
+        not 0. Without any entry nothing can be said. Raises `Unavailable` if the record is written
+        again and again, each time before its entries are read.
         """
         row, entries = await self._at_rest(collection, key)
         found = audit_chain.follow(entries)
@@ -114,11 +112,7 @@ class AuditTrail:
         return Verdict(collection, key, found.entries, found.begins_at, tuple(found.gaps))
 
     async def prune(self, before: datetime) -> int:
-        """Remove entries of before this moment; returns how many.
-
-        An entry that says so is committed first, durably. Raises `InvalidInput` for a moment to
-        come.
-        """
+        """Returns how many; first records the pruning. `InvalidInput` for a future time."""
         bound = clock.from_datetime(before)
         if bound > self._store.now():
             raise InvalidInput(
@@ -141,7 +135,6 @@ class AuditTrail:
             pruning.reset(token)
 
     async def _at_rest(self, collection: str, key: str) -> tuple[Row | None, list[AuditEntry]]:
-        """A record and its entries, read while nobody wrote it."""
         for attempt in range(ATTEMPTS):
             row = await self._row(collection, key)
             entries = await self.history_of(collection, key)
@@ -179,8 +172,6 @@ class AuditTrail:
 
 
 class _Span:
-    """Since when, until when, in which direction."""
-
     def __init__(
         self, since: datetime | None, until: datetime | None, *, newest_first: bool
     ) -> None:
@@ -195,10 +186,7 @@ class _Span:
         )
 
     def all(self, after: str | None) -> Query:
-        """Every entry, in key order, from the end of the span that comes first.
-
-        What is behind its other end is cut off from the page.
-        """
+        """Every entry in key order, from the end that comes first; not cut at the other."""
         if after is not None:
             time_of(after)  # checks it
         elif self._newest_first and self._until is not None:

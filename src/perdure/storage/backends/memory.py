@@ -1,7 +1,7 @@
-"""The in-memory backend: the reference that all others are compared with.
+"""The in-memory backend: the reference for all others.
 
-It keeps everything in dictionaries, for as long as the adapter lives. Every operation runs without
-an await, so it is atomic on its event loop. Good for tests, and for state that need not last.
+Keeps everything in dictionaries for as long as the adapter lives. Every operation runs without an
+await, so it is atomic on its event loop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class _Collection:
         self.entries: dict[str, _Entry] = {}
         self.keys: list[str] = []
         self.stale: frozenset[str] = frozenset()
-        #: Keys of rows that lack a column.
         self.unfilled: set[str] = set()
 
     def insert(self, entry: _Entry) -> None:
@@ -100,7 +99,7 @@ class MemoryExtension(Extension):
 
     @abstractmethod
     def apply(self, changes: Sequence[Any]) -> None:
-        """Carry out changes that were checked. It cannot fail."""
+        """Apply checked changes. Cannot fail."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -339,7 +338,6 @@ class MemoryAdapter(Adapter):
             raise not_empty("")
 
     def check_open(self) -> None:
-        """Raises `Closed` unless the store is open."""
         if self._closed:
             raise Closed("This store is closed.", hint="Open it again with perdure.open(…).")
 
@@ -413,7 +411,7 @@ class MemoryAdapter(Adapter):
 
 
 def _held(found: _Collection, moment: int) -> HeldCollection:
-    """A copy of the rows that have not expired; they are values, so the list will do."""
+    """A copy of the rows that have not expired; rows are values, so copying the list is enough."""
     alive = [
         entry
         for entry in found.entries.values()
@@ -434,7 +432,7 @@ def _held(found: _Collection, moment: int) -> HeldCollection:
 
 
 def _place(position: str) -> int:
-    """The event that a position stands behind; 0 for the beginning, and for other backends'."""
+    """The event before a position; 0 for the beginning, and for other backends' positions."""
     return int(position) if position.isdecimal() else 0
 
 

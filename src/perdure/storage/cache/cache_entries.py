@@ -1,4 +1,4 @@
-"""The rows that this process keeps, and what is known about their age."""
+"""The rows that this process caches, and what is known about their age."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 from perdure.storage.rows import Row
 
 K = TypeVar("K")
-#: A collection and a key.
 Place: TypeAlias = tuple[str, str]
 _Places: TypeAlias = tuple[str, Sequence[str]]
 _UnderWay: TypeAlias = dict[Place, list["CacheRead"]]
@@ -23,33 +22,26 @@ NEVER = float("-inf")
 
 
 class CacheStats(msgspec.Struct):
-    """What a cache has done since it was made, counted in rows."""
+    """Counts of a cache since it was made, in rows."""
 
-    #: Answered from this process's memory.
     hits: int = 0
-    #: Answered by the store.
     misses: int = 0
-    #: Answered by the shared cache.
     shared_hits: int = 0
     #: Dropped because somebody wrote, or may have written.
     invalidations: int = 0
 
 
 class CacheEntry(msgspec.Struct, frozen=True, gc=False):
-    """A row that was read. Moments are those of a monotonic clock, in seconds."""
+    """A cached row. Times are of a monotonic clock, in seconds."""
 
     row: Row
-    #: When it was asked for.
     kept: float
     #: It is not older than this: nobody had changed it by then. `NEVER` if that is not known.
     fresh: float
 
 
 class CacheRead:
-    """A read under way. Keys that are written meanwhile are spoiled.
-
-    A context manager; made by `Entries.reading`.
-    """
+    """A read under way, as a context manager. Keys written meanwhile are not cached."""
 
     __slots__ = ("_entries", "_under_way", "collection", "keys", "spoiled")
 
@@ -76,17 +68,16 @@ class CacheRead:
                 del self._under_way[place]
 
     def keep(self, key: str, row: Row | None, kept: float, fresh: float) -> None:
-        """Remember what was read, unless it may be older than what was written meanwhile."""
+        """Cache what was read, unless a write meanwhile may have made it outdated."""
         if key not in self.spoiled:
             self._entries.put((self.collection, key), row, kept, fresh)
 
 
 class Entries:
-    """A bounded number of rows, the least recently used leaving first.
+    """A bounded number of rows; the least recently used are evicted first.
 
-    Whoever writes a row says so before and after (`writing`): meanwhile it is neither answered nor
-    kept, and what others began to read before the end is not kept either. So an older row never
-    takes the place of a newer one.
+    Writers use `writing`: meanwhile the row is neither answered nor cached, nor are reads cached
+    that began before its end. So an older row never replaces a newer one.
     """
 
     def __init__(self, limit: int, stats: CacheStats) -> None:
@@ -103,13 +94,8 @@ class Entries:
     def __len__(self) -> int:
         return len(self._entries)
 
-    # Answering --------------------------------------------------------------------------------
-
     def get(self, place: Place, since: float, *, proven: bool, moment: int) -> Row | None:
-        """The row, if it was kept, or with `proven` known to be fresh, at `since` or later.
-
-        `moment` is the time: rows that have expired are not answered.
-        """
+        """The unexpired row, if cached, or with `proven` known to be fresh, at `since` or later."""
         entry = self._entries.get(place)
         if entry is None or not self.is_free(place):
             return None
@@ -123,22 +109,16 @@ class Entries:
         return row
 
     def holds(self, place: Place) -> bool:
-        """Whether there is a row, of whatever age."""
         return place in self._entries
 
     def is_free(self, place: Place) -> bool:
-        """Whether nobody is writing it."""
         return not (
             (self._writing and place in self._writing)
             or (self._removing and place[0] in self._removing)
         )
 
     def confirm(self, asked: float, generation: int, answered: float) -> bool:
-        """Compare the store's generation, asked for and answered at these moments.
-
-        Whether nobody else has written since it was last compared; everything that is kept is
-        fresh then. Otherwise it is dropped.
-        """
+        """Compare the store's generation: True if nobody else has written, else all is dropped."""
         if generation == self._generation:
             self._validated = max(self._validated, asked)
             return True
@@ -148,14 +128,11 @@ class Entries:
         self.clear()
         return False
 
-    # Keeping ----------------------------------------------------------------------------------
-
     def reading(self, collection: str, keys: Sequence[str]) -> CacheRead:
-        """The context in which these keys are read, each of them named once."""
         return CacheRead(self, self._reading, (collection, keys))
 
     def put(self, place: Place, row: Row | None, kept: float, fresh: float) -> None:
-        """Keep a row, unless a fresher one is there. Absent rows are not kept."""
+        """Cache a row, unless a fresher one is cached. Absent rows are not cached."""
         known = self._entries.get(place)
         if known is not None and known.fresh > fresh:
             return
@@ -167,11 +144,8 @@ class Entries:
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)
 
-    # Dropping ---------------------------------------------------------------------------------
-
     @contextmanager
     def writing(self, places: Sequence[Place], collections: Sequence[str] = ()) -> Iterator[None]:
-        """While rows are being written, or deleted somewhere in these collections."""
         self._writing.update(places)
         self._removing.update(collections)
         try:
@@ -184,7 +158,6 @@ class Entries:
                 self.drop_collection(collection)
 
     def drop(self, places: Iterable[Place]) -> None:
-        """Forget these rows, also those that are just being read."""
         for place in places:
             if self._entries.pop(place, None) is not None:
                 self._stats.invalidations += 1
@@ -192,15 +165,13 @@ class Entries:
                 reading.spoiled.add(place[1])
 
     def drop_collection(self, collection: str) -> None:
-        """Forget all rows of a collection."""
         self.drop({place for place in (*self._entries, *self._reading) if place[0] == collection})
 
     def clear(self) -> None:
-        """Forget everything."""
         self.drop({*self._entries, *self._reading})
 
     def start_over(self) -> None:
-        """Forget everything, the generation too: another connection counts anew."""
+        """Drop everything, the generation too: another connection counts anew."""
         self.clear()
         self._generation, self._since, self._validated = None, NEVER, NEVER
 

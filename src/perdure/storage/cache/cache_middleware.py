@@ -1,16 +1,16 @@
-"""The middleware: reads by key are answered from memory where that is allowed.
+"""Middleware that answers reads by key from memory where that is allowed.
 
-It stands below compression and encryption, so rows are kept as the store holds them: nobody finds
-in a cache what is encrypted in the store. How old an answer may be is the caller's to say:
+It is below compression and encryption: encrypted rows are cached encrypted. The caller says how old
+an answer may be:
 
-* `EVENTUAL` takes rows that were read in the last `CacheConfig.ttl` seconds. What this process has
-  written itself is never hidden by an older row.
-* `BOUNDED` takes rows that are known to have been unchanged at a moment that is not too long ago.
-  A SQLite file tells for next to nothing whether others have written to it; then everything that
-  is kept counts as just read. Elsewhere it is the moment of reading that counts.
-* `STRONG` asks the store, and keeps what it says.
+* `EVENTUAL` takes rows read in the last `CacheConfig.ttl` seconds. An older row never hides what
+  this process has written itself.
+* `BOUNDED` takes rows known to be unchanged at a recent moment. A SQLite file tells for next to
+  nothing whether others have written; if not, everything cached counts as just read. Elsewhere the
+  moment of reading counts.
+* `STRONG` asks the store, and caches the answer.
 
-Absent rows are not kept, and neither are collections of Perdure itself.
+Absent rows and Perdure's own collections are not cached.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class CachedStore(Protocol):
 
 
 class RowCache(Resident):
-    """The middleware. It lives with the store whose chain it is in; used from one event loop.
-
-    Whatever writes to the store beside the chain has to `clear` it, unless that is another process,
-    or only deletes what has expired.
-    """
+    """Used from one event loop. Whatever writes beside the chain in this process must `clear`."""
 
     stage: ClassVar[Stage] = Stage.CACHE
 
@@ -71,11 +67,10 @@ class RowCache(Resident):
             )
 
     def attach(self, store: CachedStore) -> None:
-        """Say which store it is."""
         self._host = store
 
     async def open(self) -> None:
-        """Reach for the shared cache, if there is one. That it cannot be reached is no error.
+        """Connect to the shared cache, if any. An unreachable server is no error.
 
         Raises `Unsupported` if banks of this kind cannot share a cache, `UnknownBackend` if the
         package for it is not installed, `InvalidURL` if its address cannot be used.
@@ -94,12 +89,11 @@ class RowCache(Resident):
         await self._shared.open(await bank_name(host, place))
 
     async def close(self) -> None:
-        """Let go of the shared cache."""
         if self._shared is not None:
             await self._shared.close()
 
     async def clear(self) -> None:
-        """Forget everything, here and in the shared cache, and let others forget it, too."""
+        """Drop everything, here, in the shared cache, and in other processes."""
         self._entries.clear()
         if self._shared is not None:
             await self._shared.clear()
@@ -121,8 +115,6 @@ class RowCache(Resident):
             return await self._remove(call, proceed)
         return await proceed(call)
 
-    # Reading ----------------------------------------------------------------------------------
-
     async def _get(self, call: Get, proceed: Handler) -> list[Row | None]:
         start = time.monotonic()
         rows = self._known(call, call.keys, start)
@@ -138,7 +130,6 @@ class RowCache(Resident):
         return [rows.get(key) for key in call.keys]
 
     def _known(self, call: Get, keys: Sequence[str], now: float) -> dict[str, Row]:
-        """Rows from memory that are young enough."""
         oldest = call.options.max_staleness
         proven = oldest is not None
         since = now - (self._config.ttl if oldest is None else oldest)
@@ -152,7 +143,7 @@ class RowCache(Resident):
         return rows
 
     async def _validate(self) -> bool:
-        """Ask the store whether others have written; whether all that is kept is still right."""
+        """Ask the store whether others have written; True if all that is cached is still right."""
         asked = time.monotonic()
         generation = await self._attached().adapter.generation()
         if generation is None:
@@ -160,7 +151,6 @@ class RowCache(Resident):
         return self._entries.confirm(asked, generation, time.monotonic())
 
     async def _fetch(self, call: Get, reading: CacheRead, proceed: Handler) -> dict[str, Row]:
-        """Rows from the shared cache, and the rest from the store."""
         look = SharedLookup()
         if self._shared is not None and self._shared.is_ready:
             look = await self._look(call, reading)
@@ -183,7 +173,6 @@ class RowCache(Resident):
         return rows | {row.key: row for row in read}
 
     async def _look(self, call: Get, reading: CacheRead) -> SharedLookup:
-        """What the shared cache has that is young enough."""
         shared, start = cast("SharedCache", self._shared), time.monotonic()
         free = [key for key in reading.keys if key not in reading.spoiled]
         look = await shared.look(call.collection, free) if free else SharedLookup()
@@ -197,7 +186,6 @@ class RowCache(Resident):
         return msgspec.structs.replace(look, found=young)
 
     async def _refresh(self, call: Get, proceed: Handler) -> list[Row | None]:
-        """Rows from the store, which take the place of what was kept."""
         self.stats.misses += len(call.keys)
         keys = list(dict.fromkeys(call.keys))
         with self._entries.reading(call.collection, keys) as reading:
@@ -208,12 +196,10 @@ class RowCache(Resident):
         return answer
 
     def _fresh(self, options: Options, start: float) -> float:
-        """The moment at which rows that were asked for with these options were surely right."""
+        """The moment at which rows read with these options were surely current."""
         if not self._attached().adapter.replicated or options.consistency is Consistency.STRONG:
             return start
         return NEVER if options.max_staleness is None else start - options.max_staleness
-
-    # Writing ----------------------------------------------------------------------------------
 
     async def _write(
         self, call: Call, places: Sequence[Place], checks: Sequence[Place], proceed: Handler
@@ -243,15 +229,12 @@ class RowCache(Resident):
                     await self._shared.drop((), collections)
 
     def _on_message(self, collection: str, keys: Sequence[str]) -> None:
-        """Another process has written."""
         if keys:
             self._entries.drop([(collection, key) for key in keys])
         elif collection:
             self._entries.drop_collection(collection)
         else:
             self._entries.clear()
-
-    # ------------------------------------------------------------------------------------------
 
     def _keeps(self, collection: str) -> bool:
         kept = self._kept.get(collection)
@@ -278,14 +261,14 @@ _NEW = Options(consistency=Consistency.STRONG, expected=0)
 
 @system_record("cache_names")
 class CacheName(msgspec.Struct, frozen=True):
-    """A random name, kept in the bank: one that is made anew in the same place has another."""
+    """A random name, kept in the bank: one created anew in the same place has another."""
 
     id: Annotated[str, Key()]
     name: str
 
 
 async def bank_name(host: CachedStore, place: str) -> str:
-    """The name of this very bank. A copy of it, which has the random name too, lies elsewhere."""
+    """The name of this very bank. A copy, which has the same random name, lies elsewhere."""
     names = host.collection(CacheName)
     while (found := await names.get("bank", STRONG)) is None:
         with suppress(Conflict):  # another process was first

@@ -25,11 +25,11 @@ _HINT = "Write it like valkey://127.0.0.1:6379/0."
 
 
 class LoopBusy(Exception):
-    """No answer was seen in time, but our own event loop was busy: it may have been there."""
+    """No answer in time, but our own event loop was busy: it may have been there."""
 
 
 class CacheServer:
-    """Connections to one run of the server. They break when it ends, and are not mended."""
+    """Connections to one run of the server. They break when it ends, and are not restored."""
 
     def __init__(self, url: str) -> None:
         from valkey import exceptions
@@ -51,11 +51,11 @@ class CacheServer:
         self._subscription: Any = None
 
     async def run_script(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
-        """What a script answers.
+        """Run a script; returns its answer.
 
         Raises `TimeoutError` if no answer came in time, `LoopBusy` if that may be due to this
-        process, and one of `failures` if the server cannot be asked. It may have been carried out
-        all the same, and may still be, later. The connection that was waiting is not used again.
+        process, and one of `failures` if the server is unreachable. The script may have run all the
+        same, or may run later. The waiting connection is not used again.
         """
         patience = _Patience()
         try:
@@ -76,7 +76,6 @@ class CacheServer:
         await self._subscription.read_response()
 
     async def next_message(self) -> bytes:
-        """The next message, waited for as long as the server is there."""
         asked = False
         while True:
             answer = await self._subscription.read_response(timeout=QUIET)
@@ -97,7 +96,6 @@ class CacheServer:
         await self._pool.disconnect(inuse_connections=True)
 
     async def _greet(self, connection: Any) -> None:
-        """Log in, and make sure that it is still the same run of the server."""
         from valkey.exceptions import ConnectionError as Restarted
 
         await connection.on_connect()
@@ -114,10 +112,7 @@ class CacheServer:
 
 
 class _Patience:
-    """Waits for `TIMEOUT`; once more, if the event loop came back to it too late.
-
-    The answer may have been there for long then, and is seen in the next turn.
-    """
+    """Waits for `TIMEOUT`; once more if the event loop was late and may have missed the answer."""
 
     limit: asyncio.Timeout
 
@@ -144,10 +139,7 @@ async def _takes_long_for_a_turn() -> bool:
 
 
 def checked(url: str) -> str:
-    """The address as the client wants it.
-
-    Raises `InvalidURL` if it is not one of a Valkey or Redis.
-    """
+    """The address for the client. Raises `InvalidURL` if it is no Valkey or Redis URL."""
     scheme, _, rest = url.partition("://")
     scheme = _SCHEMES.get(scheme, scheme)
     if scheme not in {"valkey", "valkeys", "unix"} or not rest:

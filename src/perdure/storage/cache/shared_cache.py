@@ -1,21 +1,18 @@
 """The cache that processes share: a Valkey or Redis server.
 
-It is there to be fast, and nothing depends on it. Every call waits for 50 ms at most. What is not
-answered in time is not there; when that happens twice in a row, or when a connection breaks, the
-server is left alone while a task of our own tries to reach it again. Until then nothing is asked
-and nothing is told. If a write could not be told, all that it holds of this bank is dropped before
-anything is asked again. A server is not blamed for a timeout while our own event loop is busy.
+Nothing depends on it. Every call waits for 50 ms at most; a late answer counts as a miss. After two
+timeouts in a row, or a broken connection, the server is not used until a background task has
+reached it again. If a write could not be announced, everything it holds of this bank is dropped
+first. Timeouts while our own event loop is busy do not count.
 
-What it holds is never trusted further than this:
+* A row's age is by the server's own clock, from the moment its reader got the lease, before the
+  store was read.
+* A restarted server may come back with old data. So names begin with the id of its run, and every
+  connection asks for that id.
+* What cannot be read, or does not fit its checksum, is a miss.
 
-* A row is as old as it says, by the server's own clock: the moment when its reader was given the
-  lease, before the store was read.
-* A server that was restarted may have come back with what it held long ago. So names begin with
-  the id of its run, and every connection asks for that id.
-* Whatever cannot be read, or does not fit its checksum, is not there.
-
-Whoever writes tells the others by a message. If the connection for messages breaks, they may have
-been missed, and everything that this process keeps is dropped when it is back.
+Writers announce their writes by messages. If the connection for messages breaks, some may have been
+missed, and everything that this process caches is dropped when it is back.
 """
 
 from __future__ import annotations
@@ -44,21 +41,20 @@ RETRY = 1.0
 LEASE = 5.0
 #: How often a write is told while our own event loop is too busy to see the answer.
 TELLINGS = 5
-#: Seconds between two warnings that it is away.
-WARN_EVERY = 60.0
+WARN_EVERY = 60.0  # seconds
 
 _log = logging.getLogger(__name__)
 
 
 class SharedRow(msgspec.Struct, frozen=True):
-    """A row, and for how many seconds nobody can say what became of it."""
+    """A row and its possible age in seconds."""
 
     row: Row
     age: float
 
 
 class SharedLookup(msgspec.Struct, frozen=True):
-    """What was there, and the keys that we have the lease of."""
+    """The rows found, and the keys that we have the lease of."""
 
     found: dict[str, SharedRow] = {}
     leased: frozenset[str] = frozenset()
@@ -68,7 +64,7 @@ class SharedLookup(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, array_like=True):
-    """Somebody has written these keys; without any, anything in the collection or the bank."""
+    """These keys were written; without any, anything in the collection or the bank."""
 
     sender: str
     collection: str = ""
@@ -76,8 +72,6 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 class _Slot(msgspec.Struct, array_like=True):
-    """A row as a slot holds it."""
-
     moment: int
     key: str
     value: bytes
@@ -124,11 +118,7 @@ class SharedCache:
         self.is_ready = False
 
     async def open(self, bank: str) -> None:
-        """Go and look for the server. It need not be there.
-
-        Raises `UnknownBackend` if the package for it is not installed, `InvalidURL` if the address
-        cannot be used.
-        """
+        """The server may be away. Raises `UnknownBackend` without its package, `InvalidURL`."""
         try:
             import valkey.asyncio  # noqa: F401  # it takes a tenth of a second
         except ImportError as exc:
@@ -144,16 +134,12 @@ class SharedCache:
         await self._tried.wait()
 
     async def close(self) -> None:
-        """Let go of the server."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
             self._keeper = None
 
-    # Calls ------------------------------------------------------------------------------------
-
     async def look(self, collection: str, keys: Sequence[str]) -> SharedLookup:
-        """What is there of these keys; what is not is leased to us, if it is to nobody else."""
         if not self.is_ready:
             return SharedLookup()
         token = cache_server.LEASE + f"{self._name}{next(self._tokens)}".encode()
@@ -167,7 +153,7 @@ class SharedCache:
             return SharedLookup()  # not what our script would answer
 
     async def put(self, collection: str, rows: Iterable[Row], look: SharedLookup) -> None:
-        """Give rows that were read with a lease; those that were written meanwhile are refused."""
+        """Add rows that were read with a lease; those written meanwhile are refused."""
         pairs: list[str | bytes] = []
         for row in rows:
             if row.key in look.leased and len(row.value) <= LARGEST:
@@ -179,11 +165,7 @@ class SharedCache:
             await self._call(cache_server.PUT, eras, slots, look.token, life, *pairs)
 
     async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
-        """Forget these rows, and tell others to; if that is not possible now, then later.
-
-        When this returns, they are either gone from there, or nothing is asked there until they
-        are.
-        """
+        """Drop these rows everywhere; the server is not asked before they are gone from it."""
         told = False
         try:
             told = await self._tell(places, collections)
@@ -193,12 +175,10 @@ class SharedCache:
                 self._lose("it could not be told of a write")
 
     async def clear(self) -> None:
-        """Forget everything about this bank, and tell others to; now, or later."""
+        """Drop everything of this bank, here and in other processes; now, or later."""
         if not await self._end(self._eras("")[:1], _Message(self._name)):
             self._is_outdated = True
             self._lose("it could not be emptied")
-
-    # How it is told ---------------------------------------------------------------------------
 
     async def _tell(self, places: Iterable[Place], collections: Iterable[str]) -> bool:
         keys: dict[str, list[str]] = {}
@@ -227,14 +207,12 @@ class SharedCache:
         return await self._insist(end)
 
     async def _catch_up(self) -> None:
-        """Empty it, if something could not be told; to be called before anything is asked."""
+        """Empty it, if a write could not be announced; call it before anything is asked."""
         if self._is_outdated:
             self._is_outdated = False
             await self.clear()
             if self._is_outdated:
                 raise TimeoutError("it does not answer")
-
-    # Names --------------------------------------------------------------------------------------
 
     @property
     def _channel(self) -> str:
@@ -251,8 +229,6 @@ class SharedCache:
     def _slots(self, collection: str) -> str:
         return f"{self._prefix}{collection}:"
 
-    # ------------------------------------------------------------------------------------------
-
     def _read(self, answer: list[bytes | None], token: bytes, keys: Sequence[str]) -> SharedLookup:
         moment = int(answer[0] or b"")
         found: dict[str, SharedRow] = {}
@@ -266,7 +242,7 @@ class SharedCache:
         return SharedLookup(found, frozenset(leased), token, moment)
 
     async def _call(self, script: str, eras: Sequence[str], slots: str, *args: Any) -> Any:
-        """What a script answers; None if the server cannot be asked, or does not answer now."""
+        """A script's answer; None if the server is away, or does not answer now."""
         return await self._run(script, eras, (slots, secrets.token_hex(8), *args))
 
     async def _run(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
@@ -289,7 +265,7 @@ class SharedCache:
         return answer
 
     async def _insist(self, tell: Callable[[], Awaitable[Any]]) -> bool:
-        """Tell what has to be told, and may be told twice; whether that was answered."""
+        """Run a script that must run and may run twice; True if it was answered."""
         for _ in range(TELLINGS):
             if await tell() is not None:
                 return True
@@ -298,7 +274,6 @@ class SharedCache:
         return False
 
     def _lose(self, reason: str) -> None:
-        """Ask nothing more until the keeper has found it again."""
         self.is_ready = False
         if self._server is not None:
             self._server = None
@@ -313,10 +288,7 @@ class SharedCache:
             _log.warning("The shared cache %s is left alone for now: %s.", where, said)
             self._warned = time.monotonic()
 
-    # The keeper ---------------------------------------------------------------------------------
-
     async def _keep(self) -> None:
-        """Stay with the server: join, listen, and join again."""
         while True:
             server = CacheServer(self._url)
             listening = self._listening = asyncio.create_task(self._join(server))

@@ -22,20 +22,17 @@ from perdure.storage.codecs.value_codec import PROTOBUF, Foreign, Unbound, Value
 
 __all__ = ["BY_NAME", "PROTOBUF", "ValueCodec", "codec_of", "name_of", "register"]
 
-#: The serializers that a record type may name.
 BY_NAME: dict[str, ValueCodec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
 _BY_TYPE: dict[str, ValueCodec] = {codec.content_type: codec for codec in BY_NAME.values()}
 
 
 def register(name: str, codec: ValueCodec) -> None:
-    """Add a serializer of your own, for this process: `@record(…, serializer=name)`.
+    """Add a serializer for this process: `@record(…, serializer=name)`.
 
-    Every process that reads what it wrote has to register it. Whatever it raises becomes an
-    `InvalidValue` or a `Corrupted` of ours with its message. Registering the same object again
-    does nothing.
+    Every process that reads its values has to register it. What it raises becomes an `InvalidValue`
+    or `Corrupted` with its message. Registering the same object again does nothing.
 
-    Raises `InvalidInput` if the name or the content type is taken by another one, or if the
-    content type cannot be one.
+    Raises `InvalidInput` if the name or content type is taken, or the content type is malformed.
     """
     known = BY_NAME.get(name)
     if isinstance(known, Foreign) and known.codec is codec:
@@ -55,10 +52,7 @@ def register(name: str, codec: ValueCodec) -> None:
 
 
 def codec_of(content_type: str) -> ValueCodec:
-    """The codec that wrote a value of this type.
-
-    Raises `Corrupted` if it is not known here, and `KeyRefused` for a value that is encrypted.
-    """
+    """The codec of a content type. Raises `Corrupted` if unknown, `KeyRefused` if encrypted."""
     try:
         return _BY_TYPE[content_type]
     except KeyError:
@@ -74,5 +68,4 @@ def codec_of(content_type: str) -> ValueCodec:
 
 
 def name_of(content_type: str) -> str:
-    """The name of the serializer with this content type."""
     return next(name for name, codec in BY_NAME.items() if codec.content_type == content_type)

@@ -54,7 +54,7 @@ class Json:
             raise undecodable(exc) from exc
 
     def _same(self, value: object, data: bytes) -> bool:
-        """Whether nothing became null on the way: JSON writers do that to NaN and infinities."""
+        """Whether nothing became null: JSON writers do that to NaN and infinities."""
         try:
             return bool(self.decode(data, type(value)) == value)
         except Corrupted:

@@ -1,6 +1,6 @@
-"""Any plain value as a protobuf message: what protobuf has no type for.
+"""Any plain value as a protobuf message, for values that protobuf has no type for.
 
-`PROTO` is what stands in exported .proto files; `pack` and `unpack` are what it means.
+`PROTO` is part of exported .proto files; `pack` and `unpack` implement it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Packed = dict[str, Any]
 
 
 def pack(value: Any) -> Packed:
-    """The fields of an ``Anything`` with this value. Raises TypeError if it is no plain one."""
+    """Raises TypeError if the value is not plain."""
     packer = _PACKERS.get(type(value))
     if packer is None:
         packer = next((each for kind, each in _PACKERS.items() if isinstance(value, kind)), None)
@@ -58,7 +58,7 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(message: Any) -> Any:
-    """The value of an ``Anything``; None of an empty one, which newer code may have written."""
+    """The value of an ``Anything``; None if empty, which newer code may have written."""
     fields = message.ListFields()
     if not fields:
         return None
@@ -67,7 +67,7 @@ def unpack(message: Any) -> Any:
 
 
 def timestamp(moment: datetime) -> Packed | None:
-    """The fields of a Timestamp; None of a time that it cannot hold: without zone, or far away."""
+    """The fields of a Timestamp; None for a time without zone, or out of range."""
     if moment.tzinfo is None:
         return None
     span = moment - _EPOCH
@@ -79,7 +79,7 @@ def timestamp(moment: datetime) -> Packed | None:
 
 
 def moment(message: Any) -> datetime:
-    """The time of a Timestamp. Raises OverflowError if there is no such time."""
+    """Raises OverflowError if out of range."""
     return _EPOCH + timedelta(seconds=message.f1, microseconds=message.f2 // 1_000)
 
 

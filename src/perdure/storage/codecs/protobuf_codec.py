@@ -1,10 +1,9 @@
 """Protobuf messages for the records of one collection.
 
-The numbers of its fields come from the schema registry, so one codec reads what every version of
-the type has written, and what it writes can be read with the exported .proto file. Plain data comes
-back as msgpack gives it: a field that is null is told from one that is absent, and an empty list
-from both. Three things differ: text with lone surrogates is refused; so is data nested more than
-about thirty deep; and a record type cannot be ``array_like``.
+Field numbers come from the schema registry, so one codec reads every version of the type, and the
+exported .proto file reads what it writes. Plain data comes back as with msgpack: null, absent and
+an empty list differ. Three limits: no text with lone surrogates; no data nested more than about
+thirty deep; and no ``array_like`` record types.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from perdure.core.errors import InvalidValue
 from perdure.storage.codecs import protobuf_anything
-from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
-from perdure.storage.schemas import schema_records
-from perdure.storage.schemas.schema_records import (
+from perdure.storage.codecs.protobuf_fields import (
     ANYTHING,
     BEYOND,
     EMPTIES,
@@ -33,6 +30,7 @@ from perdure.storage.schemas.schema_records import (
     Wires,
     parse,
 )
+from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto
@@ -47,10 +45,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Protobuf:
-    """Writes and reads the records of a collection. Made when it is opened.
-
-    `wires` are the fields that the type has now: those are written, each under its number.
-    """
+    """Writes and reads the records of a collection; `wires` are the type's current fields."""
 
     content_type = PROTOBUF
 
@@ -90,11 +85,7 @@ class _Misfit(Exception):
     """A value is not of the type of its field."""
 
 
-# Writing ----------------------------------------------------------------------------------------
-
-
 def _writers(numbers: Numbers, wires: Wires) -> dict[str, _Write]:
-    """Message → what turns plain data into its fields, as keyword arguments."""
     made: dict[str, _Write] = {}
     for message, fields in wires.items():
         known = {(each.name, each.wire): each.number for each in numbers.get(message, ())}
@@ -227,19 +218,13 @@ _SCALARS: dict[str, _Write] = {
 }
 
 
-# Reading ----------------------------------------------------------------------------------------
-
-
 class _Known(NamedTuple):
-    """How to read a field."""
-
     name: str
     read: _Read | None
     empty: type[list[Any] | dict[Any, Any]]
 
 
 def _readers(numbers: Numbers) -> dict[str, _Read]:
-    """Message → what turns one into plain data."""
     made: dict[str, _Read] = {}
     for message, fields in numbers.items():
         known = {}
@@ -275,7 +260,7 @@ def _message_reader(known: dict[int, _Known]) -> _Read:
 
 
 def _reader(wire: Wire, made: dict[str, _Read]) -> _Read | None:
-    """None, if a value can be taken as it is."""
+    """None, if values can be taken as they are."""
     item = _item_reader(wire.item, made)
     if item is None:
         if wire.key:
@@ -329,7 +314,6 @@ _ANYTHING = (
 
 
 def classes(numbers: Numbers) -> type[Message]:
-    """The class of a collection's records, with the messages inside it."""
     file = descriptor_pb2.FileDescriptorProto(name="records", package=_PACKAGE, syntax="proto2")
     names = {message: f"M{place}" for place, message in enumerate(numbers)}
     names[ITSELF] = names[""]
@@ -338,9 +322,9 @@ def classes(numbers: Numbers) -> type[Message]:
         made = file.message_type.add(name=names[message])
         for field in fields:
             _add_field(made, field.number, parse(field.wire), names)
-        _add(made, schema_records.EMPTIES, "uint32", _MANY)
-        _add_map(made, schema_records.BEYOND, Wire(ANYTHING, key="string"), names)
-        _add(made, schema_records.NULLS, "uint32", _MANY)
+        _add(made, EMPTIES, "uint32", _MANY)
+        _add_map(made, BEYOND, Wire(ANYTHING, key="string"), names)
+        _add(made, NULLS, "uint32", _MANY)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{names['']}"))
@@ -355,7 +339,6 @@ def _add_ours(file: descriptor_pb2.FileDescriptorProto) -> None:
     entry = anything.nested_type.add(name="Entry")
     _add(entry, 1, ANYTHING, _ONE)
     _add(entry, 2, ANYTHING, _ONE)
-    # As google/protobuf/timestamp.proto has it.
     timestamp = file.message_type.add(name="Timestamp")
     _add(timestamp, 1, "int64", _ONE)
     _add(timestamp, 2, "int32", _ONE)

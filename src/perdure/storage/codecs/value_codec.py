@@ -1,4 +1,4 @@
-"""What a codec is, and what goes wrong with one."""
+"""The codec interface and its errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ class ValueCodec(Protocol):
     content_type: str
 
     def encode(self, value: object) -> bytes:
-        """The bytes of a value. Raises `InvalidValue` if it cannot be written without loss."""
+        """Raises `InvalidValue` if the value cannot be written without loss."""
 
     def decode(self, data: bytes, type: type[T]) -> T:
-        """The value of this type. Raises `Corrupted` if the bytes do not hold one."""
+        """Raises `Corrupted` if the bytes do not hold a value of this type."""
 
     def decode_plain(self, data: bytes) -> Any:
-        """The same as dictionaries, lists and scalars: what migrations work on."""
+        """The value as dictionaries, lists and scalars, for migrations."""
 
 
 def unencodable(value: object, exc: Exception) -> InvalidValue:
-    """The error for a value that a codec cannot write."""
     return InvalidValue(
         f"A {type(value).__name__} cannot be stored: {exc}.",
         hint="Use the types msgspec supports, and integers below 2**64.",
@@ -35,7 +34,6 @@ def unencodable(value: object, exc: Exception) -> InvalidValue:
 
 
 def undecodable(exc: Exception) -> Corrupted:
-    """The error for bytes that do not hold a value of the type."""
     return Corrupted(
         f"A stored value does not fit its type: {in_words(exc)}.",
         hint="If the type has changed, add a migration to its declaration.",
@@ -47,7 +45,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`").fullmatch
 
 
 def in_words(exc: BaseException) -> str:
-    """What does not fit, with its place first: "address.city: expected str, got int"."""
+    """The mismatch, with its place first: "address.city: expected str, got int"."""
     found = _PLACE(str(exc))
     what, place = found.groups() if found else (str(exc), "")
     missing = _MISSING(what)
@@ -59,7 +57,6 @@ def in_words(exc: BaseException) -> str:
     return f"{place.replace('[...]', '[…]')}: {words}" if place else words
 
 
-#: The content type of messages.
 PROTOBUF = "application/protobuf"
 
 
@@ -90,7 +87,7 @@ class Unbound:
 
 
 class Foreign:
-    """Wraps a codec that was registered: what it raises comes out as an error of ours."""
+    """Wraps a registered codec: what it raises becomes an error of ours."""
 
     def __init__(self, codec: ValueCodec) -> None:
         self.codec = codec

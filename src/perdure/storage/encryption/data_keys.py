@@ -1,7 +1,4 @@
-"""Data keys: wrapped as they are stored, one row for each scope; unwrapped in this process.
-
-They are made when they are first needed.
-"""
+"""Data keys: stored wrapped, one row for each scope; unwrapped in this process when needed."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off, retry_conflicts
 from perdure.storage.encryption.key_scopes import KEYS, row_key, suffix
 from perdure.storage.encryption.master_keys import KEY_BYTES, Master, MasterKeys, cipher
@@ -26,18 +23,16 @@ if TYPE_CHECKING:
 
     from perdure.storage.store import Store
 
-#: Scopes whose keys are kept unwrapped.
 _MOST_RINGS = 4096
 #: Readers look again after so many seconds: keys that were destroyed are then forgotten everywhere.
 FRESH = 60.0
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """One data key, wrapped."""
+    """One data key, wrapped with the master key of the fingerprint `master`."""
 
     number: int
     wrapped: bytes
-    #: The fingerprint of the master key that it is wrapped with.
     master: str
     #: Microseconds since 1970.
     created: int
@@ -47,10 +42,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 @system_record("keys")
 class KeyRing(msgspec.Struct, frozen=True):
-    """The data keys of a scope. Whoever writes with the newest checks that this row is unchanged.
-
-    Never deleted, so that no number is used twice.
-    """
+    """The data keys of a scope. Never deleted, so that no number is used twice."""
 
     id: Annotated[str, Key()]
     scope: str
@@ -67,12 +59,10 @@ class KeyRing(msgspec.Struct, frozen=True):
 
 
 def new_ring(scope: str, master: Master, moment: int) -> KeyRing:
-    """The first data key of a scope."""
     return grown(KeyRing(row_key(scope), scope, (), 0), master, moment)
 
 
 def grown(ring: KeyRing, master: Master, moment: int) -> KeyRing:
-    """The ring with one more data key, which is written with from now on."""
     number = ring.newest + 1
     wrapped = master.wrap(os.urandom(KEY_BYTES), _about(ring.scope, number))
     made = Generation(number, wrapped, master.fingerprint, moment)
@@ -80,10 +70,7 @@ def grown(ring: KeyRing, master: Master, moment: int) -> KeyRing:
 
 
 async def rewrapped(ring: KeyRing, masters: MasterKeys) -> KeyRing:
-    """The ring with all its data keys wrapped with the current master key.
-
-    Raises `KeyRefused` if a master key that is needed for it is not given.
-    """
+    """The ring wrapped with the current master key. `KeyRefused` if an old one is missing."""
     current = await masters.current()
     generations: list[Generation] = []
     for each in ring.generations:
@@ -100,10 +87,7 @@ async def rewrapped(ring: KeyRing, masters: MasterKeys) -> KeyRing:
 
 
 class Ring:
-    """A scope's data keys as this process found them.
-
-    It does not change, but for keys that are unwrapped when they are first needed.
-    """
+    """A scope's data keys as read by this process; keys are unwrapped when first needed."""
 
     def __init__(self, stored: Stored[KeyRing], loaded: float) -> None:
         self.record = stored.value
@@ -114,7 +98,6 @@ class Ring:
         #: What a commit of values that were encrypted with the current key has to check. The same
         #: tuple each time: the backend can see that it is the same.
         self.checks = (self.check,)
-        #: By generation, as far as they were needed.
         self.keys: dict[int, bytes] = {}
         self.ciphers: dict[int, AESGCM] = {}
         #: The generation to write with; 0 if there is none, or it was not unwrapped yet.
@@ -123,11 +106,11 @@ class Ring:
 
     @property
     def cipher(self) -> AESGCM:
-        """To write with. Only after `unlock_current`."""
+        """The cipher to write with. Only after `unlock_current`."""
         return self.ciphers[self.current]
 
     def adopt(self, before: Ring) -> None:
-        """Take over keys that were unwrapped already: the master key may be gone by now."""
+        """Take over keys that are unwrapped already: the master key may be gone by now."""
         if before.check.created != self.check.created:
             return
         for each in self.record.generations:
@@ -144,10 +127,7 @@ class Ring:
         return True
 
     async def unlock(self, number: int, masters: MasterKeys | None) -> bool:
-        """Unwrap a key, unless it is. False if there is none of this number.
-
-        Raises `KeyRefused` if the master key is missing that it was wrapped with.
-        """
+        """False if there is none of this number. Raises `KeyRefused` without its master key."""
         if number in self.keys:
             return True
         for each in self.record.generations:
@@ -197,8 +177,8 @@ def _about(scope: str, number: int) -> bytes:
 class DataKeys:
     """Data keys by scope.
 
-    Everybody who encrypts with one has to let the commit that refers to what was encrypted check
-    the scope's row (`check`). So nothing can be added with a key that is being replaced.
+    A commit that refers to encrypted content has to check the scope's row (`check`), so that
+    nothing is added with a key that is being replaced.
     """
 
     def __init__(self, host: Store, masters: MasterKeys | None) -> None:
@@ -206,16 +186,13 @@ class DataKeys:
         self._host = host
         self._rows = host.collection(KeyRing)
         self._rings: dict[str, Ring] = {}
-        #: The fingerprint of a master key that is known to be one of this store.
         self._accepted = ""
 
-    # For objects outside of the store ---------------------------------------------------------
-
     async def current(self, scope: str) -> tuple[int, bytes]:
-        """The generation and the key that objects of a scope are encrypted with now.
+        """The current generation and key for objects of a scope.
 
-        It is noted that there are such objects: the key is not destroyed before whoever keeps them
-        says that none needs it any more. Raises `KeyRefused` without a master key.
+        The key is marked as used by objects: it is not destroyed before their holder says that none
+        needs it. Raises `KeyRefused` without a master key.
         """
         ring = await self.writable(scope)
         while not ring.record.generations[-1].objects:
@@ -224,10 +201,7 @@ class DataKeys:
         return ring.current, ring.keys[ring.current]
 
     async def key(self, scope: str, generation: int) -> bytes:
-        """The key of a generation.
-
-        Raises `KeyRefused` if the master key does not fit, `Corrupted` if it was destroyed.
-        """
+        """Raises `KeyRefused` if the master key does not fit, `Corrupted` if destroyed."""
         ring = self.fresh(scope) or await self.reload(scope)
         if ring is None or not await ring.unlock(generation, self.masters):
             ring = await self.reload(scope)
@@ -238,20 +212,16 @@ class DataKeys:
             )
         return ring.keys[generation]
 
-    # For the middleware and rotations ---------------------------------------------------------
-
     def known(self, scope: str) -> Ring | None:
-        """The ring to write with, if this process has it. Commits check it, so it may be old."""
+        """The ring to write with, if cached. Commits check it, so it may be old."""
         ring = self._rings.get(scope)
         return ring if ring is not None and ring.current else None
 
     def fresh(self, scope: str) -> Ring | None:
-        """The ring to read with, if this process has read it lately."""
         ring = self._rings.get(scope)
         return ring if ring is not None and time.monotonic() - ring.loaded < FRESH else None
 
     async def reload(self, scope: str) -> Ring | None:
-        """The ring as it is stored now; None if the scope has none."""
         found = await self._rows.fetch(row_key(scope), STRONG)
         before = self._rings.pop(scope, None)
         if found is None:
@@ -272,10 +242,7 @@ class DataKeys:
         return ring
 
     async def writable(self, scope: str) -> Ring:
-        """The ring of a scope, with a key to write with: made if there is none.
-
-        Raises `KeyRefused` if the master key is missing or does not fit.
-        """
+        """Created if missing. Raises `KeyRefused` if the master key is missing or does not fit."""
         known = self.known(scope)
         if known is not None:
             return known
@@ -293,7 +260,7 @@ class DataKeys:
     async def change(
         self, scope: str, change: Callable[[KeyRing], Awaitable[KeyRing]]
     ) -> KeyRing | None:
-        """Change the stored ring; again, if somebody else does. None if there is none."""
+        """Change the stored ring, retried on conflict. None if there is none."""
 
         async def attempt(_: int) -> KeyRing | None:
             found = await self._rows.fetch(row_key(scope), STRONG)
@@ -308,14 +275,10 @@ class DataKeys:
         return await retry_conflicts(attempt)
 
     async def rings(self) -> Sequence[Stored[KeyRing]]:
-        """All that are stored, by scope."""
         return await self._rows.query().order_by("key").execute(STRONG)
 
     async def _make(self, scope: str, ring: Ring | None) -> bool:
-        """Store a first key, or one that follows those that were destroyed.
-
-        False if somebody else was first: theirs is as good.
-        """
+        """Store a new current key. False if another process was first: theirs is as good."""
         if self.masters is None:
             raise KeyRefused(
                 f"There is no master key to encrypt {scope} with.",
@@ -334,11 +297,11 @@ class DataKeys:
         return True
 
     async def _accept(self, masters: MasterKeys) -> None:
-        """Make sure, once, that the master keys are those of this store.
+        """Check, once, that a master key is one of this store's.
 
-        What a wrong one has wrapped nobody else could read, write or rotate. One of them has to
-        fit: while the master key is being replaced, the current one may be new. A store without
-        data keys takes any; two processes that are its first at the same moment are not compared.
+        Nobody else could read what a wrong one has wrapped. One of them has to fit: during a
+        rotation the current one may be new. A store without data keys takes any; two first
+        processes at the same moment are not compared.
 
         Raises `KeyRefused` if none has wrapped any data key.
         """
@@ -359,7 +322,7 @@ class DataKeys:
         self._accepted = next(iter(given))
 
     async def _others_than(self, given: set[str]) -> set[str]:
-        """The master keys in use, if they are all others than these; else none."""
+        """The master keys in use, if none of these is among them; else none."""
         first = await self._rows.query().order_by("key").first(STRONG)
         if first is None or _masters_of(first) & given:
             return set()  # as a rule: no need to read them all

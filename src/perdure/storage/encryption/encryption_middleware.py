@@ -1,9 +1,9 @@
-"""The middleware: values are encrypted on their way in and decrypted on their way out.
+"""Middleware that encrypts values on write and decrypts them on read.
 
 An encrypted value is a random nonce of 12 bytes, the ciphertext, and a tag of 16 bytes. The tag
-also covers where the value belongs: collection, key and schema of the record, the content type it
-had before, and the key it was encrypted with. Put anywhere else it cannot be decrypted. Who can
-write to the store can put back an older value of the same record: the audit tells of that.
+also covers the collection, key and schema of the record, its content type, and the key used:
+elsewhere it cannot be decrypted. Who can write to the store can put back an older value of the same
+record; the audit trail shows that.
 
 Nonces are random, so one key should not encrypt more than 2³² values (NIST SP 800-38D): at a
 hundred writes a second a rotation of data keys is due after sixteen months.
@@ -12,8 +12,8 @@ hundred writes a second a rotation of data keys is due after sixteen months.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -26,7 +26,8 @@ from perdure.core.errors import (
     PerdureError,
     Unsupported,
 )
-from perdure.storage.adapter import Capability
+from perdure.storage.adapter import Adapter, Capability
+from perdure.storage.collection import Collection
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.encryption.data_keys import DataKeys, Ring
 from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
@@ -45,12 +46,14 @@ from perdure.storage.middleware import (
     TimeLeft,
     collection_of,
 )
-from perdure.storage.options import STRONG
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import RecordType
 from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
 
 if TYPE_CHECKING:
     from perdure.storage.store import Progress, Store
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
 
@@ -58,13 +61,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Encryption(Resident):
-    """The middleware.
+    """Encrypts types with a field marked `Encrypted`; with `everything`, all collections.
 
-    It encrypts the values of types with a field marked `Encrypted`; with `everything`, those of all
-    collections. Without master keys such types cannot be written, and nothing that is encrypted can
-    be read.
+    Without master keys such types cannot be written, and nothing encrypted can be read.
 
-    Raises `InvalidInput` for what are no master keys, and `KeyRefused` if `everything` is to be
+    Raises `InvalidInput` for malformed master keys, and `KeyRefused` if `everything` is to be
     encrypted without any.
     """
 
@@ -84,29 +85,23 @@ class Encryption(Resident):
         self._host: Store | None = None
         self._keys: DataKeys | None = None
         self._holders: list[Holder] = []
-        #: Collections of which encrypted rows were read.
         self._has_read: set[str] = set()
         self._is_capable = False
 
     def attach(self, store: Store) -> None:
-        """Say where keys are kept and record types are known."""
         self._host = store
         self._keys = DataKeys(store, self._masters)
         self._is_capable = store.adapter.capabilities >= _NEEDED
 
     @property
     def keys(self) -> DataKeys:
-        """The data keys of the store."""
         if self._keys is None:
             raise InvalidInput(
                 "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._keys
 
-    # What is encrypted, and with which key ----------------------------------------------------
-
     def encrypts(self, collection: str) -> bool:
-        """Whether records of a collection are stored encrypted."""
         if collection in CLEAR:
             return False
         if self._everything:
@@ -115,60 +110,55 @@ class Encryption(Resident):
         return known is not None and known.encrypted
 
     def scope_of(self, collection: str, key: str) -> str:
-        """The scope whose data key a record is encrypted with; empty if it is not encrypted."""
+        """The scope whose data key encrypts a record; empty if it is not encrypted."""
         if not self.encrypts(collection):
             return ""
         return scope_at(collection, key, agent=self._by_agent)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        """Whether a row was stored in clear, but would be encrypted now."""
+        """Whether a row is stored in clear, but would be encrypted now."""
         return self.encrypts(declared.name) and mark_of(row.content_type) is None
 
-    # Keys -------------------------------------------------------------------------------------
-
     def join(self, holder: Holder) -> None:
-        """Have rotations also renew objects that are encrypted with data keys."""
+        """Let rotations also renew objects that are encrypted with data keys."""
         self._holders.append(holder)
 
     async def rotate_data_keys(
         self, scope: str | None = None, progress: Progress | None = None
     ) -> Rotated:
-        """Give a scope, or all, a new data key; encrypt its rows anew; destroy the old keys.
+        """Give a scope, or all, a new data key; re-encrypt its rows; destroy the old keys.
 
-        Rows that should be encrypted and are not yet are, too. Everybody may read and write
-        meanwhile, in every process. Interrupted, even by kill -9, it leaves everything readable,
-        and the next call goes on with it instead of making yet another key.
+        Rows that should be encrypted and are not become so, too. Reads and writes go on in every
+        process. Interrupted, even by kill -9, everything stays readable, and the next call resumes
+        without making yet another key.
         """
         return await self._rotation().data_keys(scope, progress)
 
     async def rotate_master(self, progress: Progress | None = None) -> Rewrapped:
-        """Wrap all data keys with the current master key. No row is touched.
+        """Wrap all data keys with the current master key. No row is touched. May be repeated.
 
-        The former master keys have to be given, and can be thrown away afterwards. May be repeated.
-        Raises `KeyRefused` if one is missing, after wrapping what can be.
+        Former master keys must be given: raises `KeyRefused` at the end if one is missing.
         """
         return await self._rotation().master(progress)
 
     async def shred(self, scope: str, *, confirm: str) -> bool:
         """Destroy all data keys of a scope: nothing it holds can ever be read again.
 
-        `confirm` has to repeat the scope. Its rows stay where they are, and raise `Corrupted` until
-        they are deleted. Other processes may still read them for up to a minute. What is written
-        afterwards gets a new key.
+        `confirm` repeats the scope. Its rows raise `Corrupted` until they are deleted. Other
+        processes may still read them for up to a minute. Later writes get a new key.
 
-        Returns whether nothing of the keys is left in the files of the store. In backups from
-        before they are still there, wrapped: see the guide.
+        Returns whether nothing of the keys is left in the store's files. Earlier backups still hold
+        them, wrapped: see the guide.
         """
         return await shred(self._attached(), self.keys, scope, confirm)
 
     async def status(self, *, rows: bool = False) -> list[ScopeStanding]:
-        """All scopes with their data keys; with `rows`, also how many rows need which."""
+        """All scopes with their data keys; `rows` counts the rows that need each."""
         return await standing(self._attached(), self.keys, rows=rows)
 
     def _rotation(self) -> Rotation:
-        return Rotation(self._attached(), self, self._holders)
-
-    # The chain --------------------------------------------------------------------------------
+        host = self._attached()
+        return Rotation(host, self.keys, self._holders, _FromEncryption(host, self), self.scope_of)
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -186,32 +176,42 @@ class Encryption(Resident):
         time_left = TimeLeft(call.options)
         return await self._decrypted(call, await proceed(call), proceed, time_left)
 
-    # On the way in ----------------------------------------------------------------------------
-
     async def _commit(self, commit: Commit, scopes: Sequence[str], proceed: Handler) -> Any:
         batch = commit.batch
         if self._masters is None or not self._is_capable:
             raise self._refusal(batch, scopes)
         time_left = TimeLeft(commit.options)
-        for attempt in range(ATTEMPTS):
-            rings = await self._rings(scopes)
+
+        async def send(rings: dict[str, Ring]) -> Any:
             writes = tuple(
                 seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
                 for write, scope in zip(batch.writes, scopes, strict=True)
             )
             checks = _with_keys(batch.checks, rings)
             sealed = Batch(writes, checks, batch.events, batch.changes)
+            return await proceed(Commit(sealed, time_left.options()))
+
+        return await self._with_keys_as_stored(scopes, batch.checks, send)
+
+    async def _with_keys_as_stored(
+        self,
+        scopes: Sequence[str],
+        checks: Sequence[Check],
+        send: Callable[[dict[str, Ring]], Awaitable[Any]],
+    ) -> Any:
+        """What `send` returns. It is called again if keys were changed since they were read."""
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
             try:
-                return await proceed(Commit(sealed, time_left.options()))
+                return await send(rings)
             except Conflict as conflict:
-                outdated = await self._is_outdated(conflict, batch.checks, rings)
+                outdated = await self._is_outdated(conflict, checks, rings)
                 if not outdated or attempt == ATTEMPTS - 1:
                     raise
             await back_off(attempt)
         raise AssertionError("unreachable")
 
     def _refusal(self, batch: Batch, scopes: Sequence[str]) -> PerdureError:
-        """The error for what may not be stored."""
         write = next(write for write, scope in zip(batch.writes, scopes, strict=True) if scope)
         name = f"{write.collection}/{write.key}"
         if self._masters is None:
@@ -227,7 +227,6 @@ class Encryption(Resident):
         )
 
     async def _rings(self, scopes: Sequence[str]) -> dict[str, Ring]:
-        """The keys to write with, by scope."""
         keys = self.keys
         return {scope: keys.known(scope) or await keys.writable(scope) for scope in scopes if scope}
 
@@ -240,10 +239,7 @@ class Encryption(Resident):
         return await self.rewrite_in(rewrite, scopes, proceed)
 
     async def _kept(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> list[str]:
-        """The scopes; where there is none, that of the stored row: what is encrypted stays so.
-
-        This process may not know the type that says so.
-        """
+        """The scopes; else that of the stored row: this process may not know its type."""
         name, places = rewrite.collection, [each.row.key for each in rewrite.recodes]
         kept = list(scopes)
         for at, row in enumerate(await proceed(Get(name, places, STRONG))):
@@ -253,28 +249,22 @@ class Encryption(Resident):
         return kept
 
     async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
-        """Rewrite rows, each encrypted in the scope given for it; those without one as they are."""
+        """Rewrite rows, each encrypted in its given scope; those without one as they are."""
         collection, time_left = rewrite.collection, TimeLeft(rewrite.options)
-        for attempt in range(ATTEMPTS):
-            rings = await self._rings(scopes)
+
+        async def send(rings: dict[str, Ring]) -> Any:
             recodes = tuple(
                 seal_recode(recode, collection, rings[scope]) if scope else recode
                 for recode, scope in zip(rewrite.recodes, scopes, strict=True)
             )
             checks = _with_keys(rewrite.checks, rings)
-            try:
-                return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
-            except Conflict as conflict:
-                outdated = await self._is_outdated(conflict, rewrite.checks, rings)
-                if not outdated or attempt == ATTEMPTS - 1:
-                    raise
-            await back_off(attempt)
-        raise AssertionError("unreachable")
+            return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
+
+        return await self._with_keys_as_stored(scopes, rewrite.checks, send)
 
     async def _is_outdated(
         self, conflict: Conflict, theirs: Sequence[Check], rings: dict[str, Ring]
     ) -> bool:
-        """Whether it is a conflict because keys were changed since we read them."""
         place = conflict.collection, conflict.key
         if any((check.collection, check.key) == place for check in theirs):
             return False
@@ -283,8 +273,6 @@ class Encryption(Resident):
                 found = await self.keys.reload(scope)
                 return found is None or found.check != ring.check
         return False
-
-    # On the way out ---------------------------------------------------------------------------
 
     async def _decrypted(
         self, call: Get | Find, rows: list[Row | None], proceed: Handler, time_left: TimeLeft
@@ -318,7 +306,6 @@ class Encryption(Resident):
             rows = await proceed(time_left.from_primary(call))
 
     async def _opened(self, scope: str, generation: int) -> Ring | None:
-        """The ring with this key unwrapped, if there still is one."""
         ring = self.keys.fresh(scope)
         if ring is None or not await ring.unlock(generation, self._masters):
             ring = await self.keys.reload(scope)
@@ -327,10 +314,7 @@ class Encryption(Resident):
         return ring
 
     async def decrypted(self, collection: str, row: Row) -> Row | None:
-        """A row as it is stored, decrypted; one that is not encrypted comes back as it is.
-
-        None if it was deleted, with its key.
-        """
+        """A stored row, decrypted if encrypted; None if it was deleted, with its key."""
         call, below = Get(collection, (row.key,), STRONG), self._attached().below(self)
         (plain,) = await self._decrypted(call, [row], below, TimeLeft(STRONG))
         return plain
@@ -343,11 +327,53 @@ class Encryption(Resident):
         return self._host
 
 
-# Values ----------------------------------------------------------------------------------------
+class _FromEncryption:
+    """The chain from encryption downwards, as a store for rewriting.
+
+    Outer middleware, such as compression, is left out: the encrypted bytes stay. Rows keep the
+    stored content type, which tells their scope.
+    """
+
+    def __init__(self, host: Store, encryption: Encryption) -> None:
+        self._host = host
+        self._encryption = encryption
+        self._below = host.below(encryption)
+
+    @property
+    def adapter(self) -> Adapter:
+        return self._host.adapter
+
+    def collection(self, cls: type[T]) -> Collection[T]:
+        return self._host.collection(cls)
+
+    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        rows: list[Row | None] = await self._below(Get(name, keys, options))
+        return [None if row is None else await self._opened(name, row) for row in rows]
+
+    async def _opened(self, name: str, row: Row) -> Row | None:
+        plain = await self._encryption.decrypted(name, row)
+        if plain is None:
+            return None
+        return msgspec.structs.replace(plain, content_type=row.content_type)
+
+    async def rewrite(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
+    ) -> int:
+        plain, scopes = [], []
+        for recode in recodes:
+            mark = mark_of(recode.content_type)
+            scope = self._encryption.scope_of(collection, recode.row.key)
+            if mark is not None:
+                scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
+                recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
+            plain.append(recode)
+            scopes.append(scope)
+        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
+        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
+        return int(written)
 
 
 def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check, ...]:
-    """What the caller has checked, and that the keys are still those that were used."""
     if not checks and len(rings) == 1:
         (ring,) = rings.values()
         return ring.checks
@@ -355,7 +381,6 @@ def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check
 
 
 def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
-    """A value encrypted for its record: collection, key, schema and content type."""
     nonce = os.urandom(NONCE_BYTES)
     place = _encode((*record, ring.scope, ring.current))
     return nonce + ring.cipher.encrypt(nonce, value, place)
@@ -380,7 +405,6 @@ def seal_put(put: Put, ring: Ring) -> Put:
 
 
 def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
-    """Other bytes for a row that keeps its version, sealed."""
     row, plain = recode.row, recode.content_type
     schema = row.schema if recode.schema is None else recode.schema
     value = _sealed(recode.value, ring, (collection, row.key, schema, plain))
@@ -390,10 +414,7 @@ def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
 
 
 def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:
-    """The row with its value opened; all else is as stored.
-
-    The ring has to hold the key. Raises `Corrupted` if this is not what was sealed for this place.
-    """
+    """Raises `Corrupted` if the value was not encrypted for this record."""
     plain, number = mark.content_type, mark.generation
     place = (collection, row.key, row.schema, plain, ring.scope, number)
     sealed = row.value
@@ -425,7 +446,6 @@ def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:
 def unreadable(
     collection: str, row: Row, mark: EncryptionMark, scope: str, ring: Ring | None
 ) -> Corrupted:
-    """The error for a row whose key is not there any more."""
     name = f"{collection}/{row.key}"
     if ring is not None and mark.generation <= ring.record.shredded:
         when = to_datetime(ring.record.shredded_at).date()

@@ -1,16 +1,13 @@
-"""Replacing keys, without anybody noticing.
+"""Key rotation without interrupting readers and writers.
 
-Data keys:
+1. Each scope gets a new current data key. No row can be added that needs an older one, because
+   every commit checks its scope's row of keys.
+2. Page by page, rows are encrypted anew: see `storage.row_rewrites`. Objects outside of the store
+   are renewed by their holders.
+3. The whole store is scanned, and older keys that nothing needs are destroyed.
 
-1. Each scope gets a new key, which is current from then on: no row can be added that needs an older
-   one, because every commit checks the row of its scope's keys.
-2. Page by page, rows are encrypted anew: see `storage.rewriting`. Objects outside of the store are
-   renewed by whoever keeps them.
-3. The whole store is looked through, and the older keys that nothing needs are destroyed.
-
-Each step can be interrupted and done again; two who do the same at once do not harm each other.
-
-The master key: each scope's keys are wrapped again, which is one write for each scope.
+Each step can be interrupted and repeated; two at once do no harm. For a new master key each scope's
+keys are wrapped again, one write for each scope.
 """
 
 from __future__ import annotations
@@ -18,37 +15,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from perdure.core.errors import KeyRefused, Unavailable, Unsupported
-from perdure.storage.adapter import Adapter
-from perdure.storage.collection import Collection
-from perdure.storage.encryption.data_keys import KeyRing, grown, rewrapped
+from perdure.storage.encryption.data_keys import DataKeys, KeyRing, grown, rewrapped
 from perdure.storage.encryption.key_scopes import CLEAR, mark_of, scope_at
 from perdure.storage.encryption.key_status import Needs, needed, scopes_with_keys
 from perdure.storage.encryption.master_keys import MasterKeys
-from perdure.storage.middleware import Get, Rewrite
-from perdure.storage.options import DEFAULT, Options
-from perdure.storage.row_rewrites import MOST_FAILURES, Failure, Rewritten, rewrite_collection
-from perdure.storage.rows import Check, Recode, Row
+from perdure.storage.row_rewrites import (
+    MOST_FAILURES,
+    Failure,
+    RewriteHost,
+    Rewritten,
+    rewrite_collection,
+)
+from perdure.storage.rows import Recode, Row
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.encryption_middleware import Encryption
     from perdure.storage.store import Progress, Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Holder(Protocol):
-    """Somebody who keeps objects outside of the store that are encrypted with data keys."""
+    """Holds objects outside of the store that are encrypted with data keys."""
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        """Encrypt objects of a scope anew that need an older generation; returns how many.
-
-        Raises `NotRenewed` at the end, if some could not be: they are as they were.
-        """
+        """Returns how many were re-encrypted. Raises `NotRenewed` at the end if some were not."""
 
     async def needed(self, scope: str) -> set[int]:
         """The generations that objects of a scope need."""
@@ -64,13 +59,10 @@ class NotRenewed(Exception):
 
 
 class Rotated(msgspec.Struct, frozen=True):
-    """What a rotation of data keys did."""
+    """The result of a rotation of data keys."""
 
-    #: The scopes that have a new key.
     scopes: tuple[str, ...]
-    #: Rows that were encrypted anew.
     rewritten: int = 0
-    #: Objects outside of the store that were.
     objects: int = 0
     #: Old keys that were destroyed, and those that something still needs.
     destroyed: int = 0
@@ -83,27 +75,34 @@ class Rotated(msgspec.Struct, frozen=True):
 
 
 class Rewrapped(msgspec.Struct, frozen=True):
-    """What a rotation of the master key did."""
+    """The result of a rotation of the master key."""
 
-    #: The fingerprint of the master key that everything is wrapped with now.
     master: str
     scopes: int
-    #: Data keys that were wrapped again.
     rewrapped: int
 
 
 class Rotation:
     """Replaces the keys of one store."""
 
-    def __init__(self, host: Store, encryption: Encryption, holders: Sequence[Holder]) -> None:
+    def __init__(
+        self,
+        host: Store,
+        keys: DataKeys,
+        holders: Sequence[Holder],
+        chain: RewriteHost,
+        scope_of: Callable[[str, str], str],
+    ) -> None:
+        """`chain` is the store from encryption downwards: its rows are in clear, and keep the
+        content type they are stored with, so that it is known which scope they are of.
+        """
         self._host = host
-        self._encryption = encryption
-        self._keys = encryption.keys
+        self._keys = keys
+        self._chain = chain
+        self._scope_of = scope_of
         self._holders = holders
         #: Whether a row was found that should be encrypted, and was in clear.
         self._saw_clear = False
-
-    # Data keys --------------------------------------------------------------------------------
 
     async def data_keys(self, scope: str | None, progress: Progress | None) -> Rotated:
         rings, resumed = await self._begin(scope, progress)
@@ -159,10 +158,7 @@ class Rotation:
         return rings, resumed
 
     async def _unlock(self, scope: str) -> None:
-        """Raises `KeyRefused` if the master keys are not those of a scope.
-
-        A new key that they have wrapped would keep everybody else from writing.
-        """
+        """Raises `KeyRefused` for foreign master keys: their key would lock others out."""
         ring = await self._keys.reload(scope)
         for each in ring.record.generations if ring is not None else ():
             await self._keys.key(scope, each.number)
@@ -170,7 +166,6 @@ class Rotation:
     async def _encrypt_anew(
         self, scope: str | None, rings: dict[str, KeyRing], progress: Progress | None
     ) -> list[Rewritten]:
-        chain = _FromEncryption(self._host, self._encryption)
         # What rows are brought to: where an interrupted run with the same aim came to, this one
         # goes on.
         aim = sorted((name, ring.newest) for name, ring in rings.items())
@@ -181,7 +176,7 @@ class Rotation:
                 continue
             done.append(
                 await rewrite_collection(
-                    chain,
+                    self._chain,
                     size.collection,
                     purpose=f"keys={digest}",
                     wanted=self._wanted(size.collection, scope, rings),
@@ -194,10 +189,8 @@ class Rotation:
     def _wanted(
         self, collection: str, only: str | None, rings: dict[str, KeyRing]
     ) -> Callable[[Row], bool]:
-        """Whether a row is not encrypted as it would be if it were written now."""
-
         def wanted(row: Row) -> bool:
-            target = self._encryption.scope_of(collection, row.key)
+            target = self._scope_of(collection, row.key)
             mark = mark_of(row.content_type)
             if mark is None:
                 due = bool(target) and only in (None, target)
@@ -216,7 +209,6 @@ class Rotation:
     async def _renew_objects(
         self, rings: dict[str, KeyRing], progress: Progress | None
     ) -> tuple[int, list[Failure]]:
-        """Have all holders renew their objects; returns how many, and which could not be."""
         renewed, failures = 0, list[Failure]()
         for name, ring in rings.items():
             for holder in self._holders:
@@ -228,7 +220,7 @@ class Rotation:
         return renewed, failures
 
     async def _destroy(self, rings: dict[str, KeyRing], needs: Needs) -> tuple[int, int]:
-        """Destroy older keys that nothing needs; returns how many, and how many had to be kept."""
+        """Destroy older keys that nothing needs; returns how many, and how many were kept."""
         destroyed = kept = 0
         for name, begun in rings.items():
             held = await self._held(name)
@@ -260,15 +252,13 @@ class Rotation:
         return destroyed, kept
 
     async def _held(self, scope: str) -> set[int] | None:
-        """The generations that objects need; None if there is nobody to ask."""
+        """The generations that objects need; None if there is no holder to ask."""
         if not self._holders:
             return None
         found: set[int] = set()
         for holder in self._holders:
             found |= await holder.needed(scope)
         return found
-
-    # The master key ---------------------------------------------------------------------------
 
     async def master(self, progress: Progress | None) -> Rewrapped:
         masters = self._masters()
@@ -289,8 +279,6 @@ class Rotation:
             raise refused
         return Rewrapped(fingerprint, len(rings), done)
 
-    # ------------------------------------------------------------------------------------------
-
     def _masters(self) -> MasterKeys:
         if self._keys.masters is None:
             raise KeyRefused(
@@ -298,49 +286,3 @@ class Rotation:
                 hint="Set encryption.key to where it is.",
             )
         return self._keys.masters
-
-
-class _FromEncryption:
-    """The chain from encryption downwards, as rewriting sees a store.
-
-    What stands above, such as compression, is left alone: the bytes that are encrypted stay. Rows
-    keep the content type they are stored with, so that it is known which scope they are of.
-    """
-
-    def __init__(self, host: Store, encryption: Encryption) -> None:
-        self._host = host
-        self._encryption = encryption
-        self._below = host.below(encryption)
-
-    @property
-    def adapter(self) -> Adapter:
-        return self._host.adapter
-
-    def collection(self, cls: type[T]) -> Collection[T]:
-        return self._host.collection(cls)
-
-    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
-        rows: list[Row | None] = await self._below(Get(name, keys, options))
-        return [None if row is None else await self._opened(name, row) for row in rows]
-
-    async def _opened(self, name: str, row: Row) -> Row | None:
-        plain = await self._encryption.decrypted(name, row)
-        if plain is None:
-            return None
-        return msgspec.structs.replace(plain, content_type=row.content_type)
-
-    async def rewrite(
-        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
-    ) -> int:
-        plain, scopes = [], []
-        for recode in recodes:
-            mark = mark_of(recode.content_type)
-            scope = self._encryption.scope_of(collection, recode.row.key)
-            if mark is not None:
-                scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
-                recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
-            plain.append(recode)
-            scopes.append(scope)
-        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
-        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
-        return int(written)

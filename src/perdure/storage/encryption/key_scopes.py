@@ -1,9 +1,9 @@
-"""Which data key a record is encrypted with, and how its content type tells.
+"""Scopes: which data key a record is encrypted with.
 
-A scope is what has data keys of its own: ``collection:notes``, or ``agent:ada`` for everything
-whose key begins with ``ada/``. A stored value names the kind of its scope and the generation of the
-key, as the last suffix of its content type: ``application/msgpack;zstd=1;aesgcm=a12``. So it stays
-readable when the setting is changed.
+A scope has its own data keys: ``collection:notes``, or ``agent:ada`` for everything whose key
+begins with ``ada/``. The last suffix of a value's content type names the kind of its scope and the
+key's generation: ``application/msgpack;zstd=1;aesgcm=a12``. So it stays readable when the setting
+changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from perdure.core.errors import InvalidInput
 from perdure.storage import record_keys
 
-#: Where data keys are kept.
 KEYS = "perdure_keys"
 #: Never encrypted: data keys are wrapped, and schemas are kept beside the chain.
 CLEAR = frozenset({KEYS, "perdure_schemas"})
@@ -61,7 +60,7 @@ _MARK = ";aesgcm="
 
 
 class EncryptionMark(msgspec.Struct, frozen=True):
-    """What the content type of an encrypted value tells."""
+    """The encryption suffix of a content type, parsed."""
 
     #: Of the value before it was encrypted.
     content_type: str
@@ -71,21 +70,17 @@ class EncryptionMark(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096)
 def mark_of(content_type: str) -> EncryptionMark | None:
-    """What a content type tells of encryption; None if the value is not encrypted."""
+    """The parsed suffix of a content type; None if the value is not encrypted."""
     plain, mark, told = content_type.rpartition(_MARK)
     return EncryptionMark(plain, told[0] == "a", int(told[1:])) if mark else None
 
 
 def suffix(scope: str, generation: int) -> str:
-    """What is put behind the content type of a value that is encrypted."""
     return f"{_MARK}{scope[0]}{generation}"
 
 
 def scope_at(collection: str, key: str, *, agent: bool) -> str:
-    """The scope of a record, if it belongs to its agent, or to its collection.
-
-    A key without a slash belongs to no agent, nor do most of what Perdure keeps for itself.
-    """
+    """The scope of a record; a key without a slash belongs to no agent."""
     name, slash, rest = key.partition("/")
     if collection == _ENTRIES and "/" not in rest:
         slash = ""  # the number of an entry, behind a context that is no agent's
@@ -95,7 +90,7 @@ def scope_at(collection: str, key: str, *, agent: bool) -> str:
 
 
 def check_dispensable(scope: str) -> None:
-    """Raises `InvalidInput` if the bank would not work any more without what is in a scope."""
+    """Raises `InvalidInput` if the bank needs what is in a scope to work."""
     kind, _, name = scope.partition(":")
     if kind == "collection" and name.startswith(_SYSTEM) and name not in _DISPENSABLE:
         raise InvalidInput(
@@ -106,19 +101,17 @@ def check_dispensable(scope: str) -> None:
 
 @functools.cache
 def collection_scope(collection: str) -> str:
-    """The scope of a collection."""
     return f"collection:{collection}"
 
 
 def row_key(scope: str) -> str:
-    """The key of the row that holds a scope's data keys."""
     if len(scope.encode()) <= record_keys.MAX_KEY_BYTES:
         return scope
     return f"{scope.partition(':')[0]}:{hashlib.sha256(scope.encode()).hexdigest()}"
 
 
 def check_scope(scope: str) -> str:
-    """The scope itself, if it is named like one. Raises `InvalidInput`."""
+    """Returns the scope. Raises `InvalidInput` if it is malformed."""
     kind, _, name = scope.partition(":")
     if kind not in {"collection", "agent"} or not name or "/" in name:
         raise InvalidInput(

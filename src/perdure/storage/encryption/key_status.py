@@ -1,4 +1,4 @@
-"""How the keys of a store stand, and destroying those of a scope for ever."""
+"""The status of a store's keys, and the destruction of a scope's keys."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ _PAGE = 200
 
 
 class GenerationStanding(msgspec.Struct, frozen=True):
-    """One data key of a scope."""
+    """One data key of a scope. `master` is a fingerprint, `created` microseconds since 1970."""
 
     number: int
-    #: The fingerprint of the master key that it is wrapped with.
     master: str
-    #: Microseconds since 1970.
     created: int
     #: Written with, or only read with until its rows are encrypted anew.
     state: Literal["current", "retiring"]
@@ -45,32 +43,29 @@ class GenerationStanding(msgspec.Struct, frozen=True):
 
 
 class ScopeStanding(msgspec.Struct, frozen=True):
-    """A scope and its data keys, oldest first."""
+    """A scope and its data keys, oldest first; `shredded_at` is microseconds since 1970."""
 
     scope: str
     generations: tuple[GenerationStanding, ...]
-    #: Its rows are being encrypted anew.
     rotating: bool
     #: Generations up to this number were shredded; 0 if none were.
     shredded: int
-    #: Microseconds since 1970.
     shredded_at: int
     #: Rows whose key was shredded; None if they were not counted.
     forgotten: int | None = None
 
 
-#: Rows by scope and generation.
 Needs = Counter[tuple[str, int]]
 
 
 async def standing(host: Store, keys: DataKeys, *, rows: bool) -> list[ScopeStanding]:
-    """All scopes; with `rows`, every row of the store is looked at."""
+    """All scopes; with `rows`, every row of the store is read."""
     needs = await needed(host.adapter) if rows else None
     return [_standing(each.value, needs) for each in await keys.rings()]
 
 
 async def needed(adapter: Adapter, progress: Progress | None = None) -> Needs:
-    """How many rows need which data key. Expired ones are not counted: nobody can read them."""
+    """How many rows need which data key, without expired ones: nobody can read them."""
     found: Needs = Counter()
     for size in await adapter.sizes():
         name = size.collection
@@ -78,7 +73,6 @@ async def needed(adapter: Adapter, progress: Progress | None = None) -> Needs:
             continue
         kinds = [(mark_of(each.content_type), each.rows) for each in await adapter.census(name)]
         if not any(mark is not None and mark.agent for mark, _ in kinds):
-            # The content type alone tells the scope.
             for mark, rows in kinds:
                 if mark is not None:
                     found[f"collection:{name}", mark.generation] += rows
@@ -128,10 +122,7 @@ def _standing(ring: KeyRing, needs: Needs | None) -> ScopeStanding:
 
 
 async def scopes_with_keys(keys: DataKeys, scope: str | None) -> list[str]:
-    """The scopes that have data keys: the one asked for, or all.
-
-    Raises `InvalidInput` if the one asked for has none.
-    """
+    """The scope asked for, or all with data keys. `InvalidInput` if it has none."""
     known = [each.value.scope for each in await keys.rings()]
     if scope is None:
         return known
@@ -142,7 +133,7 @@ async def scopes_with_keys(keys: DataKeys, scope: str | None) -> list[str]:
 
 
 async def shred(host: Store, keys: DataKeys, scope: str, confirm: str) -> bool:
-    """Destroy them; whether nothing of them is left in the store's files."""
+    """Destroy the keys; True if nothing of them is left in the store's files."""
     if confirm != scope:
         raise InvalidInput(
             f"Shredding {scope} makes everything in it unreadable for ever.",
@@ -173,9 +164,7 @@ async def shred(host: Store, keys: DataKeys, scope: str, confirm: str) -> bool:
 
 
 async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
-    """Raises `InvalidInput` if the agent still has sessions: they could be neither read nor left
-    out, and nothing that lists sessions would work.
-    """
+    """Raises `InvalidInput` if the agent has sessions: listing them would fail for ever."""
     kind, _, name = scope.partition(":")
     if kind != "agent":
         return
@@ -190,7 +179,7 @@ async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
 
 
 async def _scrubbed(adapter: Adapter) -> bool:
-    """Make unreadable what was overwritten; whether nothing of it is left."""
+    """Make overwritten data unreadable; True if nothing of it is left."""
     if Capability.ERASURE not in adapter.capabilities:
         return Capability.DURABLE not in adapter.capabilities
     try:

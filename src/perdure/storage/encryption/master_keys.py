@@ -1,7 +1,7 @@
-"""Master keys: where they come from, and what may be told of them.
+"""Master keys: their sources, and their fingerprints.
 
-A master key is 32 random bytes that never reach the store. It wraps data keys, and nothing else is
-encrypted with it. In public it goes by its fingerprint, a short hash.
+A master key is 32 random bytes that never reach the store. It only wraps data keys. In public it
+goes by its fingerprint, a short hash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FINGERPRINT_BYTES = 6
 
 
 class Master:
-    """One master key. It shows its fingerprint, and never itself."""
+    """One master key. Its repr shows the fingerprint only."""
 
     __slots__ = ("__dict__", "_key", "fingerprint")
 
@@ -49,7 +49,7 @@ class Master:
         self.fingerprint = derived(key, "fingerprint")[:_FINGERPRINT_BYTES].hex()
 
     def wrap(self, key: bytes, about: bytes) -> bytes:
-        """A data key as it may be stored; `about` is needed to unwrap it."""
+        """A wrapped data key; `about` is needed to unwrap it."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, key, about)
 
@@ -74,10 +74,9 @@ class Master:
 class MasterKeys:
     """The master keys of a store: one that wraps, and former ones that can still unwrap.
 
-    Something to call may be async and may return several keys; the first of them counts as the
-    current one, the others as former ones. Sources are read when a key is first needed, and again
-    when a data key turns up that none of them has wrapped: a key can be replaced in its file, or
-    where the callable looks, while programs run.
+    A callable may be async and may return several keys, the current one first. Sources are read
+    when a key is first needed, and again for a data key that none of them has wrapped: a key can be
+    replaced while programs run.
     """
 
     def __init__(self, current: Source, former: Sequence[Source] = ()) -> None:
@@ -85,11 +84,10 @@ class MasterKeys:
         self._loaded: dict[str, Master] = {}
 
     async def current(self) -> Master:
-        """The one that wraps. Raises `KeyRefused` if there is none that can be used."""
+        """Raises `KeyRefused` if there is none that can be used."""
         return next(iter((self._loaded or await self.reload()).values()))
 
     async def named(self, fingerprint: str) -> Master | None:
-        """The one with this fingerprint, if it is among them."""
         known = self._loaded.get(fingerprint)
         return known or (await self.reload()).get(fingerprint)
 
@@ -108,10 +106,7 @@ class MasterKeys:
 
 
 def check(masters: Any, scope: Any, *, everything: bool) -> None:
-    """Raises `InvalidInput` for what are no master keys, or is no scope of data keys.
-
-    And `KeyRefused` if there are none, and everything is to be encrypted.
-    """
+    """Raises `InvalidInput` if malformed, `KeyRefused` if `everything` has no key."""
     if masters is not None and not isinstance(masters, MasterKeys):
         # Not shown: it may be the key itself.
         raise InvalidInput(
@@ -128,12 +123,12 @@ def check(masters: Any, scope: Any, *, everything: bool) -> None:
 
 
 def file_key(master: bytes) -> bytes:
-    """The key that a whole file is encrypted with: another one than any that wraps."""
+    """The key that a whole file is encrypted with; it wraps nothing."""
     return derived(master, "whole file")
 
 
 def derived(master: bytes, purpose: str) -> bytes:
-    """A key of its own for each purpose: HKDF with SHA-256 (RFC 5869), one block."""
+    """A separate key for each purpose: HKDF with SHA-256 (RFC 5869), one block."""
     pseudorandom = hmac.digest(b"perdure", master, hashlib.sha256)
     return hmac.digest(pseudorandom, f"perdure 1 {purpose}".encode() + b"\x01", hashlib.sha256)
 
@@ -151,17 +146,14 @@ def cipher(key: bytes) -> AESGCM:
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """What AES-GCM raises if something is not what was encrypted. Asked for when it does."""
+    """The errors of AES-GCM for manipulated data; imported only when needed."""
     from cryptography.exceptions import InvalidTag
 
     return InvalidTag, ValueError
 
 
 def make_file(path: Path) -> Master:
-    """Write a new random master key to a file that only this user may read.
-
-    Raises `InvalidInput` if there is something at that path: it is never overwritten.
-    """
+    """Write a new random key, readable by this user only. `InvalidInput` if the path exists."""
     key = secrets.token_bytes(KEY_BYTES)
     try:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -182,11 +174,8 @@ def make_file(path: Path) -> Master:
 
 
 async def read_key(source: Source) -> bytes:
-    """The key that a source gives, the first one if there are several. Raises `KeyRefused`."""
+    """A source's key, the first one if several. Raises `KeyRefused`."""
     return (await _keys_from(source))[0]
-
-
-# Reading sources ------------------------------------------------------------------------------
 
 
 async def _keys_from(source: Source) -> list[bytes]:
@@ -232,7 +221,7 @@ def _variable(name: str) -> str:
 
 
 def _key_in(given: Any, where: str) -> bytes:
-    """The key, whatever form it is given in: callers may not run a type checker."""
+    """The key, in whatever form: callers may not run a type checker."""
     key = b""
     if isinstance(given, bytes | str):
         key = given if isinstance(given, bytes) and len(given) == KEY_BYTES else _decoded(given)

@@ -45,16 +45,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     #: What was measured; latencies above 30 seconds are told as 30 seconds.
     value: float
     limit: float
-    #: Seconds that were looked at.
-    window: float
-    #: Empty: all.
+    #: Seconds.
+    window: float  # seconds
     operation: str
     collection: str
     #: When it was noticed, in microseconds.
     at: int
     #: ``host/pid`` of who noticed.
     process: str
-    #: Whether it is over.
     over: bool
 
 
@@ -63,7 +61,7 @@ Listener: TypeAlias = Callable[[Alert], None]
 
 
 class Alerts:
-    """Watches the limits of one process. Somebody calls `check`, every few seconds."""
+    """Watches the limits of one process. Call `check` every few seconds."""
 
     def __init__(
         self,
@@ -81,10 +79,10 @@ class Alerts:
         self._watches = [_Watch(alert, now, counted) for alert in alerts]
 
     async def check(self) -> list[Alert]:
-        """Tell of limits that were passed since the last look, or are kept again; returns those.
+        """Report limits that were passed since the last check, or are kept again; returns those.
 
-        Without an outbox in the backend they are only logged and told to the listener. One that
-        cannot be told because the store is in trouble is logged, and told the next time.
+        Without an outbox in the backend they are only logged and passed to the listener. One that
+        cannot be stored is logged, and reported the next time.
         """
         now, counted = self._store.now(), self._metrics.counted()
         told: list[Alert] = []
@@ -120,7 +118,7 @@ class Alerts:
 
 
 class _Watch:
-    """One limit: what was counted at moments of the past, and whether it is passed."""
+    """One limit: past counts, and whether it is passed."""
 
     def __init__(self, alert: AlertConfig, now: int, counted: OperationCounts) -> None:
         self.raised = False
@@ -129,7 +127,6 @@ class _Watch:
         self._past = deque([(now, self._total(counted))])
 
     def look(self, now: int, counted: OperationCounts) -> Alert | None:
-        """What there is to tell: that it begins, or that it is over."""
         current = self._total(counted)
         self._remember(now, current)
         while len(self._past) > 1 and self._past[1][0] <= now - self._span:

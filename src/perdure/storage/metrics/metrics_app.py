@@ -45,7 +45,7 @@ class Observed(Protocol):
 
 
 class Scraped(NamedTuple):
-    """A store without a bank around it, and the metrics and the cache in its chain."""
+    """A store without a bank, and the metrics and the cache in its chain."""
 
     store: Store
     metrics: Metrics
@@ -53,12 +53,11 @@ class Scraped(NamedTuple):
 
 
 def asgi(observed: Observed, *, sizes_every: float = SIZES_EVERY) -> Application:
-    """An ASGI application that answers ``GET /metrics`` with what this process has counted.
+    """An ASGI application that answers ``GET /metrics`` with this process's metrics.
 
-    It can be served by itself or mounted anywhere, and has to run in the event loop of the bank.
-    Sizes are looked up at most every `sizes_every` seconds, and left out while the store is in
-    trouble. There is no access control: let only those reach it who may see the names of your
-    collections.
+    Serve it by itself or mount it anywhere, in the event loop of the bank. Sizes are read at most
+    every `sizes_every` seconds, and left out while the store is in trouble. There is no access
+    control: it shows the names of your collections.
     """
     return _Endpoint(observed, sizes_every)
 
@@ -116,14 +115,12 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 def _is_here(scope: Scope) -> bool:
-    """Whether this is the path; mounted somewhere, that place itself is, too."""
     root = scope.get("root_path", "").rstrip("/")
     path = scope["path"].removeprefix(root) if root else scope["path"]
     return path == "/metrics" or (bool(root) and path in {"", "/"})
 
 
 def _wants_openmetrics(scope: Scope) -> bool:
-    """Whether who asks would rather have OpenMetrics: by the weights in `Accept`."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
     for name, value in scope.get("headers", ()):
         if name.lower() != b"accept":

@@ -1,4 +1,4 @@
-"""The middleware that counts. It is on the path of every operation, so it does little."""
+"""Middleware that counts. It is on the path of every operation, so it does little."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from perdure.storage.rows import Delete, Put
 class Metrics:
     """Outermost in the chain, it sees what callers see.
 
-    A commit over several collections counts in each of them: as a call, with all of its time, and
-    with the rows and bytes that are theirs. `totals` counts it once. One of events alone counts
-    under no collection.
+    A commit over several collections counts in each: as a call, with all of its time, and with its
+    own rows and bytes. `totals` counts it once. One of events alone counts in none.
     """
 
     stage: ClassVar[Stage] = Stage.WATCH
@@ -56,11 +55,9 @@ class Metrics:
         return answer
 
     def counted(self) -> OperationCounts:
-        """What was counted up to now."""
         return OperationCounts(figures_of(self.measures), copied(self._repeated))
 
     def totals(self, operation: str = "", collection: str = "") -> Measure:
-        """What was counted of an operation and a collection, or of all; each call once."""
         return self.counted().totals(operation, collection)
 
     def _done(self, call: Call, answer: Any, took: float) -> None:
@@ -142,12 +139,10 @@ BUCKETS = (
 
 
 class Measure(msgspec.Struct):
-    """What was seen of one kind of operation on one collection."""
+    """Counts of one kind of operation on one collection."""
 
-    #: Calls, also those that failed or were cancelled.
     count: int = 0
     seconds: float = 0.0
-    #: Rows that were read, written, deleted or rewritten.
     rows: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -155,11 +150,10 @@ class Measure(msgspec.Struct):
     cancelled: int = 0
     #: Calls per latency bucket; one more than `BUCKETS`.
     buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    #: Errors by the name of their type.
     errors: dict[str, int] = {}
 
     def quantile(self, share: float) -> float:
-        """An upper bound of the latency that this share of calls kept, in seconds."""
+        """An upper bound of this quantile of the latency, in seconds."""
         wanted = share * self.count
         passed = 0
         for edge, calls in zip((*BUCKETS, float("inf")), self.buckets, strict=True):
@@ -169,10 +163,7 @@ class Measure(msgspec.Struct):
         return 0.0
 
     def estimate(self, share: float) -> float:
-        """The latency that this share of calls kept, as if they lay evenly within a bucket.
-
-        Infinite if it lies above the last edge.
-        """
+        """This quantile of the latency, interpolated; infinite above the last edge."""
         wanted = share * self.count
         passed, lower = 0, 0.0
         for edge, calls in zip(BUCKETS, self.buckets, strict=False):
@@ -184,11 +175,10 @@ class Measure(msgspec.Struct):
 
     @property
     def failures(self) -> int:
-        """Errors of all types."""
         return sum(self.errors.values())
 
     def add(self, other: Measure, times: int = 1) -> None:
-        """Count what another has counted as well, or with ``times=-1`` no longer."""
+        """Add another's counts, or with ``times=-1`` subtract them."""
         self.count += times * other.count
         self.seconds += times * other.seconds
         self.rows += times * other.rows
@@ -213,14 +203,12 @@ class LatencyFigures(msgspec.Struct, frozen=True):
 
 
 class OperationCounts(msgspec.Struct, frozen=True):
-    """What was counted, as it was at one moment."""
+    """All counts at one moment."""
 
     figures: tuple[LatencyFigures, ...] = ()
-    #: What commits over several collections are counted for more than once.
     repeated: Measure = msgspec.field(default_factory=Measure)
 
     def totals(self, operation: str = "", collection: str = "") -> Measure:
-        """What was counted of an operation and a collection, or of all; each call once."""
         whole = Measure()
         for each in self.figures:
             if operation in {"", each.operation} and collection in {"", each.collection}:
@@ -231,7 +219,6 @@ class OperationCounts(msgspec.Struct, frozen=True):
 
 
 def figures_of(measures: Mapping[tuple[str, str], Measure]) -> tuple[LatencyFigures, ...]:
-    """Measures in order, as copies: they go on to grow."""
     return tuple(
         LatencyFigures(operation, collection, copied(measure))
         for (operation, collection), measure in sorted(measures.items())
@@ -239,14 +226,12 @@ def figures_of(measures: Mapping[tuple[str, str], Measure]) -> tuple[LatencyFigu
 
 
 def copied(measure: Measure) -> Measure:
-    """A measure that does not grow with the first."""
     copy = Measure()
     copy.add(measure)
     return copy
 
 
 def together(several: Iterable[OperationCounts]) -> OperationCounts:
-    """What several processes have counted, as one."""
     measures: Measures = {}
     repeated = Measure()
     for counted in several:

@@ -1,8 +1,7 @@
-"""What a process has counted, left in the store for others: `perdure metrics` reads it there.
+"""Stores each process's metrics for others: `perdure metrics` reads them.
 
-Operations happen in other processes than the one that asks about them. So each leaves a record of
-its counters every now and then, and writes over it the next time. Records of processes that have
-ended are there for another day.
+Each process stores a record of its counters now and then, and overwrites it the next time. Records
+of ended processes stay for a day.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 @system_record("metrics", ttl="1d")
 class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process has counted since it began."""
+    """The counts of one process since it began."""
 
     id: Annotated[str, Key()]  # host/pid/start
     process: str
@@ -56,7 +55,7 @@ _READS = frozenset({"get", "find", "summarize"})
 
 
 class Publisher:
-    """Leaves the counters of this process in a store. Somebody calls `publish`, now and then."""
+    """Stores the counters of this process. Call `publish` now and then."""
 
     def __init__(
         self,
@@ -74,11 +73,11 @@ class Publisher:
         self._published = -1  # calls that had been counted then; -1: never
 
     async def publish(self) -> bool:
-        """Leave a record of what was counted, if something was since the last one; whether it was.
+        """Store a record if anything was counted since the last one; True if stored.
 
-        Looking for jobs and events is nothing: an idle process does not write. Nor does one that
-        has lived for less than `patience` seconds: a program that is run again and again would
-        leave a record each time. Backends in which records do not expire get none.
+        Polling for jobs and events does not count: an idle process does not write. Nor does one
+        younger than `patience` seconds, so short programs leave no records. Backends in which
+        records do not expire get none.
         """
         if self._store.now() - self._started < self._patience:
             return False
@@ -104,23 +103,19 @@ class Publisher:
         return True
 
     async def close(self) -> None:
-        """Leave a last record, if there is one already: a short process leaves none."""
+        """Store a last record, if there is one already: a short process leaves none."""
         if self._published >= 0:
             await self.publish()
 
 
 async def published(store: Store) -> list[ProcessMetrics]:
-    """What processes have left within the last day, those with the newest records first.
-
-    Records of another version of the code, with other buckets, are left out.
-    """
+    """Records of the last day, newest first; those with other buckets are left out."""
     found = await store.collection(ProcessMetrics).query().values(DEFAULT)
     whole = [each for each in found if each.edges == BUCKETS]
     return sorted(whole, key=lambda each: each.at, reverse=True)
 
 
 def stats_of(cache: RowCache | None) -> dict[str, int]:
-    """What a cache has counted, by name; nothing, if there is none."""
     return {} if cache is None else msgspec.structs.asdict(cache.stats)
 
 
@@ -134,14 +129,13 @@ _odd = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process on a host. Its number is used again some day; its start tells."""
+    """A process on a host; its start tells it from a later one with the same number."""
 
     host: str
     pid: int
 
     @classmethod
     def this(cls) -> Self:
-        """The one that runs this; another one after a fork."""
         return cls(_odd.sub("-", socket.gethostname())[:100] or "unknown", os.getpid())
 
     def __str__(self) -> str:

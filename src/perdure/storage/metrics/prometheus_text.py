@@ -18,11 +18,10 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class MetricsSource(NamedTuple):
-    """What one process has to tell."""
+    """The metrics of one process."""
 
     counted: OperationCounts
     cache: Mapping[str, int] = {}
-    #: Its name, if there are several.
     process: str = ""
 
 

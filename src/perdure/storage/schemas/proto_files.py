@@ -8,15 +8,18 @@ from collections.abc import Collection
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.storage.codecs.protobuf_anything import PROTO
-from perdure.storage.schemas import schema_records
-from perdure.storage.schemas.schema_records import (
+from perdure.storage.codecs.protobuf_fields import (
     ANYTHING,
+    BEYOND,
+    EMPTIES,
     ITSELF,
+    NULLS,
     TIMESTAMP,
     Number,
-    Schema,
-    Version,
+    parse,
 )
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import Schema, Version
 
 _HEAD = """\
 // The collection {collection!r} of a Perdure store, schema version {schema}.
@@ -31,19 +34,17 @@ package {package};
 
 import "google/protobuf/timestamp.proto";
 """
-#: Fields that stand in every message.
 _OURS = {
-    "perdure_empties": ("repeated uint32", schema_records.EMPTIES),
-    "perdure_beyond": (f"map<string, {ANYTHING}>", schema_records.BEYOND),
-    "perdure_nulls": ("repeated uint32", schema_records.NULLS),
+    "perdure_empties": ("repeated uint32", EMPTIES),
+    "perdure_beyond": (f"map<string, {ANYTHING}>", BEYOND),
+    "perdure_nulls": ("repeated uint32", NULLS),
 }
 
 
 def to_proto(schema: Schema) -> str:
-    """The .proto file (proto3) with which the values of a collection can be read.
+    """The .proto file of the last version with messages; numbers of former ones are reserved.
 
-    Fields of the version that wrote messages last stand under their names; the numbers of former
-    ones are reserved. Raises `InvalidInput` if the collection never had messages.
+    Raises `InvalidInput` if the collection never had messages.
     """
     version = next((each for each in reversed(schema.versions) if _writes(each)), None)
     if version is None:
@@ -102,8 +103,7 @@ class _File:
         return "\n".join([*lines, "}", ""])
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
-        """A wire type, with the names of messages as they stand in this file."""
-        item, repeated, key = schema_records.parse(wire)
+        item, repeated, key = parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
             # A field of the same name would hide the message.
@@ -115,7 +115,7 @@ class _File:
 
 
 def _field_names(fields: list[Number]) -> dict[int, str]:
-    """Number → a name that protoc takes: no two may be the same in JSON."""
+    """Number → a name that protoc takes: names must also differ in JSON."""
     taken = {_json(name) for name in _OURS}
     names: dict[int, str] = {}
     for field in fields:

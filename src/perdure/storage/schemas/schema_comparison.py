@@ -1,4 +1,4 @@
-"""Two versions of a type: what changed, and whether old records can be read without a migration."""
+"""Compares two versions of a type: what changed, and whether that needs a migration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from perdure.storage.schemas.type_shapes import (
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A field that differs, and whether records of before can do without a migration."""
+    """A field that differs, and whether older records need no migration for it."""
 
     field: str
     what: str
@@ -37,24 +37,19 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class SchemaComparison(msgspec.Struct, frozen=True):
-    """Everything that differs."""
+    """All differences."""
 
     changes: tuple[Change, ...] = ()
 
     @property
     def needs_migration(self) -> bool:
-        """Whether records of before cannot all be read as they are."""
         return any(change.needs_migration for change in self.changes)
 
 
 def compare(
     old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
 ) -> SchemaComparison:
-    """What changed from one type to another.
-
-    A field that was renamed is one that is gone and one that came. Limits count as needing a
-    migration when they are others than before, even if all records happen to be within them.
-    """
+    """A renamed field counts as removed and added; changed limits always need a migration."""
     before = old if isinstance(old, Description) else describe(old)
     after = new if isinstance(new, Description) else describe(new)
     return SchemaComparison(tuple(_Comparer(before, after).fields("", "", "")))
@@ -118,7 +113,6 @@ class _Comparer:
             yield Change(place, what, needs_migration=could_be_none)
 
     def _accepts(self, new: Shape, old: Shape) -> bool:
-        """Whether whatever fitted the old type fits the new one."""
         if new == ANYTHING:
             return True
         match old, new:

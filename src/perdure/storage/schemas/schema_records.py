@@ -1,15 +1,25 @@
-"""What the registry keeps of a collection: every version of its type, and its numbers."""
+"""The stored schema of a collection: every version of its type, and its field numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidRecordType, NewerSchema
+from perdure.storage.codecs.protobuf_fields import (
+    ANYTHING,
+    EMPTIES,
+    ITSELF,
+    NULLS,
+    TIMESTAMP,
+    Number,
+    Numbers,
+    Wires,
+)
 from perdure.storage.records import Key, RecordType, system_record
 from perdure.storage.rows import Index
 from perdure.storage.schemas import type_shapes
@@ -25,60 +35,13 @@ from perdure.storage.schemas.type_shapes import (
     without_none,
 )
 
-ANYTHING = "Anything"
-TIMESTAMP = "google.protobuf.Timestamp"
-#: Stands for the record itself, in a type that contains its own kind.
-ITSELF = "."
-
-#: Fields that each message has besides its own: which lists and maps are empty, not absent …
-EMPTIES = 2045
-#: … values that do not fit their field's type, by the field's name …
-BEYOND = 2046
-#: … and which fields are null, not absent. These are the last numbers that take two bytes.
-NULLS = 2047
 _OURS = range(EMPTIES, NULLS + 1)
 #: Kept by protobuf for itself.
 _THEIRS = range(19_000, 20_000)
 _MOST = 2**29 - 1
 
 
-class Number(msgspec.Struct, frozen=True):
-    """A field of a message, and the schema version and time that it came with."""
-
-    number: int
-    name: str
-    wire: str
-    schema: int
-    since: int
-
-
-#: Message → its fields, in the order of their numbers; "" is the record itself.
-Numbers: TypeAlias = dict[str, tuple[Number, ...]]
-#: Message → field → wire type.
-Wires: TypeAlias = dict[str, dict[str, str]]
-
-
-class Wire(NamedTuple):
-    """A wire type, taken apart."""
-
-    item: str
-    repeated: bool = False
-    #: Of a map.
-    key: str = ""
-
-
-def parse(wire: str) -> Wire:
-    """Take a wire type apart."""
-    if wire.startswith("map<"):
-        key, _, item = wire[len("map<") : -1].partition(", ")
-        return Wire(item, key=key)
-    if wire.startswith("repeated "):
-        return Wire(wire.removeprefix("repeated "), repeated=True)
-    return Wire(wire)
-
-
 def wires(description: Description) -> Wires:
-    """How the fields of a type are written."""
     return {
         name: {field.name: _wire(field.shape) for field in fields.fields}
         for name, fields in description.types.items()
@@ -86,7 +49,7 @@ def wires(description: Description) -> Wires:
 
 
 def extended(numbers: Numbers, wanted: Wires, schema: int, now: int) -> Numbers:
-    """The numbers with those of fields that have none yet; the same object if all have one."""
+    """Numbers also for new fields; the same object if all have one."""
     added = {
         message: tuple(_new(numbers.get(message, ()), fields, schema, now))
         for message, fields in wanted.items()
@@ -147,7 +110,6 @@ def _wire(shape: Shape) -> str:
 
 
 def _item(shape: Shape) -> str:
-    """How one value is written where only single values can stand, and none of them null."""
     match without_none(shape):
         case Scalar(name), False:
             return _WIRES[name]
@@ -167,8 +129,8 @@ def _item(shape: Shape) -> str:
 class Version(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record type as it was declared from some time on.
 
-    One schema version may stand here several times: fields with a default, indexes and the
-    serializer can change without a migration.
+    A schema version may occur several times: fields with a default, indexes and the serializer can
+    change without a migration.
     """
 
     schema: int
@@ -182,11 +144,9 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def since(self) -> datetime:
-        """When it was first declared here, or declared again after another."""
         return clock.to_datetime(self.since_us)
 
     def same_as(self, other: Version) -> bool:
-        """Whether they differ in nothing but their time."""
         return msgspec.structs.replace(self, since_us=0) == msgspec.structs.replace(
             other, since_us=0
         )
@@ -203,11 +163,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def current(self) -> Version:
-        """The version that was declared last."""
         return self.versions[-1]
 
     def check_not_newer(self, declared: RecordType[msgspec.Struct]) -> None:
-        """Raises `NewerSchema` if the collection is ahead of the type that is about to use it."""
+        """Raises `NewerSchema` if the collection is ahead of the type."""
         if self.versions and self.current.schema > declared.schema:
             raise NewerSchema(
                 f"The collection {self.collection!r} has schema version {self.current.schema};"
@@ -216,10 +175,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
             )
 
     def declaring(self, declared: RecordType[msgspec.Struct], now: int) -> Schema:
-        """The schema with this type as its current version; the same object if it already is.
-
-        Raises `NewerSchema` as `check_not_newer` does.
-        """
+        """The schema with this type as current version. Raises as `check_not_newer` does."""
         self.check_not_newer(declared)
         description = type_shapes.describe(declared.cls)
         version = Version(

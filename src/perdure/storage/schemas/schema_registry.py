@@ -1,12 +1,11 @@
 """The schema registry of a store.
 
-A type is registered when its collection is first made ready for writing: one small record in
+A type is registered before its collection is first written: one small record in
 ``perdure_schemas``, read once per collection and process, and written only if something is new.
-Types of Perdure's own are not registered. Reading a collection writes nothing.
+Perdure's own types are not registered. Reading a collection writes nothing.
 
-Schemas hold names of fields, limits and the values of enums, but no data. They are kept beside the
-middleware chain: neither encrypted nor compressed nor cached, so that they can be read by whoever
-can read the store, before anything else is set up.
+Schemas hold field names, limits and enum values, but no data. They bypass the middleware chain (not
+encrypted, compressed or cached), so that they can be read before anything else is set up.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from perdure.core.errors import (
-    Conflict,
     Corrupted,
     InvalidInput,
     InvalidRecordType,
@@ -28,22 +26,21 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.adapter import Capability
+from perdure.storage.adapter import Adapter, Capability, require
 from perdure.storage.codecs import PROTOBUF, ValueCodec
+from perdure.storage.codecs.protobuf_fields import Numbers, Wires
 from perdure.storage.codecs.value_codec import in_words
-from perdure.storage.concurrency import ATTEMPTS, back_off
+from perdure.storage.collection_reader import Executor
+from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Query, SortOrder
 from perdure.storage.records import RecordType, type_of
 from perdure.storage.rows import Batch, Row, checksum
 from perdure.storage.schemas import schema_records, type_shapes
 from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
-from perdure.storage.schemas.schema_records import Numbers, Schema, Version, Wires
+from perdure.storage.schemas.schema_records import Schema, Version
 from perdure.storage.schemas.schema_validation import FieldProblem, find_problems
 from perdure.storage.schemas.type_shapes import Description
-
-if TYPE_CHECKING:
-    from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 _SCHEMAS = type_of(Schema)
@@ -54,19 +51,19 @@ Progress = Callable[[str, int, int], None]
 
 
 class SchemaRegistry:
-    """What the record types of a store look like, and looked like. `Store.schemas` is one."""
+    """The current and former schemas of a store's record types: `Store.schemas`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Executor, adapter: Adapter) -> None:
         self._store = store
-        self._adapter = store.adapter
+        self._adapter = adapter
         self._there = False
         self._seen: dict[str, tuple[Schema, int]] = {}
 
     async def register(self, cls: type[msgspec.Struct]) -> Schema:
-        """Make the type's collection ready for writing, and its version the current one.
+        """Prepare the type's collection for writing, with its version as the current one.
 
-        That happens by itself at the first write. Raises `NewerSchema`, having changed nothing,
-        if the collection has a newer version, and `InvalidRecordType` for a type of Perdure's own.
+        The first write does that by itself. Raises `NewerSchema`, having changed nothing, if the
+        collection has a newer version, and `InvalidRecordType` for a type of Perdure's own.
         """
         declared = type_of(cls)
         if declared.is_own:
@@ -78,10 +75,7 @@ class SchemaRegistry:
         return await self.describe(declared.name)
 
     async def describe(self, collection: str) -> Schema:
-        """The schema of a collection, with its former versions.
-
-        Raises `InvalidInput` if nothing was written to it yet.
-        """
+        """The schema of a collection with its versions. `InvalidInput` if never written."""
         found = await self._read(collection)
         if found is None:
             raise InvalidInput(
@@ -91,7 +85,6 @@ class SchemaRegistry:
         return found[0]
 
     async def collections(self) -> list[str]:
-        """The names of the collections whose schemas are known, in order."""
         names: list[str] = []
         while await self._is_there():
             after = (names[-1],) if names else None
@@ -105,13 +98,12 @@ class SchemaRegistry:
     async def problems(
         self, what: str | type[msgspec.Struct], data: dict[str, Any] | bytes | msgspec.Struct
     ) -> list[FieldProblem]:
-        """Every place where data does not fit a collection or a type; empty if it does.
+        """Every place where data does not fit a collection or a type; empty if it fits.
 
-        A collection is named if its type is not at hand: the description that is kept is used
-        then. Bytes are read as the current serializer writes them.
+        Name the collection if its class is not at hand: the stored description is used then. Bytes
+        are read with the current serializer.
 
-        Raises `InvalidInput` if nothing is known of the collection, and `Corrupted` if the bytes
-        cannot be read at all.
+        Raises `InvalidInput` if the collection is unknown, and `Corrupted` for unreadable bytes.
         """
         if isinstance(what, str):
             description = (await self.describe(what)).current.description
@@ -137,25 +129,16 @@ class SchemaRegistry:
     def compare(
         self, old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
     ) -> SchemaComparison:
-        """What changed between two versions of a type, and whether that needs a migration."""
         return compare(old, new)
 
     async def proto(self, collection: str) -> str:
-        """The .proto file of a collection that is written as protobuf.
-
-        ``protoc --decode=perdure.notes.Note notes.proto`` reads a value of Note in notes with it.
-        Raises `InvalidInput` if there is none.
-        """
+        """The .proto file, for ``protoc --decode=perdure.notes.Note``. `InvalidInput` if none."""
         from perdure.storage.schemas.proto_files import to_proto
 
         return to_proto(await self.describe(collection))
 
     async def check(self, collection: str, progress: Progress | None = None) -> Checked:
-        """Compare every record with the schema that is kept of its collection.
-
-        Records of older versions are counted and not looked into: they are migrated when they are
-        read. Needs neither the class nor its migrations.
-        """
+        """Compare records with the stored schema; older versions are only counted."""
         from perdure.storage.row_rewrites import Failure, plain_rows
 
         schema = await self.describe(collection)
@@ -164,7 +147,7 @@ class SchemaRegistry:
         after = ""
         while page := await self._adapter.salvage(collection, after, _PAGE):
             after = page[-1].key
-            for row in await plain_rows(self._store, collection, [row.key for row in page]):
+            for row in await plain_rows(self._store.read, collection, [row.key for row in page]):
                 if isinstance(row, Failure):
                     checked.note(row.key, [row.what])
                 else:
@@ -190,13 +173,8 @@ class SchemaRegistry:
             schema, serializer = await self._known(declared), declared.serializer
         return reader_of(schema)(codecs.BY_NAME[serializer].content_type).decode_plain(data)
 
-    # What a store uses ------------------------------------------------------------------------
-
     async def bound(self, declared: RecordType[T], *, make: bool = False) -> RecordType[T]:
-        """The type as this store writes and reads it; registered, if it is to be written.
-
-        Raises `NewerSchema`, having changed nothing, if the collection is ahead of the type.
-        """
+        """The type bound to this store, registered before writing. May raise `NewerSchema`."""
         if declared.is_own:
             return declared
         schema = await (self._registered(declared) if make else self._known(declared))
@@ -214,8 +192,9 @@ class SchemaRegistry:
     async def _registered(self, declared: RecordType[Any]) -> Schema:
         can_check = Capability.VERSIONS in self._adapter.capabilities
         if declared.serializer == "protobuf":
-            self._store.require(Capability.VERSIONS)  # two may give numbers at the same time
-        for attempt in range(ATTEMPTS):
+            require(self._adapter, Capability.VERSIONS)  # two may give numbers at the same time
+
+        async def register(_: int) -> Schema:
             # What was read a moment ago, to see whether it may be used, will do at first.
             found = self._seen.pop(declared.name, None) or await self._read(declared.name)
             schema, version = found or (Schema(declared.name), 0)
@@ -224,18 +203,12 @@ class SchemaRegistry:
                 return schema
             await self._is_there(make=True)
             put = _SCHEMAS.encode(wanted, None, version if can_check else None)
-            try:
-                await self._adapter.commit(Batch((put,)), DEFAULT)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-            else:
-                return wanted
-        raise AssertionError("unreachable")
+            await self._adapter.commit(Batch((put,)), DEFAULT)
+            return wanted
+
+        return await retry_conflicts(register)
 
     async def _read(self, collection: str) -> tuple[Schema, int] | None:
-        """A schema and the version of its record."""
         if not await self._is_there():
             return None
         # From the primary: a number that another has given must not be given again.
@@ -257,32 +230,28 @@ class SchemaRegistry:
 
 
 def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[FieldProblem]:
-    """What only the class knows, such as what its `__post_init__` refuses."""
+    """What only the class refuses, such as in its `__post_init__`."""
     try:
         msgspec.convert(plain, cls, str_keys=True)
     except msgspec.ValidationError as exc:
         yield FieldProblem("", in_words(exc))
 
 
-#: Records that are named; further ones are counted.
 _MOST_NAMED = 100
 
 
 class Checked(msgspec.Struct):
-    """What came of checking a collection."""
+    """The result of checking a collection."""
 
     collection: str
-    #: The current schema version.
     schema: int
     records: int = 0
-    #: Schema version → records of it.
     versions: dict[int, int] = {}
     #: Records that do not fit, or cannot be read; and what is wrong with the first of them, by key.
     unfit: int = 0
     problems: dict[str, list[str]] = {}
 
     def count(self, row: Row, current: Version, codec_of: Callable[[str], ValueCodec]) -> None:
-        """Look at a record, as it comes out of the chain."""
         self.records += 1
         self.versions[row.schema] = self.versions.get(row.schema, 0) + 1
         if row.schema != current.schema:
@@ -295,14 +264,12 @@ class Checked(msgspec.Struct):
             self.note(row.key, [str(each) for each in find_problems(current.description, plain)])
 
     def note(self, key: str, problems: list[str]) -> None:
-        """Remember what is wrong with a record, if anything is."""
         self.unfit += bool(problems)
         if problems and len(self.problems) < _MOST_NAMED:
             self.problems[key] = problems
 
 
 def reader_of(schema: Schema) -> Callable[[str], ValueCodec]:
-    """Content type → what reads it in this collection."""
     messages = functools.cache(functools.partial(protobuf, schema.numbers, {}))
     if not schema.numbers:
         return codecs.codec_of
@@ -310,7 +277,7 @@ def reader_of(schema: Schema) -> Callable[[str], ValueCodec]:
 
 
 def protobuf(numbers: Numbers, wires: Wires) -> ValueCodec:
-    """The codec of a collection's messages. Raises `Unsupported` if protobuf is not installed."""
+    """The codec of a collection's messages. `Unsupported` if protobuf is not installed."""
     try:
         from perdure.storage.codecs.protobuf_codec import Protobuf
     except ImportError as exc:

@@ -1,4 +1,4 @@
-"""Whether data fits a description: every place where it does not, named."""
+"""Whether data fits a description: names every place where it does not."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class FieldProblem(msgspec.Struct, frozen=True):
 
 
 def find_problems(description: Description, data: Any) -> list[FieldProblem]:
-    """Everything in plain data that does not fit, in the order of the fields.
-
-    Times, UUIDs and the like may be given as such or as text, numbers that are keys of a dict as
-    text: data may come from JSON.
-    """
+    """In the order of the fields. As in JSON, times, UUIDs and number keys may be text."""
     if description.types[""].listed and isinstance(data, Sequence):
         names = [field.name for field in description.fields]
         data = dict(zip(names, data, strict=False))
@@ -173,7 +169,7 @@ def _check_length(limits: Limits, value: Any, place: str) -> Iterator[FieldProbl
 
 
 def _as_key(shape: Shape, key: Any) -> Any:
-    """A key as it was meant: JSON writes numbers as text where they are keys."""
+    """A key as it was meant: JSON writes number keys as text."""
     if isinstance(key, str) and isinstance(shape, Scalar) and shape.name in ("int", "float"):
         try:
             return _TYPES[shape.name](key)
@@ -192,7 +188,6 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A short scalar itself, which helps more than its type."""
     if isinstance(value, str | int | float) and len(repr(value)) <= 40:
         return repr(value)
     return _kind(value)

@@ -1,8 +1,7 @@
-"""What a record type looks like, as data: fields and their types, without the class.
+"""Record types as data: fields and their types, without the class.
 
-A `Description` is kept in the store for each version of a type, so that data can be checked, a
-.proto file written and two versions compared where the class is not at hand. Names are those that
-stand in the stored data (``rename=`` of a struct is followed).
+A `Description` of each version of a type is stored, to check data, write .proto files and compare
+versions without the class. Names are those in the stored data (``rename=`` is followed).
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class OneOf(msgspec.Struct, frozen=True, tag="one_of"):
 
 
 class Nested(msgspec.Struct, frozen=True, tag="nested"):
-    """A struct, which `Description.types` describes; "" is the record itself."""
+    """A struct described in `Description.types`; "" is the record itself."""
 
     name: str
 
@@ -129,14 +128,13 @@ class Fields(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A record type: the name of its class, and its fields with those of the structs in it."""
+    """A record type: the name of its class, its fields, and the structs in it."""
 
     name: str
     types: dict[str, Fields]
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The record's own fields."""
         return self.types[""].fields
 
 
@@ -145,7 +143,6 @@ ANYTHING = Scalar("anything")
 
 
 def without_none(shape: Shape) -> tuple[Shape, bool]:
-    """A type without its None, and whether it had one."""
     if isinstance(shape, EnumChoice) and None in shape.values:
         return EnumChoice(tuple(value for value in shape.values if value is not None)), True
     if not isinstance(shape, OneOf):
@@ -156,7 +153,6 @@ def without_none(shape: Shape) -> tuple[Shape, bool]:
 
 
 def describe(cls: type[msgspec.Struct]) -> Description:
-    """The description of a struct class."""
     return _Reader(cls).description()
 
 
@@ -187,8 +183,6 @@ _WITH_FIELDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType
 
 
 class _Reader:
-    """Turns the types of one class into shapes, naming the structs that it meets."""
-
     def __init__(self, cls: type[msgspec.Struct]) -> None:
         root = inspect.type_info(cls)
         assert isinstance(root, inspect.StructType)  # noqa: S101 (of a struct)
@@ -265,10 +259,7 @@ _INSIDE = ("type", "item_type", "key_type", "value_type")
 
 
 def _gather(info: Any, met: dict[Any, Any], *, listed: bool = False) -> None:
-    """Class → what is known of it, for every struct inside a type.
-
-    With `listed`, those that are written as lists instead.
-    """
+    """Class → its type info, for every struct inside a type; `listed`: those written as lists."""
     stack, seen = [info], set()
     while stack:
         each = stack.pop()
@@ -291,7 +282,6 @@ _TAKEN = re.compile(r"Anything|string|bytes|bool|int64|double|\d.*|").fullmatch
 
 
 def _names(classes: list[Any]) -> dict[Any, str]:
-    """Short names where they are unique, else with what stands before them, else with a number."""
     named = {cls: _word(_title(cls)) for cls in classes}
     for title in (lambda cls: f"{cls.__module__}.{_title(cls)}", None):
         shared = {name for name, count in Counter(named.values()).items() if count > 1}
@@ -302,7 +292,7 @@ def _names(classes: list[Any]) -> dict[Any, str]:
 
 
 def _title(cls: Any) -> str:
-    """The name of a class, and of what it is made for: ``Box[int]`` is Box_int."""
+    """The name of a class with its parameters: ``Box[int]`` is Box_int."""
     name = str(getattr(cls, "__name__", cls))
     return "_".join([name, *(_title(each) for each in get_args(cls))])
 
@@ -312,7 +302,6 @@ def _word(text: str) -> str:
 
 
 def _in_order(values: Any) -> tuple[Any, ...]:
-    """In the same order in every process, whatever order a set of them has."""
     return tuple(sorted(values, key=lambda value: (type(value).__name__, str(value))))
 
 

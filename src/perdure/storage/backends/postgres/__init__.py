@@ -1,9 +1,9 @@
-"""PostgreSQL, through psycopg 3.
+"""PostgreSQL, through psycopg 3. Any number of processes and machines.
 
-Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
-makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
-`reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
-`damage` reads what is broken, `snapshots` moves whole banks, `extension` lets others keep data.
+`address` reads the URL, `links` pools connections and reads, `catalog` makes and changes the
+tables, `writer` commits, `apply` turns batches into SQL, `replica` reads from a replica, `outbox`
+orders events, `damage` reads damaged tables, `snapshots` moves whole banks, `extension` lets
+others keep data.
 """
 
 from __future__ import annotations
@@ -78,8 +78,6 @@ class PostgresAdapter(Adapter):
         self._reader: PostgresReader | None = None
         self._replica: Replica | None = None
 
-    # Life -------------------------------------------------------------------------------------
-
     async def exists(self) -> bool:
         async def work(link: PostgresLink) -> bool:
             name = f"{self._schema}.perdure_meta"
@@ -112,7 +110,7 @@ class PostgresAdapter(Adapter):
             await self._use_replica(self.server.replica, self._writer, self._reader)
 
     async def _create(self, links: PostgresPool) -> int:
-        """The tables; an unreachable server is an error at once, a starting one is waited for."""
+        """Make the tables; waits for a starting server, but not for an unreachable one."""
 
         async def work(link: PostgresLink) -> int:
             era = await catalog.create(link.conn, self.server)
@@ -157,10 +155,10 @@ class PostgresAdapter(Adapter):
     def extension(self, name: str) -> Extension | None:
         return self._extensions.attached.get(name)
 
-    # Collections ------------------------------------------------------------------------------
-
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
-        """Waits for others who use a table that is to be changed, but not for long at a time."""
+        """Waits for concurrent users of a table that is to be changed, but not for long at a
+        time.
+        """
         known = await self._open_upkeep().prepare(layout, make=make)
         if known is None:
             return None
@@ -180,10 +178,8 @@ class PostgresAdapter(Adapter):
         return await self._open_upkeep().unfilled(collection, position, limit)
 
     async def activate(self, layout: Layout) -> None:
-        """Nobody has to wait; but it waits for transactions that began before, however long."""
+        """Blocks nobody, but waits for all earlier transactions, however long."""
         await self._open_upkeep().activate(layout)
-
-    # Reading ----------------------------------------------------------------------------------
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         moment = self._moment(self._layout(collection))
@@ -224,7 +220,7 @@ class PostgresAdapter(Adapter):
     async def _fetch(
         self, collection: str, text: str, params: Sequence[Any], options: Options
     ) -> list[tuple[Any, ...]]:
-        """The rows, from the replica if there is one and they need not be the newest."""
+        """The rows, from the replica if there is one and the options allow it."""
         reader = self.reader
         if (
             self._replica is None
@@ -247,8 +243,6 @@ class PostgresAdapter(Adapter):
         )
         (row,) = await self.reader.fetch(text)
         return f"postgresql:{':'.join(map(str, row))}"
-
-    # Writing ----------------------------------------------------------------------------------
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         for part in (*batch.writes, *batch.checks):
@@ -301,11 +295,9 @@ class PostgresAdapter(Adapter):
             await self.initialize()
 
     async def scrub(self) -> None:
-        """VACUUM: what was deleted leaves the tables, unless an open transaction still sees it.
-
-        Its room is used again or given back. Until it is used, bytes can remain in the files of
-        the server, where its administrator could find them; VACUUM FULL would remove these, but
-        keeps everybody out meanwhile.
+        """VACUUM: deleted rows leave the tables, unless an open transaction still sees them.
+        Bytes can remain in the server's files until the space is used again; VACUUM FULL
+        would remove these, but lock everybody out.
         """
 
         async def work(conn: Connection) -> None:
@@ -345,7 +337,7 @@ class PostgresAdapter(Adapter):
     async def _delete(
         self, conn: Connection, collection: str, text: str, params: Sequence[Any]
     ) -> int:
-        """Delete the rows whose keys the SELECT locks: they are still as it found them."""
+        """Delete the rows whose keys the SELECT locks."""
         cursor = await conn.execute(
             f"WITH doomed AS MATERIALIZED ({text}), gone AS"
             f" (DELETE FROM {self._table(collection)} AS t USING doomed"
@@ -355,15 +347,11 @@ class PostgresAdapter(Adapter):
         row = await cursor.fetchone()
         return row[0] if row else 0
 
-    # The outbox -------------------------------------------------------------------------------
-
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         return await self.reader.run(lambda conn: self._outbox.read(conn, position, limit))
 
     async def trim(self, position: str, before: int) -> int:
         return await self.writer.run(lambda conn: self._outbox.trim(conn, position, before))
-
-    # Inspection -------------------------------------------------------------------------------
 
     async def sizes(self) -> list[Size]:
         async def work(conn: Connection) -> list[Size]:
@@ -410,8 +398,6 @@ class PostgresAdapter(Adapter):
         table = self._table(collection)
         return await self.reader.run(lambda conn: damage.salvage(conn, table, after, limit))
 
-    # ------------------------------------------------------------------------------------------
-
     def _table(self, collection: str) -> str:
         return f'{self._schema}."{collection}"'
 
@@ -419,7 +405,7 @@ class PostgresAdapter(Adapter):
         return self._clock() if layout.expires else None
 
     async def _known(self, collection: str) -> Layout:
-        """The layout also of a collection that nobody declared here, even if it was made since."""
+        """The layout, also of a collection that was not declared here."""
         if collection not in self._layouts:
             found = await self.reader.run(lambda conn: catalog.load(conn, self._schema))
             self._layouts = found | self._layouts
@@ -443,14 +429,12 @@ class PostgresAdapter(Adapter):
 
     @property
     def writer(self) -> PostgresWriter:
-        """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._writer
 
     @property
     def reader(self) -> PostgresReader:
-        """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._reader
@@ -469,7 +453,6 @@ def _dialect(schema: str) -> Dialect:
 
 
 def _figures(summary: Summary, parts: Sequence[Any]) -> Iterator[Scalar]:
-    """The figures asked for, from those computed by the server."""
     rest = iter(parts)
     for figure, _ in summary.figures:
         value = next(rest)

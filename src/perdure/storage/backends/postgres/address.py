@@ -1,11 +1,11 @@
 """Addresses of PostgreSQL banks.
 
 ``postgresql://user:password@host:5432/name?schema=perdure&pool=8``; every other option, such as
-``sslmode`` or ``host``, goes to libpq. What is missing comes from libpq's environment variables
-and password file. A password is never shown, neither in messages nor in chained errors.
+``sslmode``, goes to libpq, whose environment variables and password file are used, too. A
+password is never shown, neither in messages nor in chained errors.
 
-``replica=`` holds the address of a streaming replica, percent-encoded. What that does not say is as
-in the address around it, except the host: ``replica=postgresql%3A%2F%2Fother-host``.
+``replica=`` is the percent-encoded address of a streaming replica; all but the host defaults to
+the outer address: ``replica=postgresql%3A%2F%2Fother-host``.
 """
 
 from __future__ import annotations
@@ -33,41 +33,34 @@ _DEFAULTS = {
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}").fullmatch
 _SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=|replica=)[^&#]*")
-#: What says where a server is.
 _PLACE = ("host", "hostaddr", "port")
 
 
 class PostgresServer(msgspec.Struct, frozen=True):
-    """Where a bank is, and how to get there."""
+    """The address of a bank."""
 
-    #: Parameters of libpq, the password among them.
     parameters: dict[str, Any]
     schema: str
-    #: How many connections may be open.
     pool: int
-    #: The address as it may be shown.
     label: str
     #: A replica that may answer reads.
     replica: PostgresServer | None = None
 
     def scrub(self, text: str) -> str:
-        """A message of the server or of libpq, without the password should it be in there."""
+        """A message of the server or libpq, without the password."""
         password = str(self.parameters.get("password") or "")
         return text.replace(password, "***") if len(password) > 2 else text
 
 
 def lock_space(schema: str) -> int:
-    """The first half of our advisory locks; the second is 0 for the catalog, 257 for whoever has
-    the bank open, and what is between for events.
+    """The first half of our advisory locks; the second is 0 for the catalog, 257 for open banks,
+    and between them for events.
     """
     return zlib.crc32(f"perdure {schema}".encode()) - 2**31
 
 
 def parse(url: str) -> PostgresServer:
-    """What an address says.
-
-    Raises `InvalidURL` if it cannot be read. The error does not hold the password.
-    """
+    """Raises `InvalidURL`, without the password in it."""
     shown = _SECRETS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1]}:***@", url)
     try:
         options = dict(registry.parse(url).options)
@@ -107,7 +100,6 @@ def parse(url: str) -> PostgresServer:
 
 
 def _replica(url: str, primary: PostgresServer) -> PostgresServer:
-    """The server of a replica; what its address leaves out is the primary's."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise InvalidURL(
             "The option replica of the address is not an address itself.",

@@ -1,13 +1,12 @@
 """Batches as SQL: what happens inside one write transaction.
 
-A transaction locks every key it names, in one order, and keeps the locks until it has committed:
-rows it writes by writing them, rows it only checks with FOR SHARE, and keys that must stay absent
-by inserting a row and deleting it again, which makes others who want to insert that key wait. So
-commits are serializable among each other without ever failing because of it: a `Conflict` is
-always a real one, and there are no deadlocks between commits.
+A transaction locks every key it names, in one order, until it has committed: rows by writing
+them, checked rows with FOR SHARE, and keys that must stay absent by inserting a row and deleting
+it again, which makes other inserters wait. So commits are serializable among each other without
+ever failing because of it: a `Conflict` is always real, and commits do not deadlock.
 
-(SERIALIZABLE transactions would protect checks only against others of their kind. Three commits,
-of which the one in the middle just writes, could still form a circle.)
+(SERIALIZABLE would protect checks only against its own kind. Three commits, of which the one in
+the middle just writes, could still form a circle.)
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from perdure.storage.rows import Batch, Check, Delete, Fill, Layout, Put, Recode
 
 
 class _Statements:
-    """The statements that write to one collection."""
-
     def __init__(self, schema: str, layout: Layout, marked: Sequence[str]) -> None:
         table = f'{schema}."{layout.name}"'
         self.layout = layout
@@ -82,8 +79,6 @@ class _Statements:
 
 
 class _Touch:
-    """One key of a batch: what is wanted of it, and what was there before."""
-
     __slots__ = ("_cursor", "_guarded", "absent", "created", "found", "key", "schema", "write")
 
     def __init__(self, key: str) -> None:
@@ -100,7 +95,6 @@ class _Touch:
     async def send(
         self, conn: Connection, statements: _Statements, moment: int, *, alone: bool
     ) -> None:
-        """Put the statements into the pipeline."""
         write, key = self.write, self.key
         self._guarded = False
         if isinstance(write, Put):
@@ -137,7 +131,6 @@ class _Touch:
             await conn.execute(statements.unguard, (key,))
 
     async def receive(self, conn: Connection, statements: _Statements, moment: int) -> None:
-        """Learn what was there."""
         row = await self._cursor.fetchone()
         if isinstance(self.write, Put):
             if row is not None:
@@ -173,14 +166,12 @@ class PostgresApplier:
         self._statements: dict[str, _Statements] = {}
 
     def define(self, layout: Layout, marked: Sequence[str]) -> None:
-        """Write to a collection in this layout, of which these columns have a mark."""
         self._statements[layout.name] = _Statements(self._schema, layout, marked)
 
     async def apply(self, conn: Connection, batch: Batch, left_out: str = "") -> list[int]:
-        """Check, write and emit. If anything does not hold this raises, to be rolled back.
-
-        With a reason to leave extensions out, they note that instead. Raises `LeftOut` if there
-        may be one.
+        """Check, write and emit. Raises, to be rolled back, if anything does not hold. With
+        `left_out`, a reason, extensions note that instead. Raises `LeftOut` if an extension
+        may be at fault.
         """
         with suspected(() if left_out else batch.changes):
             return await self._apply(conn, batch, left_out)
@@ -218,7 +209,9 @@ class PostgresApplier:
     async def recode(
         self, conn: Connection, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
     ) -> int:
-        """Lock and write in the order of commits, so that neither can block the other for good."""
+        """Locks and writes in the order of commits, so that neither can block the other for
+        good.
+        """
         moment = self._clock()
         touches = self._touches(Batch(checks=tuple(checks)))
         for place, touch in touches.items():
@@ -249,7 +242,7 @@ class PostgresApplier:
             ) from None
 
     def _touches(self, batch: Batch) -> dict[tuple[str, str], _Touch]:
-        """The keys of a batch in the order in which everybody locks them."""
+        """The keys of a batch in the global lock order."""
         found: dict[tuple[str, str], _Touch] = {}
         for check in batch.checks:
             place = (check.collection, check.key)
@@ -261,7 +254,7 @@ class PostgresApplier:
 
 
 def _recoding(table: str, columns: str, *, tagged: bool) -> str:
-    """Other bytes for a row that is still as it was read, and these columns; other tags."""
+    """Replaces the bytes and these columns of a row that is still as it was read; other tags."""
     given = f", {columns}" if columns else ""
     given += ", _tags = %s::text[]" if tagged else ""
     return (
@@ -272,7 +265,6 @@ def _recoding(table: str, columns: str, *, tagged: bool) -> str:
 
 
 def _recoded(recode: Recode, *, tagged: bool) -> tuple[Any, ...]:
-    """What `_recoding` binds, in its order."""
     row = recode.row
     schema = row.schema if recode.schema is None else recode.schema
     return (
@@ -300,7 +292,7 @@ def _check(check: Check, touch: _Touch) -> None:
 
 
 def _expect(write: Put | Delete, touch: _Touch) -> int:
-    """The version that a write gives its row, if it may."""
+    """The new version of the row. Raises if the write is not allowed."""
     if write.expected is not None and touch.found != write.expected:
         raise Conflict(write.collection, write.key, expected=write.expected, found=touch.found)
     if isinstance(write, Delete):

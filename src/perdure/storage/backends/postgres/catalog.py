@@ -1,14 +1,13 @@
-"""The tables of a PostgreSQL bank.
+"""The tables of a PostgreSQL bank, in a schema of their own.
 
-They lie in a schema of their own. Each collection is a table of its own name; system columns begin
-with an underscore::
+Each collection is a table of its name; system columns begin with an underscore::
 
     _key      the key, ordered by code point (COLLATE "C")
     _tags     name=value, in an array
     _value    kept out of line and as it is: values come compressed
     …
 
-Whoever changes tables holds an advisory lock, so any number of processes may start at once.
+Changing tables takes an advisory lock, so any number of processes may start at once.
 """
 
 from __future__ import annotations
@@ -71,9 +70,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
 async def create(conn: Connection, server: PostgresServer) -> int:
-    """Make what is missing; accept a bank; refuse anything else. Returns the outbox's era.
-
-    Runs in a transaction of its own.
+    """Make what is missing, in a transaction of its own; returns the outbox's era. Refuses
+    anything but a bank.
     """
     await _check_server(conn, server)
     async with conn.transaction():
@@ -98,14 +96,13 @@ async def create(conn: Connection, server: PostgresServer) -> int:
 
 
 async def load(conn: Connection, schema: str) -> dict[str, Layout]:
-    """All collections of the bank, as they were last declared."""
     cursor = await conn.execute(f"SELECT layout FROM {schema}.perdure_collections ORDER BY name")
     layouts = [msgspec.json.decode(text, type=Layout) for (text,) in await cursor.fetchall()]
     return {layout.name: layout for layout in layouts}
 
 
 async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozenset[str]]]:
-    """All collections, by name, each with the columns that not every row holds."""
+    """All collections, by name, each with the columns that not every row has."""
     found = []
     for name in await load(conn, schema):
         layout, table = await known(conn, schema, name) or (Layout(name), TableState())
@@ -131,8 +128,8 @@ async def _unfilled(
 async def peek(
     conn: Connection, schema: str, layout: Layout, moment: int
 ) -> tuple[bool, Prepared | None]:
-    """Whether the collection was made, and what `prepare` would return if it would change nothing:
-    no lock is needed then.
+    """Whether the collection was made, and what `prepare` would return if it changed nothing: no
+    lock is needed then.
     """
     found = await known(conn, schema, layout.name)
     if found is None:
@@ -153,10 +150,9 @@ async def peek(
 
 
 async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared:
-    """Bring the table to this layout, but for its values and indexes. In a transaction.
-
-    Whoever reads the table for long would have to be waited for, and everybody else would have to
-    wait behind us. So the wait is short, and the transaction is run again.
+    """Bring the table to this layout, but for its values and indexes. In a transaction. The lock
+    timeout is short, and the transaction run again: long waits for a reader would block
+    everybody else behind us.
     """
     _check_names(layout)
     await lock(conn, schema)
@@ -236,7 +232,6 @@ async def lay_out(conn: Connection, schema: str, layout: Layout) -> None:
 
 
 async def index(conn: Connection, schema: str, layout: Layout) -> None:
-    """Make the indexes of a table that `lay_out` made and that is filled now. In a transaction."""
     table = f'{schema}."{layout.name}"'
     await conn.execute(_KEY.format(table=table))
     made = await _create_indexes(conn, schema, layout)
@@ -250,9 +245,6 @@ async def clear(conn: Connection, schema: str) -> None:
     for name in await load(conn, schema):
         await conn.execute(f'DROP TABLE {schema}."{name}"')
     await conn.execute(f"TRUNCATE {schema}.perdure_collections, {schema}.perdure_outbox")
-
-
-# The server and the system tables ---------------------------------------------------------------
 
 
 async def _check_server(conn: Connection, server: PostgresServer) -> None:
@@ -306,9 +298,8 @@ async def _create(conn: Connection, server: PostgresServer) -> None:
 
 
 async def _moved(conn: Connection, schema: str) -> bool:
-    """Whether events bear transaction ids that this server has not given out yet.
-
-    So it is after a restore from a dump: they would stay invisible for a long time.
+    """Whether events bear transaction ids that this server has not given out yet, as after a
+    restore from a dump: they would stay invisible for a long time.
     """
     cursor = await conn.execute(
         f"SELECT 1 FROM {schema}.perdure_outbox"
@@ -318,12 +309,9 @@ async def _moved(conn: Connection, schema: str) -> bool:
 
 
 async def _settle_in(conn: Connection, schema: str) -> None:
-    """Let the events be old here, and positions of the former server be void."""
+    """Make the events old here, and void positions of the former server."""
     await conn.execute(f"UPDATE {schema}.perdure_outbox SET xid = '0'")
     await conn.execute(f"UPDATE {schema}.perdure_meta SET value = value + 1 WHERE name = 'era'")
-
-
-# Collections --------------------------------------------------------------------------------------
 
 
 async def known(conn: Connection, schema: str, name: str) -> tuple[Layout, TableState] | None:
@@ -358,7 +346,6 @@ async def _create_table(conn: Connection, schema: str, layout: Layout) -> None:
 
 
 async def _create_indexes(conn: Connection, schema: str, layout: Layout) -> dict[str, Built]:
-    """The indexes of a new table."""
     wanted = definitions(layout, ())
     for label, definition in wanted.items():
         await conn.execute(f'CREATE INDEX "{label}" ON {schema}."{layout.name}" {definition.text}')
@@ -380,7 +367,7 @@ def _check_names(layout: Layout) -> None:
 
 
 class PostgresUpkeep:
-    """What was prepared by this process, and how that is done."""
+    """Prepares tables, and remembers which this process has prepared."""
 
     def __init__(
         self,
@@ -400,7 +387,6 @@ class PostgresUpkeep:
         self._prepared: dict[str, Prepared] = {}
 
     async def prepare(self, layout: Layout, *, make: bool) -> Prepared | None:
-        """See `Adapter.prepare`."""
         moment, schema = self._clock(), self._schema
         is_there, known = await self._reader.run(lambda conn: peek(conn, schema, layout, moment))
         if known is None:
@@ -414,7 +400,6 @@ class PostgresUpkeep:
         return known
 
     async def is_prepared(self, layout: Layout) -> bool:
-        """See `Adapter.is_prepared`."""
         prepared = self._prepared.get(layout.name)
         if prepared is None:
             return False
@@ -423,7 +408,7 @@ class PostgresUpkeep:
         return found is not None and found[1].suits(prepared, wanted)
 
     async def unfilled(self, collection: str, position: str, limit: int) -> tuple[list[str], str]:
-        """See `Adapter.unfilled`. Positions are keys."""
+        """Positions are keys."""
         known = self._prepared[collection]
         found: set[str] = set()
         for column in known.marked:
@@ -437,7 +422,6 @@ class PostgresUpkeep:
         return keys, keys[-1] if keys else position
 
     async def activate(self, layout: Layout) -> None:
-        """See `Adapter.activate`."""
         await self._build(self._prepared[layout.name])
         await self._writer.run(lambda conn: activate(conn, self._schema, layout), strong=True)
 

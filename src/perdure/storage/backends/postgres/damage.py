@@ -1,7 +1,7 @@
-"""Reading what a damaged bank still holds.
+"""Reads what a damaged bank still holds.
 
-PostgreSQL refuses a page whose checksum is wrong, with all its rows. A superuser may read it
-nevertheless; then the checksum of each record, which the caller verifies, tells which one is hit.
+PostgreSQL refuses all rows of a page with a wrong checksum. A superuser may read it anyway; the
+checksum of each record then tells which ones are damaged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITHIN = "r.ctid >= %s::text::tid AND r.ctid < %s::text::tid"
 
 
 async def salvage(conn: Connection, table: str, after: str, limit: int) -> list[Row]:
-    """Rows in key order; what cannot be read comes back empty, with checksum -1."""
+    """Rows in key order; unreadable ones come back empty, with checksum -1."""
     text = f"SELECT {FACTS} FROM {table} AS r WHERE r._key > %s ORDER BY r._key LIMIT %s"
     try:
         return [Row(*row) for row in await _fetch(conn, text, (after, limit))]
@@ -40,7 +40,7 @@ async def salvage(conn: Connection, table: str, after: str, limit: int) -> list[
 
 
 async def unreadable(conn: Connection, table: str) -> AsyncIterator[str]:
-    """One sentence for each part of a table that cannot be read."""
+    """One sentence for each unreadable part of a table."""
     async for first, last, reason in _broken(conn, table, 0, await _blocks(conn, table)):
         blocks = f"Block {first}" if last == first else f"Blocks {first} to {last}"
         yield f"{blocks} of the table {table} cannot be read: {reason}."
@@ -90,7 +90,7 @@ async def _blocks(conn: Connection, table: str) -> int:
 async def _places(
     conn: Connection, table: str, blocks: tuple[int, int], after: str, limit: int
 ) -> list[tuple[str, str]]:
-    """Key and place of the first `limit` readable rows behind a key, in blocks [first, end)."""
+    """Key and place of the first `limit` readable rows after a key, in blocks [first, end)."""
     first, end = blocks
     if first >= end:
         return []

@@ -46,7 +46,7 @@ class Interfered(Exception):
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether the connection is gone or could not be made, and another attempt may succeed."""
+    """Whether the connection is lost or failed, and another attempt may succeed."""
     if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
         return False
     if exc.sqlstate is not None:
@@ -55,7 +55,6 @@ def is_lost(exc: BaseException) -> bool:
 
 
 def is_starting(exc: BaseException) -> bool:
-    """Whether the server is there but not ready."""
     return isinstance(exc, psycopg.OperationalError) and any(
         words in str(exc) for words in _STARTING
     )
@@ -73,7 +72,7 @@ def is_interference(exc: BaseException) -> bool:
 
 @contextmanager
 def translated(server: PostgresServer) -> Iterator[None]:
-    """Turns whatever psycopg raises inside into an error that says what to do."""
+    """Turns psycopg's errors into Perdure's."""
     try:
         yield
     except (psycopg.Error, Interfered, UnicodeError, OverflowError) as exc:
@@ -163,12 +162,10 @@ def _unreachable(exc: psycopg.Error, where: str, said: str) -> PerdureError:
 
 
 def _is_refusal(text: str) -> bool:
-    """Whether the server answered, and will answer the same way again."""
     return "does not exist" in text or any(words in text for words in _DENIED)
 
 
 def _said(exc: BaseException) -> str:
-    """What the server or libpq said, in one line without a full stop."""
     if isinstance(exc, psycopg.Error) and exc.diag.message_primary:
         return exc.diag.message_primary
     lines = str(exc).strip().splitlines() or [type(exc).__name__]

@@ -1,9 +1,8 @@
 """What takes part in the transactions of a PostgreSQL bank; see `perdure.storage.extension`.
 
-In a pipeline nobody can tell which statement has failed. So a transaction that fails, and in which
-an extension takes part, is run once more without it: `Participant` is told the reason, and notes
-that it lacks something. If it was not the extension, the transaction fails again, and nothing is
-noted.
+A pipeline does not tell which statement failed. So a failed transaction with an extension in it
+is run once more without: `Participant` gets the reason and notes that it lacks something. If the
+extension was not at fault, the transaction fails again, and nothing is noted.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ class LeftOut(Exception):
 class Participant(Protocol):
     """What an extension does in one transaction."""
 
-    async def send(self, conn: Connection) -> None:
-        """Put statements into the pipeline."""
+    async def send(self, conn: Connection) -> None: ...
 
     async def receive(self, conn: Connection) -> None:
-        """See them through. Raises `LeftOut` to have the transaction run again."""
+        """Await the results. Raises `LeftOut` to have the transaction run again."""
 
 
 class PostgresExtension(Extension):
@@ -44,7 +42,7 @@ class PostgresExtension(Extension):
 
     @abstractmethod
     def take_part(self, changes: Sequence[Any], left_out: str) -> Sequence[Participant]:
-        """What is to be done for the changes; with a reason to leave them out, to note that."""
+        """The participant for the changes; with a reason to leave them out, it notes that."""
 
     @abstractmethod
     def give_up(self, changes: Sequence[Any], reason: str) -> None:
@@ -61,7 +59,7 @@ class PostgresExtension(Extension):
 
 @contextmanager
 def suspected(changes: Sequence[ExtensionChange]) -> Iterator[None]:
-    """Raises `LeftOut` for what may be the fault of an extension in which something is changed."""
+    """Raises `LeftOut` for errors that a changed extension may have caused."""
     try:
         yield
     except psycopg.Error as exc:

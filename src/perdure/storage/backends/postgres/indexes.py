@@ -1,11 +1,9 @@
-"""The indexes of a collection, and how they are built while it is in use.
+"""The indexes of a collection, built while it is in use.
 
-CREATE INDEX keeps writers out until it is done; CREATE INDEX CONCURRENTLY does not, but cannot be
-part of a transaction, and leaves an invalid index behind if it is interrupted. So one process at a
-time builds, holding an advisory lock that goes with its connection: an invalid index that is found
-under that lock is nobody's, and is dropped. The others ask again until it is there. They do not
-wait for the lock itself: the build waits for every transaction that is older, and they would be
-among them.
+CREATE INDEX blocks writers; CREATE INDEX CONCURRENTLY does not, but cannot be in a transaction
+and leaves an invalid index if interrupted. So one process at a time builds, under an advisory
+lock of its connection: an invalid index found under that lock is dropped. Others poll. They do
+not wait for the lock: the build waits for all older transactions, theirs included.
 """
 
 from __future__ import annotations
@@ -30,17 +28,14 @@ _PAUSE = 0.1
 
 
 class PostgresIndex(msgspec.Struct, frozen=True):
-    """What stands in CREATE INDEX behind the table's name, and the columns that it is over."""
+    """The part of CREATE INDEX after the table's name, and the indexed columns."""
 
     text: str
     columns: tuple[str, ...] = ()
 
 
 def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, PostgresIndex]:
-    """The indexes that a declaration wants: those declared, and what is kept for it.
-
-    An index is named after its definition, so that a name tells whether it is the right one.
-    """
+    """The indexes of a declaration, named after their definitions, so that a name identifies it."""
     wanted: dict[str, PostgresIndex] = {}
 
     def want(words: str, text: str, columns: Iterable[str] = ()) -> None:
@@ -62,16 +57,15 @@ def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, PostgresInde
 
 
 def unfilled(column: str, schema: int) -> str:
-    """The condition of rows that somebody wrote who does not know this column."""
+    """The condition of rows written by code that does not know this column."""
     return f"{tables.mark_of(column)} IS DISTINCT FROM {tables.mark(schema)}"
 
 
 async def build(
     links: PostgresPool, server: PostgresServer, layout: Layout, wanted: dict[str, PostgresIndex]
 ) -> None:
-    """Make sure that these indexes are there and complete. Others read and write meanwhile.
-
-    It waits for transactions that began before, everywhere in the database.
+    """Make these indexes complete, while others read and write. Waits for earlier transactions
+    everywhere in the database.
     """
     conn = await links.connect()
     try:
@@ -131,7 +125,6 @@ def _label(table: str, words: str, definition: str) -> str:
 
 
 def _sorted(column: str) -> str:
-    """A column of an index, with NULL where `sql.Emitter` has it: below everything."""
     if column in ("key", "created", "updated", "version"):
         return f"_{column}"
     return f'"{column}" NULLS FIRST'

@@ -1,8 +1,8 @@
-"""Connections, and patience with them.
+"""Connections, and retries.
 
-A small pool of our own: psycopg_pool hides why a connection cannot be made behind a timeout, and
-after an outage it waits for up to half a minute before it tries again. Here the caller who needs
-a connection makes it, and gets the server's own reason if that fails.
+A pool of our own: psycopg_pool hides why a connection fails behind a timeout, and after an outage
+waits up to half a minute. Here the caller makes the connection it needs and gets the server's own
+reason if that fails.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class PostgresLink:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         self.writer = uuid.uuid4().hex
-        #: The number of the last transaction that was begun on this link.
         self.ticket = 0
 
     def is_idle(self) -> bool:
@@ -85,7 +84,6 @@ class PostgresPool:
         self.writers: list[str] = []
 
     async def use(self, work: Callable[[PostgresLink], Awaitable[T]]) -> T:
-        """What `work` returns on a connection that nobody else has meanwhile."""
         async with self._free:
             if self._closed:
                 raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
@@ -102,9 +100,8 @@ class PostgresPool:
     async def patiently(
         self, work: Callable[[PostgresLink], Awaitable[T]], seconds: float = PATIENCE
     ) -> T:
-        """`use`, again and again while the server is away or others interfere.
-
-        Only for work that may run again after it failed.
+        """`use`, repeated while the server is away or others interfere. Only for work that may
+        run again.
         """
         until = time.monotonic() + seconds
         pause, tries = 0.02, 0
@@ -124,9 +121,8 @@ class PostgresPool:
             pause = min(pause * 2, 0.5)
 
     async def connect(self) -> Connection:
-        """A new connection, beside the pool.
-
-        Raises `Unavailable` while somebody fills the bank from a snapshot.
+        """A new connection, beside the pool. Raises `Unavailable` while the bank is being filled
+        from a snapshot.
         """
         conn: Connection = await psycopg.AsyncConnection.connect(
             **self._server.parameters, autocommit=True, context=_Context(_ADAPTERS)
@@ -151,13 +147,12 @@ class PostgresPool:
             )
 
     async def distrust(self) -> None:
-        """One connection broke: the idle ones have broken with it."""
+        """One connection broke, so the idle ones probably did, too."""
         idle, self._idle = self._idle, []
         for link in idle:
             await link.conn.close()
 
     async def close(self) -> None:
-        """Wait for those in use, then close all."""
         if self._closed:
             return
         for _ in range(self._server.pool):
@@ -169,15 +164,15 @@ class PostgresPool:
 
 
 class _Context:
-    """How psycopg wants to be given adapters."""
-
     def __init__(self, adapters: AdaptersMap) -> None:
         self.adapters = adapters
         self.connection = None
 
 
 class PostgresReader:
-    """Runs statements that change nothing, so that they may run twice."""
+    """Runs statements that change nothing, so that they may run twice. Cancelled or out of time,
+    psycopg asks the server to stop the statement.
+    """
 
     def __init__(self, links: PostgresPool, server: PostgresServer) -> None:
         self._links = links
@@ -186,8 +181,6 @@ class PostgresReader:
     async def fetch(
         self, text: str, params: Sequence[Any] = (), deadline: float | None = None
     ) -> list[tuple[Any, ...]]:
-        """The rows of one statement."""
-
         async def work(conn: Connection) -> list[tuple[Any, ...]]:
             cursor = await conn.execute(text, params, binary=True)
             return await cursor.fetchall()
@@ -197,11 +190,6 @@ class PostgresReader:
     async def run(
         self, work: Callable[[Connection], Awaitable[T]], deadline: float | None = None
     ) -> T:
-        """What `work` returns.
-
-        Cancelled or out of time, psycopg asks the server to stop the statement.
-        """
-
         async def attempt(link: PostgresLink) -> T:
             return await work(link.conn)
 

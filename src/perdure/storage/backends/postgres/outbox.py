@@ -1,19 +1,17 @@
 """Events in order, though their ids become visible out of order.
 
-Ids come from a sequence, so an id may be committed after a higher one was seen. But an event also
-bears the id of its transaction, and PostgreSQL tells below which transaction id everything is
-finished, the *horizon*. Readers go by transaction id, then by event id, and stop at the horizon:
-nothing is ever added below it, so nothing is passed by.
+Ids come from a sequence, so an id may be committed after a higher one was seen. An event also has
+its transaction id, and PostgreSQL tells below which id all transactions are finished, the
+*horizon*. Readers go by transaction id, then event id, up to the horizon: nothing is ever added
+below it, so nothing is missed.
 
-The order holds per key because a transaction takes a lock on the keys of its events *before* it
-gets its transaction id, and keeps it until it has committed: whoever comes later for the same key
-has the higher ids. See `locks`.
+The order holds per key because a transaction locks the keys of its events *before* it gets its
+id, until it has committed. See `locks`.
 
-A position is ``era:transaction:event``, and always that of an event which was read: its commit is
-on disk. The horizon itself would not do, because ids up to it can be given out again after a
-crash of the server. The era changes when the bank moves to a server that counts transactions
-anew, and when it is loaded from a snapshot; older positions start over then, and so do those of
-other backends.
+A position is ``era:transaction:event`` of an event that was read, whose commit is on disk. The
+horizon would not do: ids up to it can be given out again after a crash. The era changes when the
+bank moves to another server or is loaded from a snapshot; older positions, and those of other
+backends, start over then.
 """
 
 from __future__ import annotations
@@ -63,12 +61,11 @@ class Outbox:
         )
 
     def locks(self, events: Sequence[Event]) -> tuple[str, list[list[int]]]:
-        """The statement, and its parameters, with which a transaction has to begin."""
+        """The statement, with its parameters, that a transaction has to begin with."""
         locks = {zlib.crc32(event.key.encode()) % LOCKS + 1 for event in events}
         return self._lock, [sorted(locks)]
 
     async def emit(self, conn: Connection, events: Sequence[Event], moment: int) -> None:
-        """Add events, in this order."""
         cursor = await conn.execute(
             self._emit,
             (
@@ -83,7 +80,7 @@ class Outbox:
     async def read(
         self, conn: Connection, position: str, limit: int
     ) -> tuple[list[Delivered], str]:
-        """Up to `limit` events behind a position, and the position behind them."""
+        """Up to `limit` events after a position, and the position after them."""
         params = (*self._parse(position), limit)
         cursor = await conn.execute(self._read, params, binary=True)
         rows = await cursor.fetchall()

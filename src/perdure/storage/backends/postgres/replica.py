@@ -1,22 +1,19 @@
 """Reads from a streaming replica, where they may be a little old.
 
-How old an answer is must be known, not guessed. The write-ahead log is the clock: its positions
-only grow, and a replica that has replayed a position shows everything that was acknowledged before
-the primary had reached it. So we keep *marks*: a moment, and the position of the primary at that
-moment or later. A replica that has replayed a mark is not older than its moment. (The time of the
-last replayed transaction would not do: on an idle primary it is old, on a lagging replica too.)
+The write-ahead log is the clock: a replica that has replayed a position shows everything
+acknowledged before the primary reached it. So we keep *marks*: a moment, and the primary's
+position then or later. A replica that has replayed a mark is not older than its moment. (The time
+of the last replayed transaction would not do: on an idle primary it is old, too.)
 
-* `BOUNDED` reads need a mark that is not older than they may be.
-* All reads need what this process has written itself. When a transaction has ended, well or not,
-  the next read is answered by the primary, which tells its position along with the rows: behind
-  that, the replica may answer again. Writing costs nothing extra.
-* `STRONG` reads, and Perdure's own collections, do not come here.
+- `BOUNDED` reads need a mark that is not older than they may be.
+- All reads need what this process has written. After a transaction, the next read goes to the
+  primary, which returns its position with the rows: from there on the replica may answer again.
+- `STRONG` reads, and Perdure's own collections, do not come here.
 
-With its rows, a replica tells how far it has come and whether it still is one, in one statement.
-Such a position counts for later reads only, since it may be newer than the rows; one that is not
-known to have come far enough is asked for its position first. If it has not, or if anything is
-wrong with it, the primary answers: a replica never makes a read fail. One that is in trouble is
-left alone for some seconds; then a new connection is tried beside the reads, none of which waits.
+A replica returns its position with its rows. It counts for later reads only, since it may be
+newer than the rows; if it is not known to be far enough, it is asked first. Otherwise, or if
+anything is wrong, the primary answers: a replica never makes a read fail. One in trouble is left
+alone for some seconds; then a new connection is tried in the background.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ from perdure.storage.options import Options
 T = TypeVar("T")
 Rows: TypeAlias = list[tuple[Any, ...]]
 
-#: Seconds for which a replica in trouble is left alone.
 REST = 5.0
 #: Seconds without an answer after which we ask whether it is still there.
 PATIENCE = 1.0
@@ -89,16 +85,15 @@ class Stranger(Unfit):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """How far a replica has come, and its rows, unless that is not far enough."""
+    """The replica's position, and its rows unless that is not far enough."""
 
     position: int
     rows: Rows | None
 
 
 class Replica:
-    """Answers reads from a replica where that is allowed, and from the primary otherwise.
-
-    `ended` tells how many transactions of this process have ended.
+    """Answers reads from a replica where allowed, else from the primary. `ended` returns how
+    many transactions of this process have ended.
     """
 
     def __init__(
@@ -125,9 +120,8 @@ class Replica:
         self.answered = 0
 
     async def initialize(self) -> None:
-        """Look whether the server is a replica of the primary. It need not be there.
-
-        Raises `InvalidURL` if it belongs to another cluster or is in another database.
+        """Check that the server, if it is there, is a replica of the primary. Raises
+        `InvalidURL` if it belongs to another cluster or is in another database.
         """
         self._links.cluster = (await self._primary.fetch(_CLUSTER))[0]
         await self._mark("SELECT 1", (), None)
@@ -146,7 +140,6 @@ class Replica:
             self._usable = True
 
     async def fetch(self, text: str, params: Sequence[Any], options: Options) -> Rows:
-        """The rows of one statement that changes nothing; not older than the options allow."""
         if not self._is_usable():
             return await self._primary.fetch(text, params, options.deadline)
         wanted = self._wanted(options)
@@ -164,7 +157,6 @@ class Replica:
         return await self._primary.fetch(text, params, left)
 
     async def close(self) -> None:
-        """End what is under way, then close the connections."""
         for task in self._tasks:
             if not task.cancelling():  # twice, and psycopg would not tell the server to stop
                 task.cancel()
@@ -174,10 +166,8 @@ class Replica:
             self._tasks.pop().cancel()
         await self._links.close()
 
-    # How far it must have come -----------------------------------------------------------------
-
     def _wanted(self, options: Options) -> int | None:
-        """The position from which on the replica may answer; None if only a new mark can tell."""
+        """The position that the replica needs; None if only a new mark can tell."""
         if self._known != self._ended():
             return None
         age, now = options.max_staleness, time.monotonic()
@@ -189,7 +179,6 @@ class Replica:
         return None if position is None else max(position, self._own)
 
     async def _mark(self, text: str, params: Sequence[Any], deadline: float | None) -> Rows:
-        """The rows from the primary, and a mark with them."""
         moment, ended = 0.0, 0
 
         async def work(conn: Connection) -> tuple[tuple[Any, ...], Rows]:
@@ -207,9 +196,8 @@ class Replica:
         return rows
 
     async def _follow(self, timeline: int) -> None:
-        """Another server has become the primary: positions of before tell nothing any more.
-
-        The replica is used again when it is known to follow the new one.
+        """Another server has become the primary: former positions are void. The replica is used
+        again when it is known to follow the new one.
         """
         if self._timeline:
             self._usable, self._rests_until = False, 0.0
@@ -219,12 +207,10 @@ class Replica:
         self._known = -1
         await self._links.distrust()
 
-    # Asking it ----------------------------------------------------------------------------------
-
     async def _ask(
         self, wanted: int, text: str, params: Sequence[Any], deadline: float | None
     ) -> Rows | None:
-        """What the replica answers, if it does, in half of the time that there is."""
+        """The replica's answer, if it comes within half of the time that there is."""
 
         async def work(link: PostgresLink) -> _Answer:
             # The replica may have been restarted, from a backup even, before it was connected to.
@@ -270,7 +256,7 @@ class Replica:
             raise
 
     async def _has_ended(self, task: asyncio.Task[Any], limit: float | None) -> bool:
-        """Wait for an answer: long, as long as the replica is there."""
+        """Wait for an answer for as long as the replica is alive."""
         if limit is not None and limit <= PATIENCE:
             await asyncio.wait([task], timeout=limit)
             return task.done()
@@ -297,8 +283,6 @@ class Replica:
             return
         await conn.close()
 
-    # Whether to ask it --------------------------------------------------------------------------
-
     def _is_usable(self) -> bool:
         if not self._usable and time.monotonic() >= self._rests_until:
             self._rests_until = time.monotonic() + REST
@@ -306,7 +290,6 @@ class Replica:
         return self._usable
 
     async def _return(self) -> None:
-        """Use the replica again, if it is back."""
         try:
             async with asyncio.timeout(REST):
                 await self._links.use(_nothing)
@@ -317,7 +300,6 @@ class Replica:
         _log.info("The replica %s is used again.", self._server.label)
 
     def _rest(self, exc: BaseException) -> None:
-        """Leave the replica alone for a while."""
         self._usable, self._rests_until = False, time.monotonic() + REST
         if not self._warned:
             where, said = self._server.label, self._said(exc)
@@ -376,10 +358,7 @@ class _ReplicaLinks(PostgresPool):
 
 
 def _replayed(position: int | None, follows: bool) -> int:  # noqa: FBT001  # as it comes
-    """How far a replica has come.
-
-    Raises `Unfit` if it is none any more. It was one when the statement that tells so began.
-    """
+    """The replica's position. Raises `Unfit` if it was none when the statement began."""
     if not follows or position is None:
         raise Unfit("it has been promoted")
     return position
@@ -388,7 +367,9 @@ def _replayed(position: int | None, follows: bool) -> int:  # noqa: FBT001  # as
 async def _with(
     facts: str, conn: Connection, text: str, params: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Rows]:
-    """Two facts about the server, and the rows of a statement. (A pipeline takes five times it.)"""
+    """Two facts about the server, and the rows of a statement. (A pipeline takes five times as
+    long.)
+    """
     whole = (
         f"SELECT facts.*, rows.* FROM ({facts}) AS facts(one, two)"
         f" LEFT JOIN LATERAL (SELECT true, found.* FROM ({text}) AS found) AS rows ON true"
@@ -397,8 +378,7 @@ async def _with(
     return rows[0][:2], [row[3:] for row in rows if row[2]]
 
 
-async def _nothing(link: PostgresLink) -> None:
-    """Being given a connection is all."""
+async def _nothing(link: PostgresLink) -> None: ...
 
 
 class ReplicaMarks:
@@ -408,7 +388,7 @@ class ReplicaMarks:
         self._marks: list[tuple[float, int]] = []
 
     def add(self, moment: float, position: int) -> None:
-        """Note one. Those who note them at the same time may come in any order."""
+        """Add a mark; concurrent ones may come in any order."""
         marks = [*self._marks, (moment, position)]
         marks.sort()
         # The older, the farther apart: a few dozen reach back for hours.
@@ -419,11 +399,10 @@ class ReplicaMarks:
         self._marks = [*kept, *marks[1:][-1:]][-100:]
 
     def newest(self) -> float:
-        """The moment of the last one."""
         return self._marks[-1][0] if self._marks else float("-inf")
 
     def since(self, moment: float) -> int | None:
-        """A position that suffices to show everything from before this moment: the lowest known."""
+        """The lowest known position that shows everything from before this moment."""
         return next((position for at, position in self._marks if at >= moment), None)
 
     def clear(self) -> None:

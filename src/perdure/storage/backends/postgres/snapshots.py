@@ -1,14 +1,12 @@
-"""A bank on a server at one moment, read while others write; and a bank filled from a snapshot.
+"""Snapshots of a bank on a server, taken while others write; and loading them.
 
-A snapshot is a REPEATABLE READ transaction on a connection of its own. It keeps nobody from
-writing; but whoever declares a type that changes a table waits until it ends. While it lasts, the
-server cannot remove rows that were deleted or overwritten since. The rows come by COPY, as a
-stream: the server sends no more than is taken.
+A snapshot is a REPEATABLE READ transaction on its own connection. It blocks no writers, only
+changes of tables; while it lasts, the server cannot remove deleted rows. Rows are streamed by
+COPY.
 
-A bank is filled in one transaction, by somebody who is alone with it: whoever has the bank open
-shares a lock, and this one wants it for itself. So nobody goes on with layouts or positions of a
-bank that is no longer there. (A process whose connections have all broken is not seen: it should be
-started again after its bank was replaced.)
+A bank is filled in one transaction under an exclusive lock that open banks share, so nobody goes
+on with layouts or positions of the former bank. (A process whose connections have all broken is
+not seen: restart it after its bank was replaced.)
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ _SYNC = "SELECT set_config('synchronous_commit', 'on', true)"
 async def take_snapshot(
     links: PostgresPool, server: PostgresServer, moment: int
 ) -> AsyncIterator[Snapshot]:
-    """A snapshot of the bank; rows that have expired at the moment are left out."""
+    """Without rows that have expired at the moment."""
     with translated(server):  # our own calls only: what the caller raises is not the bank's fault
         conn = await links.connect()
     try:
@@ -62,11 +60,8 @@ async def take_snapshot(
 
 
 async def _begin(conn: Connection, server: PostgresServer) -> list[Layout]:
-    """Begin the transaction; returns what is in it.
-
-    A change of a table (a column that gets another type, say) is seen by everybody at once,
-    whatever their snapshot. So the tables are locked first, before the first read fixes the
-    moment: nobody changes them from then on.
+    """Begin the transaction; returns what is in it. Changes of a table are visible in any
+    snapshot. So the tables are locked before the first read fixes the moment.
     """
     for _ in range(_ATTEMPTS):
         names = await catalog.load(conn, server.schema)
@@ -75,7 +70,6 @@ async def _begin(conn: Connection, server: PostgresServer) -> list[Layout]:
             if names:
                 tables = ", ".join(f'{server.schema}."{name}"' for name in names)
                 await conn.execute(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
-            # The first read: from here on nothing changes.
             declared = await catalog.declared(conn, server.schema)
         except pg.UndefinedTable:  # somebody replaced the bank in between
             declared = []
@@ -133,8 +127,6 @@ class _Snapshot(Snapshot):
         sequence = f"pg_get_serial_sequence('{self._server.schema}.perdure_outbox', 'id')"
         return await self._number(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
 
-    # ------------------------------------------------------------------------------------------
-
     def _table(self, collection: str) -> str:
         return f'{self._server.schema}."{self._layouts[collection].name}"'
 
@@ -174,11 +166,8 @@ def _entry(row: tuple[Any, ...]) -> RowCopy:
     return RowCopy(Row(*row[:9]), row[10:], tag_pairs(row[9] or ()))
 
 
-# Filling a bank ---------------------------------------------------------------------------------
-
-
 class BankLoader:
-    """Takes over a snapshot. `links` is a pool of its own, without any other connection."""
+    """Loads a snapshot. `links` is a pool of its own, without any other connection."""
 
     def __init__(
         self,
@@ -194,7 +183,6 @@ class BankLoader:
         self._moment = moment
 
     async def load(self, source: Snapshot, *, replace: bool) -> int:
-        """See `Adapter.load`."""
         with translated(self._server):
             conn = await self._links.connect()
             async with conn:
@@ -282,7 +270,6 @@ def _values(entry: RowCopy) -> tuple[Any, ...]:
 
 
 async def _first(conn: Connection, text: str) -> Any:
-    """The first value of the first row, if there is one."""
     cursor = await conn.execute(text)
     row = await cursor.fetchone()
     return None if row is None else row[0]

@@ -1,13 +1,11 @@
 """Transactions whose outcome is always known.
 
-A connection can break while COMMIT is under way; then nobody has told us how it ended. So every
-transaction also writes its number, the *ticket*, into its connection's row of perdure_writers.
-Whoever wants to know the outcome reads that row over a new connection: it holds the ticket if and
-only if the transaction was committed, and reading waits while it is still being decided.
+A connection can break during COMMIT. So every transaction writes its number, the *ticket*, into
+its connection's row of perdure_writers. Read over a new connection, that row holds the ticket if
+and only if the transaction was committed; reading waits while that is undecided.
 
-`pg_xact_status` would not do. A transaction id whose commit had not reached the disk when the
-server crashed is given out again after the restart, to somebody else; the function then calls our
-lost transaction committed.
+`pg_xact_status` would not do: after a crash an id whose commit had not reached the disk is given
+to another transaction, and our lost one is called committed.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from perdure.storage.backends.postgres.errors import Interfered, is_lost, transl
 from perdure.storage.backends.postgres.links import PATIENCE, Connection, PostgresLink, PostgresPool
 
 T = TypeVar("T")
-#: SQL and its parameters.
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 #: Runs inside a transaction, in a pipeline; it may run several times, until one commits.
 #: It should have fetched its last result when it returns, to be withdrawable until then.
@@ -42,15 +39,12 @@ _REQUESTS = 40
 
 
 class _Job(Generic[T]):
-    """One transaction that somebody waits for."""
-
     __slots__ = ("committing", "conn", "expired", "first", "result", "strong", "withdrawn", "work")
 
     def __init__(self, work: Work[T], first: Statement | None, *, strong: bool) -> None:
         self.work = work
         self.first = first
         self.strong = strong
-        #: Where it runs, while it does.
         self.conn: Connection | None = None
         #: COMMIT was sent, and how it ended is not known yet.
         self.committing = False
@@ -59,7 +53,6 @@ class _Job(Generic[T]):
         self.result: list[T] = []
 
     def check(self) -> None:
-        """Raises `CancelledError` if nobody wants this any more."""
         if self.withdrawn or self.expired:
             raise asyncio.CancelledError
 
@@ -96,11 +89,9 @@ class PostgresWriter:
     ) -> T:
         """Run `work` in a transaction, durable when this returns.
 
-        The statement `first` is run before the transaction gets its id.
-
-        Cancelled, it is withdrawn unless COMMIT was sent, and carried to its end if it was; either
-        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it
-        likewise (`DeadlineExceeded`).
+        The statement `first` runs before the transaction gets its id. Cancelled, it is withdrawn
+        unless COMMIT was sent, and completed if it was; either way nothing is in flight when
+        `CancelledError` is raised. A missed deadline does the same (`DeadlineExceeded`).
         """
         if self._closed:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
@@ -132,7 +123,7 @@ class PostgresWriter:
         return task.result()
 
     async def close(self) -> None:
-        """Finish what was accepted, then remove our rows from the table of writers."""
+        """Finish what was accepted, then remove our rows from perdure_writers."""
         if self._closed:
             return
         self._closed = True
@@ -147,8 +138,6 @@ class PostgresWriter:
             # If the server is away, `catalog.create` removes the rows some day.
             with contextlib.suppress(psycopg.Error):
                 await self._links.use(forget)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _carry_out(self, job: _Job[T]) -> T:
         async def attempt(link: PostgresLink) -> T:
@@ -197,7 +186,7 @@ class PostgresWriter:
         job.committing = False
 
     async def _run(self, job: _Job[T], link: PostgresLink) -> None:
-        """Everything from BEGIN to COMMIT; the end of the pipeline sends what is left of it."""
+        """Everything from BEGIN to COMMIT; leaving the pipeline sends what is left of it."""
         conn = link.conn
         await conn.execute(_BEGIN)
         if job.strong:
@@ -215,9 +204,8 @@ class PostgresWriter:
         await conn.execute("COMMIT")
 
     async def _was_committed(self, link: PostgresLink) -> bool:
-        """Whether the last transaction of a broken link was committed.
-
-        Raises `Unavailable` if the server does not come back to tell.
+        """Whether a broken link's last transaction was committed. Raises `Unavailable` if the
+        server does not come back.
         """
         until = time.monotonic() + PATIENCE
         try:
@@ -242,9 +230,8 @@ class PostgresWriter:
 
 
 async def _end(job: _Job[T], task: asyncio.Task[T]) -> None:
-    """Stop a transaction that has not come to its COMMIT; wait for one that has.
-
-    A request to cancel that arrives between two statements has no effect: it is repeated.
+    """Stop a transaction before its COMMIT; wait for one after it. Cancel requests are repeated:
+    between two statements they have no effect.
     """
     tries = 0
     while not task.done() and not job.committing:

@@ -2,9 +2,9 @@
 
 One writer and several readers per process, any number of processes. `connections` opens the file,
 `catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
-SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
-deleted content unreadable, `damage` reads what can still be read, `snapshots` moves whole banks,
-`encryption` encrypts the file, `shrinking` gives room back, `extension` lets others keep data here.
+SQL, `reader` reads, `listing` keeps key order and reads damaged tables, `checkpoint` keeps the
+log short and the file small, `snapshots` moves whole banks, `encryption` encrypts the file,
+`extension` lets others keep data here.
 """
 
 from __future__ import annotations
@@ -98,18 +98,15 @@ class SQLiteAdapter(Adapter):
 
     @property
     def file_key(self) -> bytes | None:
-        """The key that the whole file is encrypted with, or None for a file in clear.
-
-        Set before `initialize`; see `encryption`. Opening raises `KeyRefused` if it is not the
-        file's, or the file has none, and `Unsupported` if this installation cannot use keys.
+        """The key of the whole file, or None for a file in clear. Set it before `initialize`.
+        Opening raises `KeyRefused` if it is not the file's, or the file has none, and
+        `Unsupported` if this installation cannot use keys.
         """
         return self._file_key
 
     @file_key.setter
     def file_key(self, key: bytes | None) -> None:
         self._file_key = encryption.check_key(key)
-
-    # Life -------------------------------------------------------------------------------------
 
     async def exists(self) -> bool:
         try:
@@ -206,8 +203,6 @@ class SQLiteAdapter(Adapter):
         await self._writer.close()
         self._db.close()
 
-    # Collections ------------------------------------------------------------------------------
-
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
         known = await self._open_upkeep().prepare(layout, make=make)
         if known is None:
@@ -227,10 +222,8 @@ class SQLiteAdapter(Adapter):
         return await self._open_upkeep().unfilled(collection, position, limit)
 
     async def activate(self, layout: Layout) -> None:
-        """Nobody can write while an index is built: about a second for a million rows."""
+        """Blocks writers while an index is built: about a second for a million rows."""
         await self._open_upkeep().activate(layout)
-
-    # Reading ----------------------------------------------------------------------------------
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         layout = self._layout(collection)
@@ -290,7 +283,7 @@ class SQLiteAdapter(Adapter):
         query: Query,
         moment: int | None,
     ) -> list[Row]:
-        """Rows in key order: an index scan if they lie in one folder, else a merge of folders."""
+        """Rows in key order: an index scan within one folder, else a merge of folders."""
         descending = query.total_order()[0].descending
         after = None if query.after is None else str(query.after[-1])
         limit = -1 if query.limit is None else query.limit
@@ -335,8 +328,6 @@ class SQLiteAdapter(Adapter):
             ).get
             is None
         )
-
-    # Writing ----------------------------------------------------------------------------------
 
     def commit(self, batch: Batch, options: Options) -> Coroutine[Any, Any, list[int]]:
         # Not async itself: every coroutine on this path is paid for by every write.
@@ -409,8 +400,6 @@ class SQLiteAdapter(Adapter):
     async def identity(self) -> str | None:
         return connections.identity(self.path)
 
-    # The outbox -------------------------------------------------------------------------------
-
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         # Ids are given under the write lock: they become visible in their order.
         text = (
@@ -431,8 +420,6 @@ class SQLiteAdapter(Adapter):
             return applier.db.changes()
 
         return await self.writer.run(work, weight=_HEAVY)
-
-    # Inspection -------------------------------------------------------------------------------
 
     async def sizes(self) -> list[Size]:
         def work(db: apsw.Connection) -> list[Size]:
@@ -497,8 +484,6 @@ class SQLiteAdapter(Adapter):
 
         return await self.reader.run(f"salvage {collection}", work)
 
-    # ------------------------------------------------------------------------------------------
-
     def _row(self, db: apsw.Connection, key: str, facts: Sequence[Any]) -> Row:
         value, kind, schema, version, created, updated, expires, checksum = facts
         if type(value) is not bytes:
@@ -515,7 +500,7 @@ class SQLiteAdapter(Adapter):
         return self._clock() if layout.expires else None
 
     async def _known(self, collection: str) -> Layout:
-        """The layout also of a collection that nobody declared here, even if it was made since."""
+        """The layout, also of a collection that was not declared here."""
         if collection not in self._layouts:
             found = await self.reader.run("layouts", catalog.load)
             self._layouts = found | self._layouts
@@ -539,19 +524,17 @@ class SQLiteAdapter(Adapter):
 
     @property
     def writer(self) -> SQLiteWriter:
-        """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._writer
 
     @property
     def reader(self) -> SQLiteReader:
-        """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._reader
 
 
 def _place(position: str) -> int:
-    """The event that a position stands behind; 0 for the beginning, and for other backends'."""
+    """The event before a position; 0 for the beginning, and for other backends' positions."""
     return int(position) if position.isdecimal() else 0

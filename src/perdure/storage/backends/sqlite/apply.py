@@ -31,8 +31,7 @@ _MOST_TRUE = 32
 
 class Interned:
     """A table of texts and their ids, cached. Ids never change, so the cache never goes stale.
-
-    Ids given in a transaction that was rolled back do not exist: `forget` those then.
+    Call `forget` after a rollback: ids given in it do not exist.
     """
 
     def __init__(self, table: str, column: str) -> None:
@@ -46,7 +45,6 @@ class Interned:
         self._fresh: list[str] = []
 
     def id(self, db: apsw.Connection, text: str) -> int:
-        """The id of a text, given to it now if it has none. In a write transaction."""
         known = self._ids.get(text)
         if known is None:
             known = db.execute(self._lookup, (text,)).get
@@ -57,7 +55,6 @@ class Interned:
         return known
 
     def peek(self, db: apsw.Connection, text: str) -> int | None:
-        """The id of a text, if it has one."""
         known = self._ids.get(text)
         return db.execute(self._lookup, (text,)).get if known is None else known
 
@@ -68,21 +65,18 @@ class Interned:
         return known
 
     def keep(self) -> None:
-        """The transaction is committed."""
         self._fresh.clear()
 
     def forget(self) -> None:
-        """The transaction, or a part of it, was rolled back."""
         for text in self._fresh:
             self._ids.pop(text, None)
         self._fresh.clear()
 
 
 class _Truths:
-    """Checks that were found true, for as long as nobody has written since.
-
-    Many commits check the same row. SQLite tells for next to nothing whether any other connection
-    has written since our last commit; what we write ourselves we know.
+    """Checks found true, for as long as nobody has written since. Many commits check the same
+    row, and SQLite tells cheaply whether another connection has written since our last
+    commit.
     """
 
     def __init__(self, db: apsw.Connection) -> None:
@@ -93,7 +87,6 @@ class _Truths:
         self._true: dict[str, dict[int, Check]] = {}
 
     def holds(self, check: Check) -> bool:
-        """Whether it is known to be true. In a write transaction."""
         if not self._looked:
             self._looked = True
             version = self._db.data_version()
@@ -110,17 +103,14 @@ class _Truths:
         known[id(check)] = check
 
     def written(self, collection: str) -> None:
-        """Rows of this collection are about to change."""
         self._true.pop(collection, None)
 
     def keep(self) -> None:
-        """The transaction is committed, which makes a new version."""
         if self._looked:
             self._version = self._db.data_version()
             self._looked = False
 
     def forget(self) -> None:
-        """What is written now is not known, or the transaction was rolled back."""
         self._true.clear()
         self._looked = False
 
@@ -142,7 +132,6 @@ class SQLiteApplier:
         self._extensions = extensions
 
     def define(self, layout: Layout, marked: Sequence[str]) -> None:
-        """Write to a collection in this layout, of which these columns have a mark."""
         self._statements[layout.name] = Statements(layout, marked)
 
     def keep(self) -> None:
@@ -178,9 +167,8 @@ class SQLiteApplier:
         return versions
 
     def apply_together(self, batches: list[Batch]) -> list[list[int]]:
-        """Apply several batches: in one go, if they only put rows of one collection.
-
-        Raises whatever one of them raises, having done a part: the caller rolls back.
+        """Apply several batches, in one go if they only put rows of one collection. Raises what
+        one of them raises, having done a part: the caller rolls back.
         """
         if len(batches) >= _MANY and (puts := _plain_puts(batches)):
             statements, moment = self._of(puts[0].collection), self._clock()
@@ -221,7 +209,6 @@ class SQLiteApplier:
         return done
 
     def _recode_tagged(self, statements: Statements, recode: Recode) -> int:
-        """Recode a row and replace its tags; returns how many were still as read: 1 or 0."""
         columns = "" if recode.columns is None else statements.columns
         text = f"{recoding(statements.layout.name, columns)} RETURNING _id"
         record = self.db.execute(text, self._recoded(recode)).get
@@ -261,16 +248,14 @@ class SQLiteApplier:
         return self.folders.id(self.db, key[:cut]), key[cut:]
 
     def _state(self, statements: Statements, key: str, moment: int) -> tuple[int, int] | None:
-        """Version and creation time of a living row."""
         params: tuple[int | str, ...] = self._place(key)
         if statements.layout.expires:
             params = (*params, moment)
         return self.db.execute(statements.state, params).get  # type: ignore[no-any-return]
 
     def _check_all(self, batch: Batch, moment: int) -> _Births:
-        """Check, except for rows that the batch replaces: when those were made comes back.
-
-        The statement that replaces them checks them on its way.
+        """Check, except for rows that the batch replaces, which their statement checks; returns
+        when those were made.
         """
         births: dict[tuple[str, str], int] = {}
         replaced = {
@@ -334,7 +319,7 @@ class SQLiteApplier:
         ]
 
     def _insert_all(self, statements: Statements, puts: list[Put], moment: int) -> bool:
-        """Insert rows in one go. False, and nothing done, if one of them was there already."""
+        """Insert rows in one go. False, and nothing done, if one of them exists."""
         db = self.db
         rows = [self._params(statements, put, moment) for put in puts]
         before = db.total_changes()
@@ -403,9 +388,8 @@ class SQLiteApplier:
 
 
 def _plain_puts(batches: list[Batch]) -> list[Put]:
-    """The puts of batches that do nothing else and do not meet; empty if they do.
-
-    They may check rows of other collections: what they put does not change those.
+    """The puts of batches that do nothing else and share no keys; empty if they do. They may
+    check rows of other collections: what they put does not change those.
     """
     puts: list[Put] = []
     collection = batches[0].writes[0].collection if batches[0].writes else ""
@@ -490,7 +474,7 @@ class Statements:
 
 
 def recoding(collection: str, columns: str) -> str:
-    """Other bytes for a row that is still as it was read, and these columns."""
+    """Replaces the bytes and these columns of a row that is still as it was read."""
     given = f", {columns}" if columns else ""
     return (
         f'UPDATE "{collection}" SET _value = ?, _type = ?, _checksum = ?, _schema = ?{given}'

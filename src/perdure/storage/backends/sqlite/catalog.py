@@ -8,8 +8,8 @@ Each collection is a table of its own name. System columns begin with an undersc
     _type     the content type, interned in perdure_types
     …
 
-Interning keeps a row's key at a few bytes, twice (table and index), where the text would cost a
-hundred and more. Interned ids are never changed or deleted, so every process may cache them.
+Interning keeps a row's key at a few bytes, twice (table and index), instead of a hundred and
+more. Interned ids are never changed or deleted, so every process may cache them.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ _KINDS = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
 
 
 def recognize(db: apsw.Connection, path: str) -> bool:
-    """Whether the file is a bank already; False if it is empty. Changes nothing.
-
-    Raises `NotAStore` for a database of another program, `NewerSchema` for a newer bank.
+    """Whether the file is a bank; False if it is empty. Changes nothing. Raises `NotAStore` for
+    a database of another program, `NewerSchema` for a newer bank.
     """
     with db:  # one look at all of it: another process may be making the bank
         application, version = db.pragma("application_id"), db.pragma("user_version")
@@ -88,7 +87,7 @@ def create(db: apsw.Connection, path: str) -> None:
 
 
 def faults(db: apsw.Connection) -> Iterator[str]:
-    """Tables that are not declared as we declare them: SQLite believes what stands in the file."""
+    """Tables that are not declared as we declare them: SQLite trusts the file."""
     stored = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
     expected = {text.partition("(")[0].split()[-1]: text for text in _SYSTEM.strip().split(";\n")}
     expected |= {name: f'CREATE TABLE "{name}"({", ".join(_FACTS)}, ' for name in load(db)}
@@ -98,7 +97,6 @@ def faults(db: apsw.Connection) -> Iterator[str]:
 
 
 def load(db: apsw.Connection) -> dict[str, Layout]:
-    """All collections of the bank, as they were last declared."""
     rows = db.execute("SELECT layout FROM perdure_collections ORDER BY name")
     return {
         layout.name: layout
@@ -108,7 +106,7 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
 
 
 def declared(db: apsw.Connection) -> list[tuple[Layout, frozenset[str]]]:
-    """All collections, by name, each with the columns that not every row holds."""
+    """All collections, by name, each with the columns that not every row has."""
     rows = list(db.execute("SELECT name FROM perdure_collections ORDER BY name"))
     known = [found for (name,) in rows if (found := _known(db, name))]
     return [
@@ -188,7 +186,7 @@ def prepare(db: apsw.Connection, layout: Layout, moment: int) -> Prepared:
 
 
 def build(db: apsw.Connection, layout: Layout, label: str) -> None:
-    """Build an index that `prepare` named. In a transaction, during which nobody can write."""
+    """Build an index that `prepare` named. In a transaction, which blocks writers."""
     known = _known(db, layout.name)
     if known is None:
         return
@@ -236,7 +234,6 @@ def _change(db: apsw.Connection, name: str, planned: Plan) -> None:
 
 
 def lay_out(db: apsw.Connection, layout: Layout) -> None:
-    """Make the table of a collection that is not there, without indexes. In a transaction."""
     _create_table(db, layout)
 
 
@@ -247,9 +244,8 @@ def index(db: apsw.Connection, layout: Layout) -> None:
 
 
 def clear(db: apsw.Connection) -> None:
-    """Remove every collection and event, and the interned texts. In a transaction.
-
-    Only for somebody who is alone with the file: others would go on using interned ids.
+    """Remove every collection, event and interned text. In a transaction. Only for the sole user
+    of the file: others would go on using interned ids.
     """
     for layout in load(db).values():
         db.execute(f'DROP TABLE "{layout.name}"')
@@ -260,7 +256,6 @@ def clear(db: apsw.Connection) -> None:
 
 
 def _known(db: apsw.Connection, name: str) -> tuple[Layout, TableState] | None:
-    """The layout of a collection, and what its table holds."""
     row = db.execute("SELECT layout, held FROM perdure_collections WHERE name = ?", (name,)).get
     if row is None:
         return None
@@ -308,7 +303,7 @@ class SQLiteIndex(msgspec.Struct, frozen=True):
 
 
 def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, SQLiteIndex]:
-    """The indexes that a declaration wants, by name: those declared, and what is kept for it."""
+    """The indexes of a declaration, by name."""
     name = layout.name
     wanted: dict[str, SQLiteIndex] = {}
 
@@ -331,12 +326,11 @@ def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, SQLiteIndex]
 
 
 def unfilled(column: str, schema: int) -> str:
-    """The condition of rows that somebody wrote who does not know this column."""
+    """The condition of rows written by code that does not know this column."""
     return f"{tables.mark_of(column)} IS NOT {tables.mark(schema)}"
 
 
 def _create_indexes(db: apsw.Connection, layout: Layout) -> dict[str, Built]:
-    """The indexes of a new table."""
     wanted = definitions(layout, ())
     for definition in wanted.values():
         db.execute(definition.sql)
@@ -355,5 +349,4 @@ def _remember(db: apsw.Connection, layout: Layout, table: TableState) -> None:
 
 
 def quoted(column: str) -> str:
-    """The SQL name of a declared or built-in column."""
     return f"_{column}" if column in ("created", "updated", "version") else f'"{column}"'

@@ -1,4 +1,4 @@
-"""Checkpoints: the write-ahead log moves into the database file, in a thread of its own."""
+"""Checkpoints: the write-ahead log moves into the database file, in its own thread."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ LONG = 2_000
 
 
 class Checkpointer:
-    """Moves the write-ahead log into the database file, beside the writers.
-
-    The long part, copying and fsync, runs while others write. What was written meanwhile is
-    copied while the writer pauses, so that the log is empty for a moment and starts over: that
-    bounds its size under any load, except while somebody holds a snapshot (see `snapshots`).
+    """Moves the write-ahead log into the database file, beside the writers. Copying and fsync
+    run while others write. The rest is copied while the writer pauses, so that the log is
+    empty and starts over: that bounds its size under any load, except while a snapshot is
+    open (see `snapshots`).
     """
 
     def __init__(self, path: str, busy: threading.Lock, key: bytes | None = None) -> None:
@@ -87,7 +86,7 @@ class Checkpointer:
 
 
 def _insist(tries: int) -> bool:
-    """Try for the lock more often than those who write: they wait longer each time."""
+    """Try for the lock more often than writers, which wait longer each time."""
     time.sleep(0.000_5)
     return tries < 10_000
 
@@ -170,16 +169,15 @@ _FEW, _SHARE = 16, 1 / 32
 
 
 def is_due(db: apsw.Connection) -> bool:
-    """Whether the file is small, and much of it free. A short look."""
+    """Whether the file is small, and much of it free. Cheap."""
     pages, free = db.pragma("page_count"), db.pragma("freelist_count")
     return bool(pages <= _SMALL and free >= max(_FEW, pages * _SHARE))
 
 
 def shrink(path: Path, key: bytes | None) -> None:
-    """Write the file anew, without the free pages. Not if anybody is writing: it can wait.
-
-    Those who write meanwhile wait for it; nothing is lost if the process dies. Never raises for
-    what SQLite cannot do, on a full disk or in a damaged file: that is for those who need it.
+    """Rewrite the file without free pages, unless anybody is writing. Writers wait meanwhile;
+    nothing is lost if the process dies. Never raises SQLite's errors (full disk, damaged
+    file).
     """
     with suppress(apsw.Error), closing(connections.connect(path, key)) as db:
         db.set_busy_timeout(0)

@@ -20,7 +20,6 @@ PATIENCE = 30.0
 
 
 def make_file(path: Path) -> None:
-    """Make sure that the file is there and may be written."""
     # Memories are private: nobody else may read a new bank. The log files inherit this.
     # An existing file is not opened: closing it again would drop the locks that this process holds.
     try:
@@ -48,9 +47,8 @@ def make_file(path: Path) -> None:
 
 
 def connect(path: Path, key: bytes | None = None, *, vfs: str | None = None) -> apsw.Connection:
-    """A connection that survives kill -9, and leaves checkpoints to the checkpointer.
-
-    With a key, the file is encrypted with it; see `encryption`.
+    """A connection that survives kill -9 and leaves checkpoints to the checkpointer. With a key,
+    the file is encrypted; see `encryption`.
     """
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     try:
@@ -71,7 +69,6 @@ def connect(path: Path, key: bytes | None = None, *, vfs: str | None = None) -> 
 
 
 def connect_to_read(path: Path, key: bytes | None = None) -> apsw.Connection:
-    """A connection that cannot write."""
     db = connect(path, key)
     # A page that is not in the cache is looked at where the kernel has it, without a copy.
     db.pragma("mmap_size", 1 << 28)
@@ -80,7 +77,7 @@ def connect_to_read(path: Path, key: bytes | None = None) -> apsw.Connection:
 
 
 def use_wal(db: apsw.Connection, path: str) -> None:
-    """Turn on the write-ahead log; SQLite does not wait for others who do it at the same time."""
+    """Turn on the write-ahead log; SQLite does not wait for others that do so."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -96,7 +93,7 @@ def use_wal(db: apsw.Connection, path: str) -> None:
 
 
 def place(path: Path) -> tuple[int, int] | None:
-    """Which file is at the path; another one may be put there."""
+    """Identifies the file at the path; it may be replaced."""
     try:
         found = path.stat()
     except OSError:
@@ -105,7 +102,7 @@ def place(path: Path) -> tuple[int, int] | None:
 
 
 def identity(path: Path) -> str | None:
-    """Which file is at the path, among those of all machines."""
+    """Identifies the file at the path, across machines."""
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux

@@ -1,15 +1,12 @@
 """Banks whose whole file is encrypted, by SQLite3 Multiple Ciphers (apsw-sqlite3mc).
 
-Every page of the file and of its logs is encrypted and authenticated (ChaCha20-Poly1305) under one
-key of 32 random bytes, which is used as it is: no password is stretched, so opening costs nothing.
-What stays readable is that there is a bank, how large it is and when it is written. Rows, keys,
-indexes and tags are not; so everything works as in a bank in clear. Memory is not protected, and
-temporary tables stay in it.
+Every page of the file and its logs is encrypted and authenticated (ChaCha20-Poly1305) under one
+key of 32 random bytes; no password is stretched. Visible are only that there is a bank, its size
+and its times of writing. Memory, with temporary tables, is not protected.
 
-A file begins with 16 bytes that are there for the salt of a password. Ours are a fingerprint of the
-key: so a wrong key is found out by a look at the file. To find it out by opening would be too late.
-SQLite looks through the log of a bank whose last user was killed before it reads its first page;
-with a wrong key it finds nothing there that it understands, and may then remove it.
+The first 16 bytes, meant for a password's salt, are a fingerprint of the key, so a wrong key is
+found without opening the file. Opening would be too late: with a wrong key SQLite understands
+nothing in the log of a killed process, and may remove it.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ _ZEROS = bytes(1 << 20)
 
 
 def check_key(key: bytes | None) -> bytes | None:
-    """The key itself, if it can be one; the error does not show it."""
+    """Returns the key; the error for an invalid one does not show it."""
     if key is not None and len(key) != KEY_BYTES:
         raise InvalidInput(
             f"The key of a bank's file is {KEY_BYTES} bytes.", hint="Derive it from the master key."
@@ -54,16 +51,14 @@ def check_key(key: bytes | None) -> bytes | None:
 
 
 def unlock(db: apsw.Connection, key: bytes) -> None:
-    """Let a new connection read and write pages with this key."""
     db.pragma("key", _spelled(key))
     db.pragma("temp_store", "MEMORY")  # temporary files would not be encrypted
 
 
 def look(path: Path, key: bytes | None) -> bool:
-    """Whether the file bears the mark of the key. It is not opened as a database, nor changed.
-
-    Raises `KeyRefused` if this is not its key, or it has none, or one is missing; `Unsupported` if
-    this installation cannot use keys.
+    """Whether the file has the key's fingerprint. It is not opened as a database, nor changed.
+    Raises `KeyRefused` if the key is wrong, missing or not needed; `Unsupported` if this
+    installation cannot use keys.
     """
     if key is not None:
         _check_build()
@@ -93,7 +88,7 @@ def look(path: Path, key: bytes | None) -> bool:
 
 
 def damaged(path: Path) -> Corrupted:
-    """The error for a file that bears the mark of the key, but cannot be read with it."""
+    """The error for a file that has the key's fingerprint, but cannot be read with it."""
     return Corrupted(
         f"The bank {path} is damaged: its first page cannot be decrypted.",
         hint="Restore it from a backup.",
@@ -103,12 +98,11 @@ def damaged(path: Path) -> Corrupted:
 def encrypt_file(path: Path, key: bytes) -> None:
     """Encrypt the file of a bank that is in clear.
 
-    A copy is made beside it, which takes as much room again, and takes its place when it is
-    complete, checked and on disk: a process that is killed leaves the one or the other. The old
-    file is overwritten with zeros then. What a disk, a file system with snapshots or a backup
-    keeps of it beyond that cannot be known.
+    A copy beside it, which needs as much room again, replaces it when it is complete, checked and
+    on disk: a killed process leaves the one or the other. The old file is overwritten with zeros;
+    what disks, file system snapshots or backups keep of it is out of reach.
 
-    Raises `Unavailable` if somebody has the bank open; nothing was changed then.
+    Raises `Unavailable` if the bank is open somewhere; nothing was changed then.
     """
     _convert(path, None, check_key(key))
 
@@ -121,9 +115,6 @@ def rekey_file(path: Path, key: bytes, new_key: bytes) -> None:
 def decrypt_file(path: Path, key: bytes) -> None:
     """Keep the file of an encrypted bank in clear; see `encrypt_file`."""
     _convert(path, check_key(key), None)
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 def _convert(path: Path, key: bytes | None, new_key: bytes | None) -> None:
@@ -193,7 +184,6 @@ def _copy(db: apsw.Connection, copy: Path, key: bytes | None, mode: int) -> None
 
 
 def _check(copy: Path, key: bytes | None) -> None:
-    """Raises `apsw.CorruptError` if the copy is not sound."""
     look(copy, key)
     db = apsw.Connection(str(copy), flags=apsw.SQLITE_OPEN_READONLY)
     try:
@@ -206,9 +196,8 @@ def _check(copy: Path, key: bytes | None) -> None:
 
 
 def _replace(path: Path, copy: Path) -> None:
-    """Put the copy in the place of the bank, and blot out what was there.
-
-    Somebody may have opened the old file and wait for its lock: he must not find a bank in it.
+    """Replace the bank by the copy, and overwrite the old file: a process that waits for its
+    lock must not find a bank in it.
     """
     old = os.open(path, os.O_RDWR)
     try:
@@ -232,10 +221,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first bytes of a file, read as SQLite reads it.
-
-    Python's own `open` would not do: closing the file again would drop the locks that other
-    connections of this process hold on it.
+    """The first bytes of a file, read through SQLite. Python's `open` would not do: closing the
+    file would drop the locks of this process's other connections.
     """
     system = apsw.vfs_names()[0].removeprefix("multipleciphers-")
     flags = [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]

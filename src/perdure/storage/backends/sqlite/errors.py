@@ -32,7 +32,7 @@ READING = (apsw.Error, *DAMAGE)
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turns whatever reading raises inside into an error that says what to do."""
+    """Turns errors of reading into Perdure's."""
     try:
         yield
     except READING as exc:

@@ -1,7 +1,7 @@
 """What takes part in the transactions of a SQLite bank; see `perdure.storage.extension`.
 
-It may also keep files beside the bank, made from what is in it: `sidecar` names them. They are
-removed whenever deleted content is to be unreadable, and never in clear beside an encrypted bank.
+It may also keep derived files beside the bank, named by `sidecar`. They are removed when deleted
+content is to be unreadable, and are never in clear beside an encrypted bank.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ class SQLiteExtension(Extension):
 
     @abstractmethod
     def weight(self, change: Any) -> int:
-        """What a change costs the event loop, in bytes that are written."""
+        """The event loop's cost of a change, in bytes written."""
 
     @abstractmethod
     def apply(self, db: apsw.Connection, changes: Sequence[Any]) -> None:
-        """Carry out the changes of one commit, in their order, inside its transaction.
-
-        They have not been checked.
-        """
+        """Apply the changes of one commit, unchecked, in order, inside its transaction."""
 
     @abstractmethod
     def is_to_blame(self, error: Exception) -> bool:
-        """Whether this may have made a commit fail, and would let it pass if it were repeated."""
+        """Whether this may have made a commit fail, and would let it pass if repeated."""
 
     @abstractmethod
     def connected(self, db: apsw.Connection) -> None:
@@ -57,12 +54,11 @@ class SQLiteExtension(Extension):
 
 
 def sidecar(bank: Path, name: str, number: int) -> Path:
-    """A file beside the bank."""
     return bank.with_name(f"{bank.name}.{name}.{number}{_SUFFIX}")
 
 
 def remove_sidecars(bank: Path, name: str | None = None) -> None:
-    """Remove the files of this name, or all. Blotted out first: there is content in them."""
+    """Remove the files of this name, or all, overwriting their content first."""
     which = r"\w+" if name is None else re.escape(name)
     pattern = re.compile(rf"{re.escape(bank.name)}\.{which}\.\d+{re.escape(_SUFFIX)}(\.\w+)?")
     for path in bank.parent.iterdir():

@@ -1,10 +1,9 @@
 """Keys in order across folders.
 
-Rows lie sorted by name within each folder. A listing that stays in one folder is a plain index
-scan. One that spans folders merges them: key order interleaves a folder's names with its
-sub-folders (``a/1`` < ``a/1/x`` < ``a/2``), so the folders are opened one by one, only when the
-merge has reached the first key they could hold. A page costs what is on the page, and a look at
-each folder of other collections that lies between.
+Rows are sorted by name within each folder, so a listing in one folder is an index scan. One
+across folders merges them: a folder's names interleave with its sub-folders (``a/1`` < ``a/1/x``
+< ``a/2``), so folders are opened only when the merge reaches the first key they could hold. A
+page costs its rows, and a check of each folder of other collections in between.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from perdure.storage import record_keys
 from perdure.storage.backends.sqlite.errors import DAMAGE
 from perdure.storage.rows import Layout
 
-#: (key, row id)
 Entry = tuple[str, int]
 
 
 class KeySpan:
-    """Which keys: those with a prefix, behind a key, in either direction; none that has expired."""
+    """Keys with a prefix, after a key, in either direction, not expired."""
 
     def __init__(
         self, prefix: str, *, after: str | None = None, descending: bool = False, moment: int = 0
@@ -39,7 +37,7 @@ class KeySpan:
 
 
 def page(db: apsw.Connection, layout: Layout, span: KeySpan, limit: int) -> list[int]:
-    """Row ids of up to `limit` rows of the span, in key order; all of them if it is negative."""
+    """Row ids of up to `limit` rows of the span, in key order; all if it is negative."""
     if span.high is not None and span.high <= span.low:
         return []
     entries = _Merge(db, layout, span).merge()
@@ -65,7 +63,6 @@ class _Merge:
         )
 
     def merge(self) -> Iterator[Entry]:
-        """All entries in order."""
         heap: list[tuple[_Ordered, int, Iterator[Entry], Entry]] = []
         folders = self._folders()
         upcoming = next(folders, None)
@@ -154,13 +151,12 @@ class _Merge:
 
 
 def _folders_above(key: str) -> list[str]:
-    """The folders a key, or what begins like it, can lie in: ``""``, ``a/``, ``a/b/``."""
     parts = key.split("/")[:-1]
     return ["".join(f"{part}/" for part in parts[:depth]) for depth in range(len(parts) + 1)]
 
 
 class _Ordered:
-    """A key that sorts the other way round where the listing does."""
+    """A key that sorts in the listing's direction."""
 
     __slots__ = ("descending", "key")
 
@@ -177,7 +173,7 @@ _STEPS = 10_000
 
 
 def places(db: apsw.Connection, layout: Layout, after: str, limit: int) -> list[Entry]:
-    """Key and row id of the first `limit` rows behind a key, in key order."""
+    """Key and row id of the first `limit` rows after a key, in key order."""
     try:
         ids = page(db, layout, KeySpan("", after=after or None), limit)
         found = [(_key(db, layout.name, id), id) for id in ids]
@@ -221,7 +217,6 @@ def _known_key(db: apsw.Connection, table: str, id: int) -> str:
 
 
 def _ids(db: apsw.Connection, table: str) -> Iterator[int]:
-    """The rows of a table, by the table itself."""
     text = f'SELECT _id FROM "{table}" NOT INDEXED WHERE _id > ? ORDER BY _id'
     last, tries = 0, 0
     while last < 2**62:

@@ -1,9 +1,9 @@
-"""Reading beside the writer: on the event loop when it is quick, in threads when it is not.
+"""Reads beside the writer: on the event loop when it is quick, in threads when it is not.
 
-A point read or a page by index takes some ten microseconds; going to a thread and back takes over
-a hundred. So a read first runs on the event loop with an allowance of steps of SQLite's virtual
-machine. If it needs more, it is stopped and runs again in a thread; its statement is remembered
-and goes straight to a thread the next time.
+A point read or an indexed page takes some ten microseconds; a thread and back over a hundred. So
+a read first runs on the event loop, limited to some steps of SQLite's virtual machine. If it
+needs more, it is stopped and runs again in a thread, where its statement goes at once the next
+time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SQLiteReader:
         self._closed = False
 
     async def run(self, label: str, work: Work[T], deadline: float | None = None) -> T:
-        """What `work` returns. Reads with the same label are expected to take as long."""
+        """Run `work`. Reads with the same label are expected to take equally long."""
         if self._closed:
             raise _closed()
         if self._quick is not None and label not in self._slow:
@@ -78,7 +78,7 @@ class SQLiteReader:
         return await self._in_thread(work, deadline)
 
     async def aside(self, work: Work[T], deadline: float | None = None) -> T:
-        """What `work` returns; in a thread, whatever it takes."""
+        """Run `work` in a thread."""
         if self._closed:
             raise _closed()
         return await self._in_thread(work, deadline)
@@ -112,11 +112,11 @@ class SQLiteReader:
         return collection not in self._collections
 
     def may_wait(self, db: apsw.Connection) -> bool:
-        """Whether work on this connection keeps nobody waiting; else it raises `Busy` instead."""
+        """Whether work on this connection may block; else it raises `Busy` instead."""
         return db is not self._quick
 
     def taken(self, db: apsw.Connection, size: int) -> None:
-        """Note that a read has taken so many bytes; too many are read again in a thread."""
+        """Note the bytes of a read; one with too many runs again in a thread."""
         if db is self._quick:
             self._bytes += size
             if self._bytes > BYTES:
@@ -197,8 +197,8 @@ def _closed() -> Closed:
 
 
 def _end_transaction(db: apsw.Connection) -> None:
-    """A read that was stopped may have been stopped while it ended its own: the next one would see
-    the past.
+    """A read may have been stopped while it ended its transaction: the next one would see the
+    past.
     """
     if db.in_transaction:
         db.execute("ROLLBACK")

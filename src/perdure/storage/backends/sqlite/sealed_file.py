@@ -1,9 +1,8 @@
 """A SQLite file whose every block is encrypted (AES-XTS), with any build of SQLite.
 
-Encrypted backups are such files: SQLite reads and writes them through a VFS of ours, temporary
-files included, so nothing is ever on disk in clear. XTS hides content but authenticates nothing:
-whoever keeps such a file has to keep an HMAC of it, too. A key is for one file that is written
-once; for a bank in use, which is overwritten in place, see `encryption`.
+Used for encrypted backups, through our VFS, temporary files included, so nothing is ever on disk
+in clear. XTS authenticates nothing: keep an HMAC of the file, too. A key is for one file that is
+written once; for a bank in use see `encryption`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _BLOCK = 4096
 
 @contextmanager
 def sealed_vfs(key: bytes | None) -> Iterator[str | None]:
-    """The name of a VFS for files with this key, for as long as the block lasts; None without."""
+    """The name of a VFS for files with this key, while the block lasts; None without a key."""
     if key is None:
         yield None
         return
@@ -79,5 +78,4 @@ class _SealedFile(apsw.VFSFile):
 
 
 def _blocks(offset: int, amount: int) -> tuple[int, int]:
-    """Where the blocks begin and end in which these bytes lie."""
     return offset // _BLOCK * _BLOCK, -(-(offset + amount) // _BLOCK) * _BLOCK

@@ -1,16 +1,13 @@
-"""A bank in a file at one moment, read while others write; and a bank filled from a snapshot.
+"""Snapshots of a bank in a file, taken while others write; and loading them.
 
-A snapshot is a read transaction on a connection of its own, in threads. It keeps nobody from
-writing. But the write-ahead log cannot start over while it lasts: what is written meanwhile makes
-the log grow by as much. The checkpointers of all processes notice that somebody reads behind them
-and do not insist. When the snapshot ends, it moves the log into the file itself and, if nobody is
-using it at that moment, cuts it; else the next checkpoint of a writer lets it start over.
+A snapshot is a read transaction on its own connection, in threads. It blocks no writers, but the
+write-ahead log cannot start over while it lasts, and grows; checkpointers notice that and do not
+insist. At its end it moves the log into the file and, if nobody uses it, cuts it.
 
-A bank is filled in one transaction, by somebody who is alone with the file. For that time it leaves
-the write-ahead log: SQLite lets a database leave that mode only if nobody else has it open, and the
-lock is not given back until the end. So nobody goes on with interned ids or layouts of a bank that
-is no longer there. It also costs less: pages of an empty file go to their place at once. A process
-that is killed leaves a rollback journal, and the next one to open the file rolls back.
+A bank is filled in one transaction, alone with the file: it leaves WAL mode, which SQLite allows
+only if nobody else has it open, and keeps the lock to the end. So nobody goes on with interned
+ids or layouts of the former bank. Pages of an empty file also go to their place at once. After a
+kill, the next one to open the file rolls back its journal.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ Connect = Callable[[], apsw.Connection]
 
 @asynccontextmanager
 async def take_snapshot(connect: Connect, path: Path, moment: int) -> AsyncIterator[Snapshot]:
-    """A snapshot of the bank; rows that have expired at the moment are left out."""
+    """Without rows that have expired at the moment."""
     with translated(str(path)):  # our own calls only: what the caller raises is not its fault
         db = await in_thread(connect)
     snapshot = _Snapshot(db, str(path), moment)
@@ -76,17 +73,15 @@ async def load_snapshot(
     moment: int | None,
     extensions: Iterable[SQLiteExtension],
 ) -> int:
-    """Fill a bank that nobody has open: see `Adapter.load`.
-
-    At the given moment it has to be empty; without one, what it holds is replaced.
+    """Fill a bank that nobody has open: see `Adapter.load`. It has to be empty at the given
+    moment; without one, what it holds is replaced.
     """
     return await _fill(lambda: _open_alone(connect, path), path, source, moment, extensions)
 
 
 async def write_file(path: Path, source: Snapshot, key: bytes | None = None) -> int:
-    """A new bank in a file that nobody looks at before this returns; then it is on disk.
-
-    With a key, it is a `sealed_file`. Returns how many rows it has.
+    """Write a new bank, on disk when this returns; nobody may read the file before. With a key,
+    it is a `sealed_file`. Returns the number of rows.
     """
 
     def create(vfs: str | None) -> apsw.Connection:
@@ -115,7 +110,7 @@ async def write_file(path: Path, source: Snapshot, key: bytes | None = None) -> 
 
 @asynccontextmanager
 async def read_file(path: Path, moment: int, key: bytes | None = None) -> AsyncIterator[Snapshot]:
-    """What `write_file` wrote. Nothing is written, not even beside the file."""
+    """Read what `write_file` wrote. Writes nothing, not even beside the file."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     name = f"file:{quote(str(path))}?immutable=1"
     with sealed_vfs(key) as vfs:
@@ -154,8 +149,6 @@ class _Snapshot(Snapshot):
     async def last_event(self) -> int:
         return await self.run(lambda: int(self._db.execute(_LAST).get or 0))
 
-    # ------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         self._db.execute("BEGIN")
         self._layouts = {  # the first read: from here on nothing changes
@@ -163,7 +156,7 @@ class _Snapshot(Snapshot):
         }
 
     def end(self) -> None:
-        """Let go of everything. No error: nothing was written, and nothing can be lost."""
+        """Release everything. Raises no error: nothing was written."""
         db = self._db
         try:
             with suppress(apsw.Error):  # others are at it, or use the log: they will do it
@@ -207,9 +200,6 @@ def _page(items: Iterator[T], size_of: Callable[[T], int]) -> list[T]:
     return page
 
 
-# Filling a bank ---------------------------------------------------------------------------------
-
-
 def _open_alone(connect: Connect, path: Path) -> apsw.Connection:
     db = connect()
     try:
@@ -238,7 +228,7 @@ async def _fill(
     moment: int | None,
     extensions: Iterable[SQLiteExtension] = (),
 ) -> int:
-    """Everything in the transaction of an open connection, which is closed in the end."""
+    """Everything in one transaction of a connection, which is closed at the end."""
 
     async def run(work: Callable[..., T], *args: Any) -> T:
         with translated(str(path)):  # what the source raises is not this bank's fault
@@ -285,7 +275,7 @@ def _check_empty(db: apsw.Connection, moment: int) -> None:
 
 
 class _Texts:
-    """Interned texts of an empty bank: ids are given out here, and rows are written with them."""
+    """Interned texts of an empty bank, with ids assigned here."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -307,8 +297,6 @@ class _Texts:
 
 
 class _Table:
-    """One collection that is being filled."""
-
     def __init__(self, db: apsw.Connection, layout: Layout, texts: _Texts) -> None:
         self._db = db
         self._texts = texts
@@ -362,7 +350,7 @@ def _add_events(db: apsw.Connection, events: Iterable[Delivered]) -> None:
 
 
 def _count_on(db: apsw.Connection, last: int) -> None:
-    """Give ids behind this one from now on, and behind those that this bank gave before."""
+    """Give out ids above this one and above those given before."""
     known = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'perdure_outbox'").get
     if known is None:
         db.execute("INSERT INTO sqlite_sequence VALUES('perdure_outbox', ?)", (last,))
@@ -371,7 +359,7 @@ def _count_on(db: apsw.Connection, last: int) -> None:
 
 
 def _roll_back(db: apsw.Connection) -> None:
-    """No error: there was one already, and closing rolls back as well."""
+    """Raises no error: there was one already, and closing rolls back as well."""
     with suppress(apsw.Error):
         if db.in_transaction:
             db.execute("ROLLBACK")

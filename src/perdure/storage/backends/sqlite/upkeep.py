@@ -1,4 +1,4 @@
-"""Tables that suit what is declared now, while others use them; see `perdure.storage.tables`."""
+"""Changes tables to what is declared now, while others use them; see `perdure.storage.tables`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class SQLiteUpkeep:
         self._prepared: dict[str, Prepared] = {}
 
     async def prepare(self, layout: Layout, *, make: bool) -> Prepared | None:
-        """See `Adapter.prepare`."""
         # A look comes first: whoever only opens a bank need not wait for those who write.
         moment = self._clock()
         is_there, known = await self._reader.run(
@@ -51,18 +50,16 @@ class SQLiteUpkeep:
         return known
 
     async def is_prepared(self, layout: Layout) -> bool:
-        """See `Adapter.is_prepared`."""
         known = self._prepared.get(layout.name)
         if known is None:
             return False
         return await self._reader.run("is current", lambda db: catalog.is_current(db, known))
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        """See `Adapter.fill`."""
         await self._writer.run(lambda applier: applier.fill(collection, list(fills)), weight=_HEAVY)
 
     async def unfilled(self, collection: str, position: str, limit: int) -> tuple[list[str], str]:
-        """See `Adapter.unfilled`. Positions are row ids: in their order rows lie in the file."""
+        """Positions are row ids: rows lie in the file in their order."""
         known = self._prepared[collection]
         if not known.marked:
             return [], position
@@ -83,7 +80,6 @@ class SQLiteUpkeep:
         return await self._reader.run(f"unfilled {collection}", work)
 
     async def activate(self, layout: Layout) -> None:
-        """See `Adapter.activate`."""
         await self._build(self._prepared[layout.name])
         await self._writer.run(lambda applier: catalog.activate(applier.db, layout), STRONG)
 

@@ -1,19 +1,18 @@
 """One writer per database and process: group commit, without blocking the event loop.
 
-Writes that become ready in the same turn of the event loop are committed together, in one
-transaction. If one of them fails, the group is done again with savepoints, so that it does not take
-the others along.
+Writes that become ready in the same turn of the event loop share a transaction. If one fails, the
+group is done again with savepoints, so that the others pass.
 
-Where does the transaction run? A commit at the default durability appends to the write-ahead log
-and returns: no fsync, some thirty microseconds. Handing it to a thread and back costs several
-times as much. So small groups run right on the event loop, *if* nothing can make them wait: the
-lock is free (no other process writes, no checkpoint runs), no strong write is among them, and
-nothing is queued. Everything else goes to the writer thread, where waiting harms nobody.
+A commit at the default durability appends to the write-ahead log without fsync: some thirty
+microseconds; a thread and back costs several times as much. So small groups run on the event
+loop, *if* nothing can make them wait: the lock is free (no other process writes, no checkpoint
+runs), no strong write is among them, and nothing is queued. Everything else goes to the writer
+thread.
 
-Who runs it? Each writer puts its job on the list and lets the event loop take one turn, in which
-others that are ready add theirs. The first to come back runs the whole list; the others find their
-jobs done. So nobody waits on a future unless the writer thread is involved. A writer that has been
-alone skips that turn for a few milliseconds at a time.
+Each writer puts its job on the list and yields for one turn of the event loop, in which others
+add theirs. The first to come back runs the whole list. So nobody waits on a future unless the
+writer thread is involved. A writer that has been alone skips that turn for a few milliseconds at
+a time.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ WRITE_WEIGHT = 512
 
 
 class _Job(Generic[T]):
-    """One piece of work for the writer: all of it is done, or nothing."""
-
     __slots__ = ("error", "finished", "result", "started", "strong", "waiter", "weight", "work")
 
     def __init__(
@@ -127,18 +124,16 @@ class SQLiteWriter:
     def run(
         self, work: Callable[[SQLiteApplier], T], options: Options = DEFAULT, *, weight: int = 0
     ) -> Coroutine[Any, Any, T]:
-        """Run `work` in a write transaction, durable when this returns.
-
-        Cancelled, it is withdrawn if it has not begun and carried to its end if it has; either
-        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it;
-        work that has begun is waited for.
+        """Run `work` in a write transaction, durable when this returns. Cancelled, it is
+        withdrawn if it has not begun and completed if it has; either way nothing is in flight
+        when `CancelledError` is raised. A missed deadline withdraws it; work that has begun
+        is waited for.
         """
         strong = options.consistency is Consistency.STRONG
         return self._submit(_Job(work, weight, strong=strong), options.deadline)
 
     def data_version(self) -> int | None:
-        """SQLite's count of what other connections committed; None while the connection is in use.
-
+        """SQLite's count of other connections' commits; None while the connection is in use.
         This connection makes all of this process's commits, so they are not counted.
         """
         if not self._busy.acquire(blocking=False):
@@ -177,8 +172,6 @@ class SQLiteWriter:
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._checkpointer.stop)
 
-    # On the event loop ------------------------------------------------------------------------
-
     async def _submit(self, job: _Job[T], deadline: float | None) -> T:
         if self._closed:
             raise _closed()
@@ -200,10 +193,9 @@ class SQLiteWriter:
         return job.result  # type: ignore[return-value]
 
     def _expects_company(self) -> bool:
-        """Whether others may be about to write, so that it pays to let the event loop take a turn.
-
-        A writer that was alone in the last turn goes ahead, for a moment: a turn costs as much as
-        the commit itself. Then it looks again.
+        """Whether others may be about to write, so that yielding a turn pays off. A writer that
+        was alone in the last turn skips it for a moment: a turn costs as much as the commit
+        itself.
         """
         if len(self._ready) == 1 and self._was_alone:
             moment = time.monotonic()
@@ -235,7 +227,6 @@ class SQLiteWriter:
         self._queue.put(jobs)
 
     async def _finish(self, job: _Job[Any], deadline: float | None) -> None:
-        """Wait for the writer thread."""
         job.waiter = self._loop.create_future()
         timer = None
         if deadline is not None:
@@ -277,8 +268,6 @@ class SQLiteWriter:
             )
             job.waiter.set_result(None)
 
-    # On the writer thread ---------------------------------------------------------------------
-
     def _serve(self) -> None:
         while (jobs := self._queue.get()) is not None:
             groups = 1
@@ -293,8 +282,6 @@ class SQLiteWriter:
             with self._busy:
                 self._execute(jobs, patience=PATIENCE)
             self._loop.call_soon_threadsafe(self._deliver, jobs, groups)
-
-    # On either, holding `_busy` ---------------------------------------------------------------
 
     def _execute(self, group: list[_Job[Any]], patience: float) -> bool:
         """Run the jobs in one transaction. False if it would have to wait, and may not."""
@@ -336,15 +323,14 @@ class SQLiteWriter:
                 job.run(self._applier)
 
     def _may_pass_again(self, job: _Job[Any], exc: Exception) -> bool:
-        """Whether an extension has made a commit fail, which does not do so again."""
+        """Whether an extension made a commit fail and would let it pass now."""
         return isinstance(job.work, Batch) and any(
             extension.is_to_blame(exc) for extension, _ in self._extensions.parts(job.work.changes)
         )
 
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
-        """Somebody made the group fail: each job in a savepoint, so that the others pass.
-
-        Savepoints from the start would cost every group what only a rare one needs.
+        """Run each job in a savepoint, so that only the failing one fails. Savepoints from the
+        start would cost every group what only a rare one needs.
         """
         try:
             self.db.execute("BEGIN IMMEDIATE")
@@ -365,7 +351,7 @@ class SQLiteWriter:
                 self._alone(job)
 
     def _alone(self, job: _Job[Any]) -> None:
-        """The last resort: a transaction for each job, so that only the one to blame fails."""
+        """The last resort: a transaction for each job."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             job.run(self._applier)
@@ -427,5 +413,4 @@ def _closed() -> Closed:
 
 @types.coroutine
 def _one_turn() -> Generator[None, None, None]:
-    """Let the event loop run what else is ready."""
     yield

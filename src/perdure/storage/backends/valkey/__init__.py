@@ -1,27 +1,23 @@
 """Valkey and Redis, through the `valkey` package.
 
 For records that should be quick to reach from many machines and may be lost: caches, presence,
-sessions that expire. `address` reads the URL, `admission` looks at the server, `rows` says how
-records lie in its keys, `scripts` is what it does in one step, `listing` reads in order, `writer`
-writes, `links` keeps connections.
+sessions that expire. `address` reads the URL, `admission` checks the server, `rows` lays out
+records and lists them, `scripts` are its atomic steps, `writer` writes, `links` keeps
+connections.
 
 What it can do, and why no more:
 
-* VERSIONS and TRANSACTIONS: a script checks everything and then writes everything, and a server
-  runs nothing beside a script. In the server's log, and for its replicas, it is one transaction.
-  A cluster cannot do that over all keys, so it is refused.
-* LISTING by the order of a sorted set. A page of up to `listing.PAGE` rows is as of one moment; a
-  longer listing is put together from several.
-* TTL by the adapter's clock, like everywhere; the server frees the memory a minute later, whether
-  or not anybody sweeps.
-* SHARED, and ERASURE: a server that keeps a log or snapshots is asked to write them anew.
+- VERSIONS and TRANSACTIONS: a script checks everything and then writes everything, atomically,
+  also in the server's log and for replicas. A cluster cannot do that, so it is refused.
+- LISTING by a sorted set. A page is as of one moment; a longer listing has several.
+- TTL by the adapter's clock; the server frees the memory a minute later.
+- SHARED, and ERASURE: the server is asked to rewrite its log and snapshots.
 
-Not DURABLE or STRONG: what survives the death of the server is a matter of its configuration,
-which can change at any time. With ``appendonly yes`` and ``appendfsync always`` everything
-acknowledged does, with ``everysec`` all but the last second, and without a log nothing. Strong
-writes are accepted, and are as durable as others. A server that evicts keys on its own account
-(``maxmemory-policy allkeys-…``) is refused; with ``volatile-…`` records that expire may be lost
-before their time when it is full.
+Not DURABLE or STRONG: that depends on the server's configuration, which can change at any time.
+With ``appendonly yes`` and ``appendfsync always`` everything acknowledged survives, with
+``everysec`` all but the last second, without a log nothing. Strong writes are accepted, and are
+as durable as others. A server that evicts any key (``maxmemory-policy allkeys-…``) is refused;
+with ``volatile-…`` expiring records may be lost early when it is full.
 
 Columns are not kept, since there is no QUERY.
 """
@@ -94,8 +90,6 @@ class ValkeyAdapter(Adapter):
         self._links: ValkeyPool | None = None
         self._writer: ValkeyWriter | None = None
 
-    # Life -------------------------------------------------------------------------------------
-
     async def exists(self) -> bool:
         links = ValkeyPool(self._server)
         with translated(self._server):
@@ -153,8 +147,6 @@ class ValkeyAdapter(Adapter):
             for name, layout in zip(flat[::2], flat[1::2], strict=True)
         }
 
-    # Collections ------------------------------------------------------------------------------
-
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
         if layout.tagged:
             raise self._unsupported(Capability.TAGS)
@@ -179,8 +171,6 @@ class ValkeyAdapter(Adapter):
 
     async def activate(self, layout: Layout) -> None:
         self._layout(layout.name)
-
-    # Reading ----------------------------------------------------------------------------------
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         self._layout(collection)
@@ -212,8 +202,6 @@ class ValkeyAdapter(Adapter):
         return await self._open_links().read(
             lambda link: rows.find(link, self._names, query, self._clock), options.deadline
         )
-
-    # Writing ----------------------------------------------------------------------------------
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         if batch.events:
@@ -265,9 +253,8 @@ class ValkeyAdapter(Adapter):
                 raise _unmet(checks, answer)
 
     async def scrub(self) -> None:
-        """The server writes its log and its snapshot anew, if it keeps any.
-
-        Raises `Unavailable` if the user may not have that done.
+        """The server rewrites its log and its snapshot, if it keeps any. Raises `Unavailable` if
+        the user may not have that done.
         """
         await self._open_links().read(lambda link: erasing.scrub(link, self._server))
 
@@ -309,7 +296,7 @@ class ValkeyAdapter(Adapter):
             await self._make_again()
 
     async def _make_again(self) -> None:
-        """A server that keeps nothing was started anew, or somebody emptied it."""
+        """A server without persistence was restarted, or it was emptied."""
         _log.warning("the store %s is empty: its server has lost it", self._server.label)
 
         async def work(link: ValkeyLink) -> None:
@@ -319,8 +306,6 @@ class ValkeyAdapter(Adapter):
             await self._check_format(link)
 
         await self._open_links().read(work)
-
-    # Inspection -------------------------------------------------------------------------------
 
     async def sizes(self) -> list[Size]:
         async def work(link: ValkeyLink) -> list[Size]:
@@ -336,13 +321,11 @@ class ValkeyAdapter(Adapter):
         await self._known(collection)
         return await super().salvage(collection, after, limit)
 
-    # ------------------------------------------------------------------------------------------
-
     def _places(self, parts: Sequence[Any]) -> Iterator[bytes]:
         return (self._names.row(part.collection, part.key) for part in parts)
 
     async def _known(self, collection: str) -> Layout:
-        """The layout also of a collection that nobody declared here, even if it was made since."""
+        """The layout, also of a collection that was not declared here."""
         if collection not in self._layouts:
             self._layouts = await self._open_links().read(self._load) | self._layouts
         return self._layout(collection)

@@ -1,9 +1,9 @@
 """Addresses of Valkey and Redis stores.
 
-``valkey://user:password@host:6379/0?prefix=perdure&pool=8``; ``valkeys://`` speaks TLS, and takes
-``ca=/path/to/authority.pem`` for a certificate that the system does not know. ``redis://`` and
-``rediss://`` mean the same. Every key of the store begins with the prefix, so that several stores,
-and other programs, may share a database. A password is never shown.
+``valkey://user:password@host:6379/0?prefix=perdure&pool=8``; ``valkeys://`` is TLS, with
+``ca=/path/to/authority.pem`` for a private authority. ``redis://`` and ``rediss://`` mean the
+same. Every key begins with the prefix, so stores and other programs may share a database. A
+password is never shown.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ class ValkeyServer(msgspec.Struct, frozen=True):
     #: Whether the connection is encrypted, and the file of the authority that vouches for it.
     tls: bool
     authority: str | None
-    #: What every key of the store begins with.
     prefix: str
-    #: How many connections may be open.
     pool: int
 
     @property
@@ -48,7 +46,7 @@ class ValkeyServer(msgspec.Struct, frozen=True):
         return f"{scheme}://{host}:{self.port}/{self.database}?prefix={self.prefix}"
 
     def scrub(self, text: str) -> str:
-        """A message of the server, without the password should it be in there."""
+        """A message of the server, without the password."""
         return text.replace(self.password, "…") if self.password else text
 
     def __repr__(self) -> str:
@@ -56,10 +54,7 @@ class ValkeyServer(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> ValkeyServer:
-    """What an address says.
-
-    Raises `InvalidURL` if it cannot be read. The error does not hold the password.
-    """
+    """Raises `InvalidURL`, without the password in it."""
     address = registry.parse(url)
     shown = registry.shown(url)
     parts, port = _place(url)

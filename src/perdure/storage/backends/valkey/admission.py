@@ -1,4 +1,4 @@
-"""Which servers are good enough."""
+"""Which servers are accepted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ _FACT = re.compile(r"^([a-z_0-9]+):(.*?)\r?$", re.MULTILINE).findall
 
 
 def facts_of(info: bytes) -> dict[str, str]:
-    """What a server says of itself."""
     return dict(_FACT(info.decode(errors="replace")))
 
 

@@ -1,7 +1,6 @@
-"""Making deleted content unreadable: the server writes its files anew.
+"""Makes deleted content unreadable: the server rewrites its log and snapshot.
 
-A log holds every write since it was last written anew, and a snapshot what was there when it was
-made. What lies in replicas, backups and memory that the server has freed is beyond reach.
+Replicas, backups and freed memory of the server are beyond reach.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ _PAUSE = 0.02
 
 
 async def scrub(link: ValkeyLink, server: ValkeyServer) -> None:
-    """Write anew what the server keeps on disk; nothing, if it keeps nothing.
-
-    Raises `Unavailable` if the server does not allow it, or fails.
+    """Rewrite what the server keeps on disk, if anything. Raises `Unavailable` if it refuses or
+    fails.
     """
     try:
         facts = await _persistence(link)
@@ -37,9 +35,8 @@ async def scrub(link: ValkeyLink, server: ValkeyServer) -> None:
 async def _do(
     link: ValkeyLink, server: ValkeyServer, command: bytes, work: str, status: str
 ) -> None:
-    """Start a work in the background and wait until it is done.
-
-    One that is under way had begun before now, and may copy what was deleted since.
+    """Start a background job of the server and wait for its end. One already under way is not
+    enough: it may copy what was deleted since it began.
     """
     await _idle(link)
     await link.call(command)

@@ -1,8 +1,8 @@
-"""Connections, and patience with them.
+"""Connections, and retries.
 
-A small pool of our own, on the client's connections: its own pool repeats commands when it thinks
-fit, and gives up at once when the server is away. Here a call that may run twice is repeated for
-`PATIENCE` seconds, and a write as `writer` says.
+A pool of our own: the client's repeats commands on its own account, and gives up at once when the
+server is away. Here a call that may run twice is repeated for `PATIENCE` seconds, and a write as
+`writer` says.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ValkeyLink:
             raise
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
-        """What a script returns; a server that does not know it is taught."""
+        """What a script returns; loads it into the server if needed."""
         command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
         try:
             return await self.call(*command)
@@ -140,9 +140,8 @@ class ValkeyPool:
     async def read(
         self, work: Callable[[ValkeyLink], Awaitable[T]], deadline: float | None = None
     ) -> T:
-        """What `work` returns, which changes nothing and may run again.
-
-        Raises `DeadlineExceeded`, or after `PATIENCE` without a server `Unavailable`.
+        """Run `work`, which changes nothing and may run again. Raises `DeadlineExceeded`, or
+        after `PATIENCE` without a server `Unavailable`.
         """
         with translated(self.server):
             try:
@@ -155,7 +154,7 @@ class ValkeyPool:
                 ) from exc
 
     async def patiently(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
-        """What `work` returns, again and again while the server is away or not ready."""
+        """Run `work`, repeated while the server is away or not ready."""
         pauses = Pauses()
         while True:
             try:
@@ -167,7 +166,7 @@ class ValkeyPool:
             await pauses.next()
 
     async def once_ready(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
-        """What `work` returns: a server that is loading is waited for, one that is away is not."""
+        """Run `work`; waits for a server that is loading, but not for one that is away."""
         pauses = Pauses()
         while True:
             try:
@@ -179,7 +178,6 @@ class ValkeyPool:
             await pauses.next()
 
     async def close(self) -> None:
-        """Wait for those in use, then close all."""
         if self._closed:
             return
         for _ in range(self.server.pool):
@@ -190,7 +188,7 @@ class ValkeyPool:
             self._free.release()
 
     async def _distrust(self) -> None:
-        """One connection broke: the idle ones have broken with it."""
+        """One connection broke, so the idle ones probably did, too."""
         idle, self._idle = self._idle, []
         for link in idle:
             await link.close()
@@ -220,7 +218,7 @@ _CANNOT_KEEP = ("MISCONF ", "NOREPLICAS ")
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether the connection is gone or could not be made, and another attempt may succeed."""
+    """Whether the connection is lost or failed, and another attempt may succeed."""
     if isinstance(exc, vk.AuthenticationError | vk.AuthorizationError | vk.BusyLoadingError):
         return False
     return isinstance(exc, vk.ConnectionError | vk.TimeoutError | vk.InvalidResponse | OSError)
@@ -235,7 +233,7 @@ def is_busy(exc: BaseException) -> bool:
 
 @contextmanager
 def translated(server: ValkeyServer) -> Iterator[None]:
-    """Turns whatever the client raises inside into an error that says what to do."""
+    """Turns the client's errors into Perdure's."""
     try:
         yield
     except (vk.ValkeyError, OSError) as exc:
@@ -279,6 +277,5 @@ def translate(exc: BaseException, server: ValkeyServer) -> PerdureError:
 
 
 def _said(exc: BaseException) -> str:
-    """What the server or the client said, in one line without a full stop."""
     lines = str(exc).strip().splitlines() or [type(exc).__name__]
     return lines[0].strip().rstrip(".")

@@ -56,7 +56,6 @@ class ValkeyNames:
         self.tickets = f"{prefix}:w".encode()
 
     def rows(self, collection: str) -> bytes:
-        """What the keys of a collection's rows begin with."""
         return f"{self._prefix}:r:{collection}:".encode()
 
     def row(self, collection: str, key: str) -> bytes:
@@ -69,7 +68,6 @@ class ValkeyNames:
         return f"{self._prefix}:x:{collection}".encode()
 
     def probe(self, name: str) -> bytes:
-        """A key of nobody."""
         return f"{self._prefix}:p:{name}".encode()
 
 
@@ -94,9 +92,8 @@ def check(version: int, created: int) -> bytes:
 
 
 def recode(recode: Recode) -> Iterator[bytes]:
-    """A recode as the script `RECODE` takes it: the row as it was read, and its new end.
-
-    A row whose schema is newer than the new one is left alone.
+    """A recode as the script `RECODE` takes it: the row as it was read, and its new end. Rows of
+    a newer schema are left alone.
     """
     row = recode.row
     schema = row.schema if recode.schema is None else recode.schema
@@ -105,10 +102,8 @@ def recode(recode: Recode) -> Iterator[bytes]:
 
 
 def unpack(key: str, stored: bytes) -> Row:
-    """The row that is stored under a key.
-
-    If these bytes cannot be a row, it comes back empty, with checksum -1: whoever compares the
-    checksum finds that it is damaged.
+    """The row stored under a key; if the bytes cannot be a row, it is empty, with checksum -1,
+    and so is found to be damaged.
     """
     try:
         version, created = _IDENTITY.unpack_from(stored)
@@ -142,7 +137,6 @@ _LOOKED_AT = 2_000
 
 
 async def find(link: ValkeyLink, names: ValkeyNames, query: Query, clock: Clock) -> list[Row]:
-    """The rows of a query that is ordered by key and has no conditions."""
     descending = query.total_order()[0].descending
     low, high = _range(query, descending=descending)
     command = b"ZREVRANGEBYLEX" if descending else b"ZRANGEBYLEX"

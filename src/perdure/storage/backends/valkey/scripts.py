@@ -1,12 +1,10 @@
-"""What the server does in one step: Lua scripts.
+"""Lua scripts: what the server does in one atomic step.
 
-A server runs one script at a time and nothing beside it, so each is atomic. A script that fails
-halfway keeps what it had done; so these look at everything first, and what could fail while they
-write is found out before: the types of the keys by looking at them, the rights of the user by
-`PROBE`. A server that is full refuses the first write of a script, and no later one.
+A script that fails halfway keeps what it had done. So these check everything first: the types of
+keys, and by `PROBE` the user's rights. A full server refuses only the first write of a script.
 
-Row keys are put together from those in the index, and not all are declared: that works on a single
-server, and a cluster is refused.
+Row keys are made from those in the index and not all are declared: that works on a single server,
+and a cluster is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import hashlib
 
 
 class Script:
-    """A script and the name under which the server remembers it."""
+    """A script and its SHA, by which the server knows it."""
 
     __slots__ = ("sha", "text")
 

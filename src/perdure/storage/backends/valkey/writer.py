@@ -1,14 +1,12 @@
 """Writes that are done once, though they may be sent twice.
 
-A connection can break while a write is under way; then nobody has told us how it ended. So each
-write has a number, its *ticket*, and the script that does it keeps the ticket and its answer in the
-writer's slot, in the same step. It is simply sent again: if it was done, the script finds the
-ticket and gives the answer that was lost; if it was not, it is done now; and what a broken
-connection delivers late finds a later ticket and does nothing. A server that comes back with less
-than it had, because it keeps no log or lost the end of it, has lost the ticket with the write.
+A connection can break during a write. So each write has a number, its *ticket*, and its script
+keeps ticket and answer in the writer's slot, in the same step. It is simply sent again: a script
+that finds the ticket returns the kept answer; one that finds a later ticket, because it was
+delivered late, does nothing. A server that lost the write has lost the ticket with it.
 
-A slot keeps its last ticket only, and a writer has as many slots as it ever had writes under way at
-once. It removes them when it is closed; those of a process that was killed are swept after a day.
+A slot keeps its last ticket only; a writer has as many slots as it ever had concurrent writes.
+Closing removes them; those of a killed process are swept after a day.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from perdure.storage.backends.valkey.links import (
 from perdure.storage.backends.valkey.rows import ValkeyNames
 from perdure.storage.backends.valkey.scripts import SWEEP_TICKETS, Script
 
-#: What a script answers: a word, and what belongs to it.
 Answer = list[bytes | int]
 
 
@@ -41,8 +38,6 @@ _LONG_AGO = 24 * 3_600 * 1_000_000
 
 
 class _Slot:
-    """A place for a ticket, and the number of the last write that was begun in it."""
-
     __slots__ = ("name", "ticket")
 
     def __init__(self, name: bytes) -> None:
@@ -51,8 +46,6 @@ class _Slot:
 
 
 class _Job:
-    """One write that somebody waits for."""
-
     __slots__ = ("args", "begun", "expired", "keys", "script", "withdrawn")
 
     def __init__(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes | int]) -> None:
@@ -65,7 +58,7 @@ class _Job:
         self.withdrawn = False
 
     def check(self, *, lost: bool) -> None:
-        """Raises `CancelledError` if nobody wants this any more, unless it may be done already."""
+        """Raises `CancelledError` if the caller has gone, unless it may be done already."""
         if not lost and (self.withdrawn or self.expired):
             raise asyncio.CancelledError
 
@@ -89,16 +82,13 @@ class ValkeyWriter:
         args: Sequence[bytes | int],
         deadline: float | None = None,
     ) -> Answer:
-        """What the script answers; `keys` and `args` follow those of the ticket.
+        """Run the script; `keys` and `args` follow those of the ticket; the first of `args` is
+        the moment.
 
-        The first of `args` is the moment.
-
-        Cancelled, it is withdrawn unless it was sent, and carried to its end if it was; either
-        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it
-        likewise (`DeadlineExceeded`).
-
-        Raises `Unavailable` after `links.PATIENCE` seconds without the server; it says so if it
-        is unknown whether the write was done.
+        Cancelled, it is withdrawn unless it was sent, and completed if it was; either way nothing
+        is in flight when `CancelledError` is raised. A missed deadline does the same
+        (`DeadlineExceeded`). Raises `Unavailable` after `links.PATIENCE` seconds without the
+        server; it says so if it is unknown whether the write was done.
         """
         if self._closed:
             raise Closed("This store is closed.", hint="Open it again.")
@@ -136,8 +126,6 @@ class ValkeyWriter:
                 async with self._links.one() as link:
                     names = [slot.name for slot in self._slots]
                     await link.call(b"HDEL", self._names.tickets, *names)
-
-    # ------------------------------------------------------------------------------------------
 
     async def _carry_out(self, job: _Job) -> Answer:
         slot = self._idle.pop() if self._idle else self._new_slot()
