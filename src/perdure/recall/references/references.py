@@ -100,9 +100,10 @@ class References:
             self._listed = state, await query.values()
         return [*self._listed[1]]
 
-    async def numbered(self, ordinals: Collection[int]) -> dict[int, Layer]:
+    async def numbered(self, ordinals: Iterable[int]) -> dict[int, Layer]:
         """Layers by their numbers in the index; those that are there."""
-        records = [record for record in await self.list() if record.ordinal in ordinals]
+        wanted = frozenset(ordinals)
+        records = [record for record in await self.list() if record.ordinal in wanted]
         texts = await self._store.collection(LayerText).get_many([each.name for each in records])
         return {
             record.ordinal: _layer(record, text.text)
