@@ -256,13 +256,14 @@ class RenditionService:
         first: RoundId,
         last: RoundId,
         progress: Progress | None = None,
+        marked: Marked | None = None,
     ) -> list[RoundSizes]:
         """The sizes of the rounds from `first` to `last` of a session's line, in order. Makes what
         is missing. Leaves out undone and forgotten turns.
         """
         found = list[RoundSizes]()
         wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
-        async for made in self._walk(record, head, turns, wish, progress):
+        async for made in self._walk(record, head, turns, wish, progress, marked):
             found += made
         return [made for made in found if first <= made.place <= last]
 
@@ -354,7 +355,7 @@ class RenditionService:
         wanted = {place.turn for place in places if not head.is_undone(place.turn)}
         numbers = sorted(number for number in wanted if 0 < number <= head.turn)
         done = 0
-        for stretch in await self._renditions.stretches(record, head, numbers):
+        for stretch in await self._renditions.stretches(record, head, numbers, marked):
             owned = stretch.owned
             here = [n for n in numbers if owned.first <= n <= owned.last]
             for a, b in runs(here, _BATCH):
@@ -383,6 +384,7 @@ class RenditionService:
         turns: tuple[int, int],
         wish: MakeRequest,
         progress: Progress | None,
+        marked: Marked | None = None,
     ) -> AsyncIterator[list[RoundSizes]]:
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)

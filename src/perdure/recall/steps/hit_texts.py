@@ -289,7 +289,7 @@ class Sizes:
     async def _asked(self, view: View, candidate: Candidate) -> RoundSizes | None:
         place = RoundId(candidate.turn, candidate.round)
         try:
-            sizes = await self._scribe.sizes(*view, place, place)
+            sizes = await self._scribe.sizes(*view, place, place, marked=self._marked)
         except PerdureError:
             return None  # one turn that is damaged hides no other
         return sizes[0] if sizes else None
