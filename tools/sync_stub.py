@@ -20,6 +20,7 @@ STUB = SRC / "perdure" / "sync.pyi"
 CLASSES = {
     "Bank": "perdure.bank.bank",
     "Session": "perdure.bank.session",
+    "CollectionReader": "perdure.storage.collection_reader",
     "Collection": "perdure.storage.collection",
     "QueryBuilder": "perdure.storage.finder",
     "Transaction": "perdure.storage.transaction",
@@ -40,7 +41,7 @@ ATTRIBUTES = {
         "state_records": "SyncStateRecords[Any]",
         "windows": "SyncMemoryWindows",
     },
-    "Collection": {"name": "str"},
+    "CollectionReader": {"name": "str"},
 }
 #: Set by hand: the function runs in the calling thread.
 BY_HAND = {"Bank": {"transact"}, "Session": {"answer"}}
@@ -102,7 +103,11 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, used: set[str]) -> l
 
 def class_stub(name: str, module: Module, used: set[str]) -> list[str]:
     (node,) = [n for n in module.tree.body if isinstance(n, ast.ClassDef) and n.name == name]
-    generic = [ast.unparse(base) for base in node.bases if ast.unparse(base).startswith("Generic")]
+    generic = [
+        sync(ast.unparse(base))
+        for base in node.bases
+        if ast.unparse(base).partition("[")[0] in {"Generic", *CLASSES}
+    ]
     used.update(re.findall(r"\w+", " ".join(generic)))
     lines = [f"class Sync{name}({', '.join(generic)}):" if generic else f"class Sync{name}:"]
     for attribute, type in ATTRIBUTES.get(name, {}).items():

@@ -203,9 +203,7 @@ from perdure.storage.assembly import open_store as open_store
 from perdure.storage.collection import (
     Collection as Collection,
 )
-from perdure.storage.collection import (
-    Stored as Stored,
-)
+from perdure.storage.collection_reader import Stored as Stored
 from perdure.storage.finder import (
     Page as Page,
 )

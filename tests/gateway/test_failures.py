@@ -15,7 +15,8 @@ from perdure.core.errors import (
     Rejected,
     Unauthorized,
 )
-from perdure.gateway.provider_errors import MAX_WORDS, from_event, from_response, retry_after, span
+from perdure.gateway.provider_errors import MAX_WORDS, from_event, from_response, retry_after
+from perdure.gateway.rate_limits import span
 
 WHERE = "openai/gpt-5"
 

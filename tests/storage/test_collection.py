@@ -20,7 +20,7 @@ from perdure.core.errors import (
     TooLarge,
 )
 from perdure.storage.backends.sqlite import SQLiteAdapter
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, record
 from perdure.storage.registry import adapter_for

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, KeyRefused, Unavailable
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.encryption import data_keys
 from perdure.storage.encryption.data_keys import KeyRing
 from perdure.storage.encryption.key_rotation import NotRenewed

@@ -29,11 +29,11 @@ from perdure.core.errors import (
 )
 from perdure.storage import codecs
 from perdure.storage.codecs.protobuf_codec import Protobuf
+from perdure.storage.codecs.protobuf_fields import BEYOND, NULLS, Numbers
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, Tags, record
 from perdure.storage.rows import Row
 from perdure.storage.schemas import schema_records
-from perdure.storage.schemas.schema_records import BEYOND, NULLS, Numbers
 from perdure.storage.schemas.type_shapes import describe
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore

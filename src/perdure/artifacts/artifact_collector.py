@@ -55,7 +55,7 @@ from perdure.artifacts.artifact_rows import ArtifactRows, InlineArtifact
 from perdure.core.clock import Clock, duration, new_id, now
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
 from perdure.storage.adapter import Capability
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.record_references import (

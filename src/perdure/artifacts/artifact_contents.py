@@ -30,7 +30,13 @@ from perdure.artifacts.artifact import (
     resumed,
 )
 from perdure.artifacts.artifact_encryption import ArtifactSealer
-from perdure.artifacts.artifact_places import PlaceAddress, ReceivedObject, StoredObject, objects_at
+from perdure.artifacts.artifact_places import (
+    ObjectPlace,
+    PlaceAddress,
+    ReceivedObject,
+    S3Address,
+    StoredObject,
+)
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, KeyRefused
 from perdure.storage.store import Progress
 
@@ -54,7 +60,7 @@ class ArtifactContents:
     """The large artifacts in one place."""
 
     def __init__(self, place: PlaceAddress, sealer: ArtifactSealer | None = None) -> None:
-        self._objects = objects_at(place)
+        self._objects = _objects_at(place)
         self._sealer = sealer
         self.kind = self._objects.kind
         self.shown = self._objects.shown
@@ -351,3 +357,14 @@ class ArtifactMove:
     def _tell(self, what: str, done: int) -> None:
         if self._progress is not None:
             self._progress(what, done, 0)
+
+
+def _objects_at(place: PlaceAddress) -> ObjectPlace:
+    # Late: obstore takes 50 ms to import.
+    if isinstance(place, S3Address):
+        from perdure.artifacts.s3_objects import S3Objects
+
+        return S3Objects(place)
+    from perdure.artifacts.folder_objects import FolderObjects
+
+    return FolderObjects(place)

@@ -265,14 +265,3 @@ class ObjectPlace(ABC):
     @abstractmethod
     def listed(self, folder: str) -> AsyncIterator[StoredObject]:
         """Every object in a folder, at any depth, in any order."""
-
-
-def objects_at(place: PlaceAddress) -> ObjectPlace:
-    # Late: obstore takes 50 ms to import.
-    if isinstance(place, S3Address):
-        from perdure.artifacts.s3_objects import S3Objects
-
-        return S3Objects(place)
-    from perdure.artifacts.folder_objects import FolderObjects
-
-    return FolderObjects(place)

@@ -22,7 +22,8 @@ from perdure.core.errors import (
     NewerSchema,
     PerdureError,
 )
-from perdure.storage.collection import Collection, Stored
+from perdure.storage.collection import Collection
+from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.finder import tagged as has_tag
 from perdure.storage.options import STRONG

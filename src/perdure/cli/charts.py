@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli import readable, terminal
-from perdure.cli.cost_commands import CostGrouping, SpentCosts
+from perdure.cli.cost_report import CostGrouping, SpentCosts
 from perdure.core.levels import LEVELS, Level
 from perdure.gateway.budgets import EACH
 from perdure.gateway.prices import dollars

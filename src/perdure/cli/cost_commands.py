@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.cost_report import CostGrouping, SpentCosts
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
     from perdure.gateway.budgets import BudgetStatus
-    from perdure.gateway.outcomes import CostRow
 
 SINCE = "30d"
-_SUMMED = (
-    *("calls", "failures", "cancelled", "cached", "input", "output"),
-    *("cache_read", "cache_write", "reasoning", "unknown_costs"),
-)
-
-
-class CostGrouping(StrEnum):
-    """What calls have in common."""
-
-    AGENT = "agent"
-    TASK = "task"
-    PROVIDER = "provider"
-    MODEL = "model"
-    PURPOSE = "purpose"
-    DAY = "day"
-
-
-class SpentCosts(NamedTuple):
-    """What was found."""
-
-    by: CostGrouping
-    since: datetime
-    rows: list[CostRow]
-    budgets: list[BudgetStatus]
-    now: int
-    has_bank: bool = True
-
-    def total(self) -> dict[str, int]:
-        return {name: sum(getattr(row, name) for row in self.rows) for name in _SUMMED}
-
-    @property
-    def cost(self) -> int | None:
-        from perdure.gateway import outcomes
-
-        return outcomes.cost_of(self.rows)
 
 
 @common_options()

@@ -27,6 +27,7 @@ from perdure.core.errors import (
     Unauthorized,
 )
 from perdure.gateway.calls import Headers
+from perdure.gateway.rate_limits import read, span
 
 if TYPE_CHECKING:
     import httpx2
@@ -82,8 +83,6 @@ _try_again = re.compile(r"try again in ((?:[\d.]+(?:h|ms|m|s))+)", re.IGNORECASE
 _title = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL).search
 # What looks like a key, whoever's it is. The caller's own is masked where it is known.
 _secrets = re.compile(r"\b(?:sk|pk|rk|hf|gsk|xai|key)[-_][\w-]{12,}|(?i:bearer)\s+\S{8,}")
-_spans = re.compile(r"([\d.]+)(h|ms|m|s)", re.IGNORECASE)
-_SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 class Unreachable(ProviderDown):
@@ -150,17 +149,6 @@ def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
     except (ValueError, OverflowError, OSError):
         return None
     return max(0.0, until - (time.time() if now is None else now))
-
-
-def span(text: str) -> float | None:
-    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None for anything else."""
-    parts = _spans.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    try:
-        return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
-    except ValueError:
-        return None
 
 
 def conceal(error: GatewayError, secrets: list[str]) -> None:
@@ -319,8 +307,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _reset(headers: Headers, now: float | None) -> float | None:
-    from perdure.gateway.rate_limits import read  # which reads spans of time as we do
-
     found = read(headers, now=now)
     if found is None:
         return None

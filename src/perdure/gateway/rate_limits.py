@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,6 @@ import msgspec
 
 from perdure.core.errors import RateLimited
 from perdure.gateway.calls import Headers, RateLimits
-from perdure.gateway.provider_errors import span
 
 
 def read(headers: Headers, *, now: float | None = None) -> RateLimits | None:
@@ -302,11 +302,24 @@ class _Left:
 
 
 _NOTHING = RateLimits()
+_spans = re.compile(r"([\d.]+)(h|ms|m|s)", re.IGNORECASE)
+_SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def _count(text: str | None) -> int | None:
     try:
         return None if text is None else max(0, int(text))
+    except ValueError:
+        return None
+
+
+def span(text: str) -> float | None:
+    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None for anything else."""
+    parts = _spans.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
     except ValueError:
         return None
 

@@ -45,7 +45,7 @@ from perdure.history.log_records import (
 )
 from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
-from perdure.storage.concurrency import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off, retry_conflicts
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.records import type_of
@@ -206,27 +206,21 @@ class TurnLog:
         within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
     ) -> Head:
         """Repeated if others write first."""
-        for attempt in range(ATTEMPTS):
+
+        async def attempt(_: int) -> Head:
             head = await self.refresh(writer)
             changed = change(head)
-            try:
-                async with self._store.transaction() as transaction:
-                    await transaction.collection(Head).put(
-                        changed, Options(expected=writer.version)
-                    )
-                    transaction.expect("perdure_heads", head.id, writer.version, writer.created)
-                    if within is not None:
-                        await within(transaction, changed)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-            else:
-                writer.head = changed
-                writer.version = transaction.version("perdure_heads", changed.id)
-                self.notify(writer.record.id)
-                return changed
-        raise AssertionError("unreachable")
+            async with self._store.transaction() as transaction:
+                await transaction.collection(Head).put(changed, Options(expected=writer.version))
+                transaction.expect("perdure_heads", head.id, writer.version, writer.created)
+                if within is not None:
+                    await within(transaction, changed)
+            writer.head = changed
+            writer.version = transaction.version("perdure_heads", changed.id)
+            self.notify(writer.record.id)
+            return changed
+
+        return await retry_conflicts(attempt)
 
     def look(self, record: SessionRecord) -> None:
         self._doubtful[record.id] = record

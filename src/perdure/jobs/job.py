@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import record_keys
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.rows import Batch, Check, Delete, Index, Put

@@ -11,7 +11,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.jobs.job import Job, JobKind, JobState, replace
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)

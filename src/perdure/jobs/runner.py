@@ -34,7 +34,7 @@ from perdure.jobs.job_run import JobCounts, JobRun
 from perdure.jobs.marks import PendingMark, ProcessMarks
 from perdure.jobs.periodic import Periodic, pause_until
 from perdure.storage import record_keys
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

@@ -311,3 +311,12 @@ async def _nothing() -> AsyncIterator[str]:
     no_lines: tuple[str, ...] = ()
     for line in no_lines:
         yield line
+
+
+def require(adapter: Adapter, capability: Capability) -> None:
+    """Raises `Unsupported` if the backend does not have it."""
+    if capability not in adapter.capabilities:
+        raise Unsupported(
+            f"{type(adapter).__name__} has no capability {capability.value!r}.",
+            hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
+        )

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import record_keys, record_references
-from perdure.storage.adapter import Capability
+from perdure.storage.collection_reader import CollectionReader
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.finder import Page, QueryBuilder
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.query import Query, Scalar, SortOrder, Summary
-from perdure.storage.records import RecordType, type_of
-from perdure.storage.rows import Delete, Put, Row
+from perdure.storage.query import Query, SortOrder
+from perdure.storage.rows import Delete, Put
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -26,84 +23,16 @@ R = TypeVar("R", bound=msgspec.Struct)
 _UP, _DOWN = (SortOrder("key"),), (SortOrder("key", descending=True),)
 
 
-class Executor(Protocol):
-    """Carries out the operations of a collection: the store, or a transaction in it."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]: ...
-    def collection(self, cls: type[R]) -> Collection[R]: ...
-    async def ready(
-        self, declared: RecordType[R], *, make: bool = True
-    ) -> RecordType[R] | None: ...
-    def now(self) -> int: ...
-    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
-    async def find(self, query: Query, options: Options) -> list[Row]: ...
-    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]: ...
-    def write(
-        self,
-        writes: Sequence[Put | Delete],
-        options: Options,
-        absent: Sequence[tuple[str, str]] = (),
-    ) -> Awaitable[list[int]]: ...
-    async def remove(self, query: Query, options: Options) -> int: ...
-
-
-class Stored(msgspec.Struct, Generic[T], frozen=True):
-    """A record with its version and times."""
-
-    key: str
-    value: T
-    version: int
-    created_us: int
-    updated_us: int
-    _related: dict[type, list[Any]] = {}
-
-    @property
-    def created(self) -> datetime:
-        return clock.to_datetime(self.created_us)
-
-    @property
-    def updated(self) -> datetime:
-        return clock.to_datetime(self.updated_us)
-
-    def related(self, cls: type[R]) -> list[R]:
-        """The records that `QueryBuilder.include` loaded for this one."""
-        return self._related.get(cls, [])
-
-
-class Collection(Generic[T]):
+class Collection(CollectionReader[T]):
     """The records of one type, in a store or in a transaction.
 
     In a transaction, reads see its own writes, writes take effect when it commits, and the versions
     they return are 0.
     """
 
-    def __init__(self, executor: Executor, cls: type[T]) -> None:
-        self._executor = executor
-        self._type = type_of(cls)
-        self.declared = self._type
-        self.name = self._type.name
-        self._there = self._made = False
-        self._gather = record_references.gatherer(cls)
-        if self._gather is not None and not executor.capabilities >= record_references.NEEDED:
-            self._gather = None
-
-    async def get(self, key: str, options: Options = DEFAULT) -> T | None:
-        found = await self.fetch(key, options)
-        return None if found is None else found.value
-
-    async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
-        if not self._there and not await self.is_there():
-            return None
-        (row,) = await self._executor.read(self.name, (record_keys.check(key),), options)
-        return None if row is None else self.stored(row)
-
-    async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
-        checked = [record_keys.check(key) for key in wanted]
-        if not self._there and not await self.is_there():
-            return [None] * len(checked)
-        rows = await self._executor.read(self.name, checked, options) if checked else []
-        return [None if row is None else self.declared.decode(row) for row in rows]
+    _made = False
+    #: Finds what its records refer to, if they can and the backend keeps track of it.
+    _gather: record_references.Gather | None = None
 
     async def put(self, record: T, options: Options = DEFAULT) -> int:
         """Returns the new version. Raises `Conflict` if `options.expected` is another."""
@@ -201,24 +130,12 @@ class Collection(Generic[T]):
 
     async def make(self) -> None:
         self.declared = await self._executor.ready(self._type) or self._type
+        if self._executor.capabilities >= record_references.NEEDED:
+            self._gather = record_references.gatherer(self._type.cls)
         if self._gather is not None:
             for declared in record_references.TYPES:
                 await self._executor.ready(declared)
         self._there = self._made = True
-
-    async def is_there(self) -> bool:
-        """Whether the collection exists. Reading a missing one does not create it."""
-        found = await self._executor.ready(self._type, make=False)
-        if found is not None:
-            self.declared, self._there = found, True
-        return found is not None
-
-    @property
-    def executor(self) -> Executor:
-        return self._executor
-
-    def stored(self, row: Row) -> Stored[T]:
-        return Stored(row.key, self.declared.decode(row), row.version, row.created, row.updated)
 
     async def _write_referring(
         self,

@@ -13,7 +13,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage import codecs
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of

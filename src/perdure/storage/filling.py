@@ -154,7 +154,7 @@ class Filling:
                 return filled
             wanted = [key for key in keys if self._is_worth_trying(name, key)]
             fills: list[Fill] = []
-            for row in await plain_rows(self._host, name, wanted):
+            for row in await plain_rows(self._host.read, name, wanted):
                 fills += self._filled(declared, row)
                 await pace.breathe()
             if fills:

@@ -20,13 +20,14 @@ import binascii
 import zlib
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
 from perdure.storage import record_keys
+from perdure.storage.collection_reader import CollectionReader, Stored
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import (
     All,
@@ -41,9 +42,6 @@ from perdure.storage.query import (
     Summary,
     Tagged,
 )
-
-if TYPE_CHECKING:
-    from perdure.storage.collection import Collection, Stored
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -99,7 +97,7 @@ class QueryBuilder(Generic[T]):
 
     def __init__(
         self,
-        collection: Collection[T],
+        collection: CollectionReader[T],
         query: Query | None = None,
         includes: tuple[_Include, ...] = (),
         group: tuple[str, ...] = (),
@@ -367,10 +365,10 @@ class QueryBuilder(Generic[T]):
     async def _load_related(self, items: list[Stored[T]], options: Options) -> list[Stored[T]]:
         loaded: list[dict[type, list[Any]]] = [{} for _ in items]
         for include in self._includes:
-            others: Collection[Any] = self._collection.executor.collection(include.cls)
+            others = CollectionReader[Any](self._collection.executor, include.cls)
             found: dict[str, list[Any]] = {}
             if include.by is not None:
-                finder = others.query().where(include.by, "in", [item.key for item in items])
+                finder = QueryBuilder(others).where(include.by, "in", [item.key for item in items])
                 for other in await finder.values(options) if items else []:
                     found.setdefault(getattr(other, include.by), []).append(other)
                 wanted = [[item.key] for item in items]

@@ -85,6 +85,8 @@ class RewriteHost(Protocol):
     ) -> int: ...
 
 
+#: Reads the rows of these keys of a collection.
+Read = Callable[[str, Sequence[str], Options], Awaitable[list[Row | None]]]
 #: Writes a page of rows; returns how many were still as read, and which could not be written.
 Write = Callable[[Sequence[Recode]], Awaitable[tuple[int, list[Failure]]]]
 
@@ -199,7 +201,7 @@ class _Work:
 
     async def _rewritten(self, page: list[Row], so_far: Rewritten, pace: Pace) -> Rewritten:
         keys = [row.key async for row in paced(page, pace) if self._wanted(row)]
-        rows = await plain_rows(self._host, self._collection, keys)
+        rows = await plain_rows(self._host.read, self._collection, keys)
         recodes, failures = await _remade(rows, self._remade, pace)
         written = 0
         if recodes:
@@ -238,16 +240,16 @@ async def _remade(
     return recodes, failures
 
 
-async def plain_rows(host: RewriteHost, collection: str, keys: list[str]) -> list[Row | Failure]:
+async def plain_rows(read: Read, collection: str, keys: list[str]) -> list[Row | Failure]:
     """The rows of these keys, decoded; missing ones left out, a damaged one is a `Failure`."""
     if not keys:
         return []
     with suppress(Corrupted):
-        return [row for row in await host.read(collection, keys, STRONG) if row is not None]
+        return [row for row in await read(collection, keys, STRONG) if row is not None]
     found: list[Row | Failure] = []
     for key in keys:
         try:
-            found += [row for row in await host.read(collection, [key], STRONG) if row is not None]
+            found += [row for row in await read(collection, [key], STRONG) if row is not None]
         except Corrupted as exc:
             found.append(Failure(key, exc.message))
     return found

@@ -20,7 +20,8 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.storage.collection import Executor, Stored
+from perdure.storage.collection import Collection
+from perdure.storage.collection_reader import Executor, Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
@@ -48,7 +49,7 @@ class StateRecords(Generic[C]):
 
     def __init__(self, executor: Executor, cls: type[C]) -> None:
         self._executor = executor
-        self._records = executor.collection(cls)
+        self._records = Collection(executor, cls)
 
     async def get(self, id: str, options: Options = DEFAULT) -> C | None:
         return await self._records.get(id, options)

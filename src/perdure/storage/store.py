@@ -19,9 +19,8 @@ from perdure.core.errors import (
     Corrupted,
     InvalidRecordType,
     KeyRefused,
-    Unsupported,
 )
-from perdure.storage.adapter import Adapter, Capability
+from perdure.storage.adapter import Adapter, Capability, require
 from perdure.storage.collection import Collection
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.filling import Filling
@@ -122,7 +121,7 @@ class Store:
     def transaction(self, options: Options = DEFAULT) -> Transaction:
         """Commits at the end, or does nothing; raises `Conflict` if a record it read changed."""
         self.require(Capability.TRANSACTIONS)
-        return Transaction(self, options)
+        return Transaction(self, self.commit, self._declared, options)
 
     async def transact(
         self, body: Callable[[Transaction], Awaitable[R]], options: Options = DEFAULT
@@ -154,7 +153,7 @@ class Store:
         # Not before it is needed: a process that only knows Perdure's own types starts faster.
         from perdure.storage.schemas.schema_registry import SchemaRegistry
 
-        return SchemaRegistry(self)
+        return SchemaRegistry(self, self.adapter)
 
     @property
     def declared(self) -> dict[str, RecordType[Any]]:
@@ -167,11 +166,7 @@ class Store:
 
     def require(self, capability: Capability) -> None:
         """Raises `Unsupported` if the backend does not have it."""
-        if capability not in self.adapter.capabilities:
-            raise Unsupported(
-                f"{type(self.adapter).__name__} has no capability {capability.value!r}.",
-                hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
-            )
+        require(self.adapter, capability)
 
     def now(self) -> int:
         return self._clock()

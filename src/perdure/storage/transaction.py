@@ -14,24 +14,22 @@ locked meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, record_keys, record_references
 from perdure.storage.adapter import Capability
+from perdure.storage.collection import Collection
+from perdure.storage.collection_reader import Executor
 from perdure.storage.extension import ExtensionChange
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.query import Query, Scalar, Summary, columns_of, is_after, matches, sort_key
 from perdure.storage.records import RecordType
 from perdure.storage.rows import Batch, Check, Delete, Event, Layout, Put, Row
-
-if TYPE_CHECKING:
-    from perdure.storage.collection import Collection
-    from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Place = tuple[str, str]  # collection, key
@@ -43,8 +41,16 @@ MAX_EVENT_BYTES = 1024 * 1024
 class Transaction:
     """All or nothing, across collections. Made by `Store.transaction`."""
 
-    def __init__(self, store: Store, options: Options) -> None:
+    def __init__(
+        self,
+        store: Executor,
+        commit: Callable[[Batch, Options], Awaitable[list[int]]],
+        declared: Mapping[str, RecordType[Any]],
+        options: Options,
+    ) -> None:
         self._store = store
+        self._commit = commit
+        self._declared = declared
         self._options = options
         self._writes: dict[_Place, Put | Delete] = {}
         self._seen: dict[_Place, Check] = {}
@@ -69,7 +75,7 @@ class Transaction:
                 tuple(self._changes),
             )
             try:
-                self._versions = await self._store.commit(batch, self._options)
+                self._versions = await self._commit(batch, self._options)
             except Conflict as conflict:
                 raise record_references.clarified(conflict) from None
         if kind is None:
@@ -77,8 +83,6 @@ class Transaction:
                 callback()
 
     def collection(self, cls: type[T]) -> Collection[T]:
-        from perdure.storage.collection import Collection  # the two know each other
-
         return Collection(self, cls)
 
     def emit(self, topic: str, payload: object = None, *, key: str = "") -> None:
@@ -240,7 +244,7 @@ class Transaction:
     def _overlay(
         self, query: Query, rows: list[Row], own: list[Put | Delete], births: dict[str, int]
     ) -> list[Row]:
-        layout = self._store.declared[query.collection].layout
+        layout = self._declared[query.collection].layout
         moment = self.now()
         order = query.total_order()
         hidden = {write.key for write in own}
@@ -261,7 +265,7 @@ class Transaction:
         return [row for row, _ in entries[query.offset : end]]
 
     def _columns_of_row(self, layout: Layout, row: Row) -> dict[str, Scalar]:
-        declared = self._store.declared[layout.name]
+        declared = self._declared[layout.name]
         names = [column.name for column in layout.columns]
         return dict(
             zip(names, declared.columns(declared.decode(row)), strict=True),

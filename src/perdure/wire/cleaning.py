@@ -19,6 +19,7 @@ from perdure.core.messages import (
     ToolResult,
     Unknown,
 )
+from perdure.wire.formats import codec
 from perdure.wire.limits import RULES, Limits
 from perdure.wire.media import stand_in
 from perdure.wire.notes import NOTES
@@ -188,7 +189,7 @@ def _in_shape(message: Message, limits: Limits) -> Message:
     for wire, rules in RULES.items():
         if limits.wire not in {None, wire} or not message.parts or not _has_form(message, wire):
             continue
-        if rules.shape_violations(_codec(wire).encode([message])):
+        if rules.shape_violations(codec(wire).encode([message])):
             parts = tuple(_afresh(part, wire) for part in message.parts)
             message = replace(message, parts=parts, native=_without(message.native, wire))
     return message
@@ -212,12 +213,6 @@ def _afresh(part: Any, wire: str) -> Any:
     if isinstance(part, Unknown) or wire not in part.native:
         return part
     return replace(part, native=_without(part.native, wire))
-
-
-def _codec(wire: str) -> Any:
-    from perdure.wire import codec
-
-    return codec(wire)
 
 
 def _without(native: Native, wire: str) -> Native:

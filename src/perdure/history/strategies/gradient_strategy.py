@@ -7,8 +7,8 @@ at the raw tier's high mark, after ten turns if it pays, and when the cache is s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -55,7 +55,9 @@ from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRou
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
-from perdure.storage.concurrency import ATTEMPTS
+from perdure.storage.concurrency import retry_conflicts
+
+R = TypeVar("R")
 
 _TURNS = 10  # Turns after which an epoch is considered, mark or no mark.
 #: Microseconds without a word after which no provider has the prefix any more. The longest that
@@ -129,16 +131,23 @@ class GradientStrategy:
             _, standing = self._window
             if standing.tokens() + request.fixed <= request.budget:
                 return self._window  # worked out for this request before its injection was known
-        for attempt in range(ATTEMPTS):
+        self._window = await self._retried(lambda: self._plan_current(request))
+        return self._window
+
+    async def _plan_current(self, request: ContextRequest) -> tuple[_State, WindowContent]:
+        return await self._plan(request, await self._current(request))
+
+    async def _retried(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Again from what is stored if another process made an epoch, or a wish: that one holds."""
+
+        async def attempt(_: int) -> R:
             try:
-                self._window = await self._plan(request, await self._current(request))
-            except Conflict:  # another process made an epoch: that one holds
+                return await work()
+            except Conflict:
                 self._forget()
-                if attempt == ATTEMPTS - 1:
-                    raise
-            else:
-                return self._window
-        raise AssertionError("unreachable")
+                raise
+
+        return await retry_conflicts(attempt)
 
     def _forget(self) -> None:
         self._state, self._window, self._number = None, None, 0
@@ -151,14 +160,7 @@ class GradientStrategy:
         many tokens are written anew for that, beyond what an epoch would write anyway. Raises
         `InvalidInput` if it would take too much of the window.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                return await self._wish(request, wish, now=now)
-            except Conflict:  # somebody else made an epoch, or a wish
-                self._forget()
-                if attempt == ATTEMPTS - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return await self._retried(lambda: self._wish(request, wish, now=now))
 
     async def _wish(self, request: ContextRequest, wish: FidelityWish, *, now: bool) -> int:
         state = await self._current(request)

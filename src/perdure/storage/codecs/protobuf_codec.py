@@ -18,9 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from perdure.core.errors import InvalidValue
 from perdure.storage.codecs import protobuf_anything
-from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
-from perdure.storage.schemas import schema_records
-from perdure.storage.schemas.schema_records import (
+from perdure.storage.codecs.protobuf_fields import (
     ANYTHING,
     BEYOND,
     EMPTIES,
@@ -32,6 +30,7 @@ from perdure.storage.schemas.schema_records import (
     Wires,
     parse,
 )
+from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto
@@ -323,9 +322,9 @@ def classes(numbers: Numbers) -> type[Message]:
         made = file.message_type.add(name=names[message])
         for field in fields:
             _add_field(made, field.number, parse(field.wire), names)
-        _add(made, schema_records.EMPTIES, "uint32", _MANY)
-        _add_map(made, schema_records.BEYOND, Wire(ANYTHING, key="string"), names)
-        _add(made, schema_records.NULLS, "uint32", _MANY)
+        _add(made, EMPTIES, "uint32", _MANY)
+        _add_map(made, BEYOND, Wire(ANYTHING, key="string"), names)
+        _add(made, NULLS, "uint32", _MANY)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{names['']}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.storage.collection import Stored
+from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off, retry_conflicts
 from perdure.storage.encryption.key_scopes import KEYS, row_key, suffix
 from perdure.storage.encryption.master_keys import KEY_BYTES, Master, MasterKeys, cipher

@@ -12,8 +12,8 @@ hundred writes a second a rotation of data keys is due after sixteen months.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -26,7 +26,8 @@ from perdure.core.errors import (
     PerdureError,
     Unsupported,
 )
-from perdure.storage.adapter import Capability
+from perdure.storage.adapter import Adapter, Capability
+from perdure.storage.collection import Collection
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.encryption.data_keys import DataKeys, Ring
 from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
@@ -45,12 +46,14 @@ from perdure.storage.middleware import (
     TimeLeft,
     collection_of,
 )
-from perdure.storage.options import STRONG
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import RecordType
 from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
 
 if TYPE_CHECKING:
     from perdure.storage.store import Progress, Store
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
 
@@ -154,7 +157,8 @@ class Encryption(Resident):
         return await standing(self._attached(), self.keys, rows=rows)
 
     def _rotation(self) -> Rotation:
-        return Rotation(self._attached(), self, self._holders)
+        host = self._attached()
+        return Rotation(host, self.keys, self._holders, _FromEncryption(host, self), self.scope_of)
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -177,18 +181,31 @@ class Encryption(Resident):
         if self._masters is None or not self._is_capable:
             raise self._refusal(batch, scopes)
         time_left = TimeLeft(commit.options)
-        for attempt in range(ATTEMPTS):
-            rings = await self._rings(scopes)
+
+        async def send(rings: dict[str, Ring]) -> Any:
             writes = tuple(
                 seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
                 for write, scope in zip(batch.writes, scopes, strict=True)
             )
             checks = _with_keys(batch.checks, rings)
             sealed = Batch(writes, checks, batch.events, batch.changes)
+            return await proceed(Commit(sealed, time_left.options()))
+
+        return await self._with_keys_as_stored(scopes, batch.checks, send)
+
+    async def _with_keys_as_stored(
+        self,
+        scopes: Sequence[str],
+        checks: Sequence[Check],
+        send: Callable[[dict[str, Ring]], Awaitable[Any]],
+    ) -> Any:
+        """What `send` returns. It is called again if keys were changed since they were read."""
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
             try:
-                return await proceed(Commit(sealed, time_left.options()))
+                return await send(rings)
             except Conflict as conflict:
-                outdated = await self._is_outdated(conflict, batch.checks, rings)
+                outdated = await self._is_outdated(conflict, checks, rings)
                 if not outdated or attempt == ATTEMPTS - 1:
                     raise
             await back_off(attempt)
@@ -234,21 +251,16 @@ class Encryption(Resident):
     async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
         """Rewrite rows, each encrypted in its given scope; those without one as they are."""
         collection, time_left = rewrite.collection, TimeLeft(rewrite.options)
-        for attempt in range(ATTEMPTS):
-            rings = await self._rings(scopes)
+
+        async def send(rings: dict[str, Ring]) -> Any:
             recodes = tuple(
                 seal_recode(recode, collection, rings[scope]) if scope else recode
                 for recode, scope in zip(rewrite.recodes, scopes, strict=True)
             )
             checks = _with_keys(rewrite.checks, rings)
-            try:
-                return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
-            except Conflict as conflict:
-                outdated = await self._is_outdated(conflict, rewrite.checks, rings)
-                if not outdated or attempt == ATTEMPTS - 1:
-                    raise
-            await back_off(attempt)
-        raise AssertionError("unreachable")
+            return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
+
+        return await self._with_keys_as_stored(scopes, rewrite.checks, send)
 
     async def _is_outdated(
         self, conflict: Conflict, theirs: Sequence[Check], rings: dict[str, Ring]
@@ -313,6 +325,52 @@ class Encryption(Resident):
                 "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
+
+
+class _FromEncryption:
+    """The chain from encryption downwards, as a store for rewriting.
+
+    Outer middleware, such as compression, is left out: the encrypted bytes stay. Rows keep the
+    stored content type, which tells their scope.
+    """
+
+    def __init__(self, host: Store, encryption: Encryption) -> None:
+        self._host = host
+        self._encryption = encryption
+        self._below = host.below(encryption)
+
+    @property
+    def adapter(self) -> Adapter:
+        return self._host.adapter
+
+    def collection(self, cls: type[T]) -> Collection[T]:
+        return self._host.collection(cls)
+
+    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        rows: list[Row | None] = await self._below(Get(name, keys, options))
+        return [None if row is None else await self._opened(name, row) for row in rows]
+
+    async def _opened(self, name: str, row: Row) -> Row | None:
+        plain = await self._encryption.decrypted(name, row)
+        if plain is None:
+            return None
+        return msgspec.structs.replace(plain, content_type=row.content_type)
+
+    async def rewrite(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
+    ) -> int:
+        plain, scopes = [], []
+        for recode in recodes:
+            mark = mark_of(recode.content_type)
+            scope = self._encryption.scope_of(collection, recode.row.key)
+            if mark is not None:
+                scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
+                recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
+            plain.append(recode)
+            scopes.append(scope)
+        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
+        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
+        return int(written)
 
 
 def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check, ...]:

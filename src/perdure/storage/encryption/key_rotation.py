@@ -15,24 +15,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from perdure.core.errors import KeyRefused, Unavailable, Unsupported
-from perdure.storage.adapter import Adapter
-from perdure.storage.collection import Collection
-from perdure.storage.encryption.data_keys import KeyRing, grown, rewrapped
+from perdure.storage.encryption.data_keys import DataKeys, KeyRing, grown, rewrapped
 from perdure.storage.encryption.key_scopes import CLEAR, mark_of, scope_at
 from perdure.storage.encryption.key_status import Needs, needed, scopes_with_keys
 from perdure.storage.encryption.master_keys import MasterKeys
-from perdure.storage.middleware import Get, Rewrite
-from perdure.storage.options import DEFAULT, Options
-from perdure.storage.row_rewrites import MOST_FAILURES, Failure, Rewritten, rewrite_collection
-from perdure.storage.rows import Check, Recode, Row
+from perdure.storage.row_rewrites import (
+    MOST_FAILURES,
+    Failure,
+    RewriteHost,
+    Rewritten,
+    rewrite_collection,
+)
+from perdure.storage.rows import Recode, Row
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.encryption_middleware import Encryption
     from perdure.storage.store import Progress, Store
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -84,10 +85,21 @@ class Rewrapped(msgspec.Struct, frozen=True):
 class Rotation:
     """Replaces the keys of one store."""
 
-    def __init__(self, host: Store, encryption: Encryption, holders: Sequence[Holder]) -> None:
+    def __init__(
+        self,
+        host: Store,
+        keys: DataKeys,
+        holders: Sequence[Holder],
+        chain: RewriteHost,
+        scope_of: Callable[[str, str], str],
+    ) -> None:
+        """`chain` is the store from encryption downwards: its rows are in clear, and keep the
+        content type they are stored with, so that it is known which scope they are of.
+        """
         self._host = host
-        self._encryption = encryption
-        self._keys = encryption.keys
+        self._keys = keys
+        self._chain = chain
+        self._scope_of = scope_of
         self._holders = holders
         #: Whether a row was found that should be encrypted, and was in clear.
         self._saw_clear = False
@@ -154,7 +166,6 @@ class Rotation:
     async def _encrypt_anew(
         self, scope: str | None, rings: dict[str, KeyRing], progress: Progress | None
     ) -> list[Rewritten]:
-        chain = _FromEncryption(self._host, self._encryption)
         # What rows are brought to: where an interrupted run with the same aim came to, this one
         # goes on.
         aim = sorted((name, ring.newest) for name, ring in rings.items())
@@ -165,7 +176,7 @@ class Rotation:
                 continue
             done.append(
                 await rewrite_collection(
-                    chain,
+                    self._chain,
                     size.collection,
                     purpose=f"keys={digest}",
                     wanted=self._wanted(size.collection, scope, rings),
@@ -179,7 +190,7 @@ class Rotation:
         self, collection: str, only: str | None, rings: dict[str, KeyRing]
     ) -> Callable[[Row], bool]:
         def wanted(row: Row) -> bool:
-            target = self._encryption.scope_of(collection, row.key)
+            target = self._scope_of(collection, row.key)
             mark = mark_of(row.content_type)
             if mark is None:
                 due = bool(target) and only in (None, target)
@@ -275,49 +286,3 @@ class Rotation:
                 hint="Set encryption.key to where it is.",
             )
         return self._keys.masters
-
-
-class _FromEncryption:
-    """The chain from encryption downwards, as a store for rewriting.
-
-    Outer middleware, such as compression, is left out: the encrypted bytes stay. Rows keep the
-    stored content type, which tells their scope.
-    """
-
-    def __init__(self, host: Store, encryption: Encryption) -> None:
-        self._host = host
-        self._encryption = encryption
-        self._below = host.below(encryption)
-
-    @property
-    def adapter(self) -> Adapter:
-        return self._host.adapter
-
-    def collection(self, cls: type[T]) -> Collection[T]:
-        return self._host.collection(cls)
-
-    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
-        rows: list[Row | None] = await self._below(Get(name, keys, options))
-        return [None if row is None else await self._opened(name, row) for row in rows]
-
-    async def _opened(self, name: str, row: Row) -> Row | None:
-        plain = await self._encryption.decrypted(name, row)
-        if plain is None:
-            return None
-        return msgspec.structs.replace(plain, content_type=row.content_type)
-
-    async def rewrite(
-        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
-    ) -> int:
-        plain, scopes = [], []
-        for recode in recodes:
-            mark = mark_of(recode.content_type)
-            scope = self._encryption.scope_of(collection, recode.row.key)
-            if mark is not None:
-                scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
-                recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
-            plain.append(recode)
-            scopes.append(scope)
-        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
-        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
-        return int(written)

@@ -8,15 +8,18 @@ from collections.abc import Collection
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.storage.codecs.protobuf_anything import PROTO
-from perdure.storage.schemas import schema_records
-from perdure.storage.schemas.schema_records import (
+from perdure.storage.codecs.protobuf_fields import (
     ANYTHING,
+    BEYOND,
+    EMPTIES,
     ITSELF,
+    NULLS,
     TIMESTAMP,
     Number,
-    Schema,
-    Version,
+    parse,
 )
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import Schema, Version
 
 _HEAD = """\
 // The collection {collection!r} of a Perdure store, schema version {schema}.
@@ -32,9 +35,9 @@ package {package};
 import "google/protobuf/timestamp.proto";
 """
 _OURS = {
-    "perdure_empties": ("repeated uint32", schema_records.EMPTIES),
-    "perdure_beyond": (f"map<string, {ANYTHING}>", schema_records.BEYOND),
-    "perdure_nulls": ("repeated uint32", schema_records.NULLS),
+    "perdure_empties": ("repeated uint32", EMPTIES),
+    "perdure_beyond": (f"map<string, {ANYTHING}>", BEYOND),
+    "perdure_nulls": ("repeated uint32", NULLS),
 }
 
 
@@ -100,7 +103,7 @@ class _File:
         return "\n".join([*lines, "}", ""])
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
-        item, repeated, key = schema_records.parse(wire)
+        item, repeated, key = parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
             # A field of the same name would hide the message.

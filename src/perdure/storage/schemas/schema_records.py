@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidRecordType, NewerSchema
+from perdure.storage.codecs.protobuf_fields import (
+    ANYTHING,
+    EMPTIES,
+    ITSELF,
+    NULLS,
+    TIMESTAMP,
+    Number,
+    Numbers,
+    Wires,
+)
 from perdure.storage.records import Key, RecordType, system_record
 from perdure.storage.rows import Index
 from perdure.storage.schemas import type_shapes
@@ -25,54 +35,10 @@ from perdure.storage.schemas.type_shapes import (
     without_none,
 )
 
-ANYTHING = "Anything"
-TIMESTAMP = "google.protobuf.Timestamp"
-#: Stands for the record itself, in a type that contains its own kind.
-ITSELF = "."
-
-#: Fields that each message has besides its own: which lists and maps are empty, not absent …
-EMPTIES = 2045
-#: … values that do not fit their field's type, by the field's name …
-BEYOND = 2046
-#: … and which fields are null, not absent. These are the last numbers that take two bytes.
-NULLS = 2047
 _OURS = range(EMPTIES, NULLS + 1)
 #: Kept by protobuf for itself.
 _THEIRS = range(19_000, 20_000)
 _MOST = 2**29 - 1
-
-
-class Number(msgspec.Struct, frozen=True):
-    """A field of a message, and the schema version and time that it came with."""
-
-    number: int
-    name: str
-    wire: str
-    schema: int
-    since: int
-
-
-#: Message → its fields, in the order of their numbers; "" is the record itself.
-Numbers: TypeAlias = dict[str, tuple[Number, ...]]
-Wires: TypeAlias = dict[str, dict[str, str]]
-
-
-class Wire(NamedTuple):
-    """A wire type, parsed."""
-
-    item: str
-    repeated: bool = False
-    #: Of a map.
-    key: str = ""
-
-
-def parse(wire: str) -> Wire:
-    if wire.startswith("map<"):
-        key, _, item = wire[len("map<") : -1].partition(", ")
-        return Wire(item, key=key)
-    if wire.startswith("repeated "):
-        return Wire(wire.removeprefix("repeated "), repeated=True)
-    return Wire(wire)
 
 
 def wires(description: Description) -> Wires:

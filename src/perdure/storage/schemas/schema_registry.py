@@ -13,12 +13,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from perdure.core.errors import (
-    Conflict,
     Corrupted,
     InvalidInput,
     InvalidRecordType,
@@ -27,22 +26,21 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.adapter import Capability
+from perdure.storage.adapter import Adapter, Capability, require
 from perdure.storage.codecs import PROTOBUF, ValueCodec
+from perdure.storage.codecs.protobuf_fields import Numbers, Wires
 from perdure.storage.codecs.value_codec import in_words
-from perdure.storage.concurrency import ATTEMPTS, back_off
+from perdure.storage.collection_reader import Executor
+from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Query, SortOrder
 from perdure.storage.records import RecordType, type_of
 from perdure.storage.rows import Batch, Row, checksum
 from perdure.storage.schemas import schema_records, type_shapes
 from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
-from perdure.storage.schemas.schema_records import Numbers, Schema, Version, Wires
+from perdure.storage.schemas.schema_records import Schema, Version
 from perdure.storage.schemas.schema_validation import FieldProblem, find_problems
 from perdure.storage.schemas.type_shapes import Description
-
-if TYPE_CHECKING:
-    from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 _SCHEMAS = type_of(Schema)
@@ -55,9 +53,9 @@ Progress = Callable[[str, int, int], None]
 class SchemaRegistry:
     """The current and former schemas of a store's record types: `Store.schemas`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Executor, adapter: Adapter) -> None:
         self._store = store
-        self._adapter = store.adapter
+        self._adapter = adapter
         self._there = False
         self._seen: dict[str, tuple[Schema, int]] = {}
 
@@ -149,7 +147,7 @@ class SchemaRegistry:
         after = ""
         while page := await self._adapter.salvage(collection, after, _PAGE):
             after = page[-1].key
-            for row in await plain_rows(self._store, collection, [row.key for row in page]):
+            for row in await plain_rows(self._store.read, collection, [row.key for row in page]):
                 if isinstance(row, Failure):
                     checked.note(row.key, [row.what])
                 else:
@@ -194,8 +192,9 @@ class SchemaRegistry:
     async def _registered(self, declared: RecordType[Any]) -> Schema:
         can_check = Capability.VERSIONS in self._adapter.capabilities
         if declared.serializer == "protobuf":
-            self._store.require(Capability.VERSIONS)  # two may give numbers at the same time
-        for attempt in range(ATTEMPTS):
+            require(self._adapter, Capability.VERSIONS)  # two may give numbers at the same time
+
+        async def register(_: int) -> Schema:
             # What was read a moment ago, to see whether it may be used, will do at first.
             found = self._seen.pop(declared.name, None) or await self._read(declared.name)
             schema, version = found or (Schema(declared.name), 0)
@@ -204,15 +203,10 @@ class SchemaRegistry:
                 return schema
             await self._is_there(make=True)
             put = _SCHEMAS.encode(wanted, None, version if can_check else None)
-            try:
-                await self._adapter.commit(Batch((put,)), DEFAULT)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-            else:
-                return wanted
-        raise AssertionError("unreachable")
+            await self._adapter.commit(Batch((put,)), DEFAULT)
+            return wanted
+
+        return await retry_conflicts(register)
 
     async def _read(self, collection: str) -> tuple[Schema, int] | None:
         if not await self._is_there():
