@@ -62,7 +62,7 @@ def codec_of(content_type: str) -> ValueCodec:
                 hint="Name the key in encryption.key, or give it as master_key=….",
             ) from None
         raise Corrupted(
-            f"A value has the content type {content_type.split(';zstd=')[0]!r}, which nothing here"
+            f"A value has the content type {content_type.partition(';zstd=')[0]!r}, which nothing here"
             " can read.",
             hint="Register the codec that wrote it: perdure.storage.codecs.register(name, codec).",
         ) from None
