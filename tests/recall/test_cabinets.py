@@ -69,13 +69,12 @@ async def test_only_what_is_alive_and_for_whoever_asks(bank: Bank) -> None:
     def of(key: str) -> Candidate:
         return candidate(1, kind="memory", key=key)
 
-    kept = await fetch(question, of(own.key))
-    assert kept is not None
+    (kept,) = (await fetch(question, [of(own.key)])).values()
     assert (kept.key, kept.text) == (own.key, "Parrots are green.")
-    assert await fetch(question, of(theirs.name)) is None
-    assert await fetch(question, of("M-99")) is None
+    assert await fetch(question, [of(theirs.name)]) == {}
+    assert await fetch(question, [of("M-99")]) == {}
     await bank.memories.delete(own.key, agent="planner")
-    assert await fetch(question, of(own.key)) is None
+    assert await fetch(question, [of(own.key)]) == {}
 
 
 async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
@@ -83,12 +82,11 @@ async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
     fetch = fetchers.layers(bank.references)
     question = await asked(bank, "parrots")
     there = candidate(layer.ordinal, kind="reference", key=str(layer.ordinal))
-    kept = await fetch(question, there)
-    assert kept is not None
+    (kept,) = (await fetch(question, [there])).values()
     assert kept.key == "birds"
     assert "fed at noon" in kept.text
     gone = candidate(99, kind="reference", place=Spot(3, 99).place)
-    assert await fetch(question, gone) is None
+    assert await fetch(question, [gone]) == {}
 
 
 async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:

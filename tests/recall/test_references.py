@@ -173,7 +173,8 @@ async def test_a_text_becomes_a_record(references: References, shelf: Shelf, sto
     assert list(shelf.texts) == [(REFERENCES, 1)]
     assert shelf.texts[REFERENCES, 1].startswith("oauth How we do OAuth log in security\n# OAuth")
     assert shelf.notes[REFERENCES, 1].tags == {"log in": "", "security": ""}
-    assert await references.names([1, 2]) == {1: "oauth"}
+    numbered = await references.numbered([1, 2])
+    assert {number: layer.name for number, layer in numbered.items()} == {1: "oauth"}
     again = await references.add("New text.", name="oauth")
     assert (again.ordinal, again.tags) == (1, ())
     assert (await references.add("Other.", name="other")).ordinal == 2

@@ -243,10 +243,13 @@ async def test_odd_questions(tmp_path: Path, text: str) -> None:
         await desk.pipeline.close()
 
 
-def cabinet(texts: dict[str, str]) -> Callable[[Question, Candidate], Any]:
-    async def fetch(_: Question, candidate: Candidate) -> Kept | None:
-        text = texts.get(candidate.key)
-        return None if text is None else Kept(f"named-{candidate.key}", text, 77)
+def cabinet(texts: dict[str, str]) -> Callable[[Question, Sequence[Candidate]], Any]:
+    async def fetch(_: Question, candidates: Sequence[Candidate]) -> dict[int, Kept]:
+        return {
+            each.place: Kept(f"named-{each.key}", texts[each.key], 77)
+            for each in candidates
+            if each.key in texts
+        }
 
     return fetch
 

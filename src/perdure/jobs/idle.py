@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -57,8 +57,13 @@ class _Idle(msgspec.Struct, eq=False):
 class IdleWork:
     """Drives idle work. `finished` is called for a kind when all that covers it is done."""
 
-    def __init__(self, finished: Callable[[str], Awaitable[None]]) -> None:
-        self._finished = finished
+    def __init__(
+        self,
+        finished: Callable[[str], Awaitable[None]],
+        left: Callable[[str, Iterable[str]], Awaitable[None]],
+    ) -> None:
+        # `left` is called at the end for a kind of which some work is done, with the names of that.
+        self._finished, self._left = finished, left
         self._works: dict[str, _Idle] = {}
         self._writers = 0
         #: When somebody last wrote, and how long it has to be ago.
@@ -140,6 +145,10 @@ class IdleWork:
             await self._task
         if was_on:
             await self._pass(lambda work: _for(work.closing) if work.closing else None)
+            try:
+                await self._tell_left()
+            except PerdureError as exc:
+                _log.warning("marks of what is left could not be written: %s", exc)
 
     def _arm(self) -> None:
         waiting = [work.not_before for work in self._works.values() if work.waits]
@@ -202,6 +211,13 @@ class IdleWork:
                 await self._clear()
             except PerdureError as exc:
                 _log.warning("marks of what is done could not be taken away: %s", exc)
+
+    async def _tell_left(self) -> None:
+        works = self._works.values()
+        for kind in {work.covers for work in works if work.waits and work.covers}:
+            done = [work.name for work in works if work.covers == kind and not work.waits]
+            if done:
+                await self._left(kind, done)
 
     async def _call(self, work: _Idle, go_on: GoOn) -> None:
         work.waits = False

@@ -6,7 +6,7 @@ process is killed, another finds its mark and does the work. One row for each ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated
 
@@ -31,6 +31,8 @@ class PendingMark(msgspec.Struct, frozen=True):
     id: Annotated[str, Key()]  # key/kind.process
     first: int  # From this number on: a turn, say.
     time: int  # When it said so. Microseconds.
+    #: Work that its process had done when it was closed, by name: the rest is left to others.
+    done: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -103,6 +105,14 @@ class ProcessMarks:
         if found is not None and found.value == mark:
             self._adopted.setdefault(mark.kind, {})[mark.id] = found.version
         return True
+
+    async def divide(self, kind: str, done: Iterable[str]) -> None:
+        """Say in all marks of a kind which work is done, though not all is. None are left later."""
+        records = self._store.collection(PendingMark)
+        for mark, version in self._own.pop(kind, {}).values():
+            with suppress(Conflict):
+                new = msgspec.structs.replace(mark, done=tuple(sorted(done)))
+                await records.put(new, Options(expected=version))
 
     async def remove(self, kind: str) -> None:
         own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})

@@ -66,7 +66,7 @@ class Runner:
         self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
         self._marks = ProcessMarks(store)
-        self._idle = IdleWork(self._marks.remove)
+        self._idle = IdleWork(self._marks.remove, self._marks.divide)
         self._placed = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()

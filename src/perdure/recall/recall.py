@@ -25,6 +25,7 @@ from perdure.recall.indexing.index import index_notes
 from perdure.recall.indexing.index_forgetting import IndexPlace
 from perdure.recall.memories.memory_forgetting import MemoryTraces
 from perdure.recall.memory_layer import Item, LayerLimits, MemoryLayer, Window
+from perdure.recall.memory_records import Memory
 from perdure.recall.memory_records import shown as shown_key
 from perdure.recall.scoping.explain_filters import Names, loosened, missed
 from perdure.recall.scoping.lines import UndoneTurns
@@ -313,23 +314,26 @@ class Recall:
 
     async def _items(self, window: Window, hits: Sequence[Hit]) -> list[Item]:
         """Hits with what is known beside of them."""
-        items = [await self._item(window, hit) for hit in hits]
         agent = window.record.agent
+        keys = [hit.key for hit in hits if hit.kind == "memory"]
+        got = await self.memories.get_many(keys, agent=agent) if keys else []
+        memories = dict(zip(keys, got, strict=True))
+        tags = dict[str, tuple[str, ...]]()
+        if any(hit.kind == "reference" for hit in hits):
+            tags = {layer.name: layer.tags for layer in await self.references.list()}
+        items = [_item(window, hit, memories.get(hit.key), tags.get(hit.key, ())) for hit in hits]
         weights = await self.ticklers.weights(agent, [item.key for item in items])
         return [msgspec.structs.replace(item, weight=weights[item.key]) for item in items]
 
-    async def _item(self, window: Window, hit: Hit) -> Item:
-        record = window.record
-        if hit.kind == "memory":
-            memory = await self.memories.get(hit.key, agent=record.agent)
-            if memory is not None:
-                short = msgspec.structs.replace(hit, key=shown_key(memory.id, record.agent))
-                return Item(short, memory.name, memory.kind)
-        if hit.kind == "reference":
-            layer = await self.references.get(hit.key)
-            tags = () if layer is None else layer.tags
-            return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
-        return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))
+
+def _item(window: Window, hit: Hit, memory: Memory | None, tags: Sequence[str]) -> Item:
+    record = window.record
+    if hit.kind == "memory" and memory is not None:
+        short = msgspec.structs.replace(hit, key=shown_key(memory.id, record.agent))
+        return Item(short, memory.name, memory.kind)
+    if hit.kind == "reference":
+        return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
+    return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))
 
 
 def _looked_at(text: str) -> str:

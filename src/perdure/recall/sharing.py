@@ -37,12 +37,12 @@ class Share(msgspec.Struct, frozen=True):
     session: Annotated[str, Indexed()]
     #: When it was shared. Microseconds.
     time: int
+    reader: Annotated[str, Indexed()]
 
     @property
     def agent(self) -> str:
         """Whom it is shared with; `EVERYBODY` if with all."""
-        name = self.id.partition("/")[0]
-        return EVERYBODY if name == _ALL else name
+        return EVERYBODY if self.reader == _ALL else self.reader
 
 
 class Sharing:
@@ -73,7 +73,7 @@ class Sharing:
                 raise InvalidInput(f"The session {record.id} is gone.", hint="Open it again.")
             now = self._store.now()
             await transaction.collection(Share).put_many(
-                Share(_key(agent, record.id), record.id, now) for agent in agents
+                Share(_key(agent, record.id), record.id, now, _reader(agent)) for agent in agents
             )
 
         await self._store.transact(body, STRONG)
@@ -107,7 +107,8 @@ class Sharing:
 
     async def sessions_for(self, agent: str) -> list[str]:
         """The sessions of others that an agent may see, by name."""
-        found = {share.session for name in (agent, _ALL) for share in await self._with(name)}
+        shares = self._shares.query().where("reader", "in", (agent, _ALL))
+        found = {share.session for share in await shares.values(STRONG)}
         return sorted(name for name in found if agent_of(name) != agent)
 
     async def forget(self, scope: ForgetScope) -> None:
@@ -118,9 +119,6 @@ class Sharing:
             await self._shares.query().where("session", "=", session).delete()
         if scope.agent is not None:
             await remove(self._shares, f"{scope.agent}/")
-
-    async def _with(self, name: str) -> list[Share]:
-        return await self._shares.query().prefix(f"{name}/").values(STRONG)
 
 
 def _check(agents: Sequence[str], hint: str) -> None:
@@ -136,4 +134,8 @@ def _check(agents: Sequence[str], hint: str) -> None:
 
 
 def _key(agent: str, session: str) -> str:
-    return f"{_ALL if agent == EVERYBODY else agent}/{session}"
+    return f"{_reader(agent)}/{session}"
+
+
+def _reader(agent: str) -> str:
+    return _ALL if agent == EVERYBODY else agent

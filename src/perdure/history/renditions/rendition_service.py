@@ -32,6 +32,7 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
     MakeRequest,
+    Marked,
     RenditionStore,
     RoundAtLevel,
     RoundSizes,
@@ -266,14 +267,19 @@ class RenditionService:
         return [made for made in found if first <= made.place <= last]
 
     async def tinies(
-        self, record: SessionRecord, head: Head, turns: Iterable[int]
+        self,
+        record: SessionRecord,
+        head: Head,
+        turns: Iterable[int],
+        known: dict[str, Tiny | None] | None = None,
+        marked: Marked | None = None,
     ) -> dict[int, TinySize]:
         """The sizes of these turns at T. Makes what is missing. Leaves out undone and forgotten
-        turns.
+        turns. Rows that were read, and hold, are added to `known`, for `tiny_texts`.
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
         found = dict[int, TinySize]()
-        for stretch in await self._renditions.stretches(record, head, wanted):
+        for stretch in await self._renditions.stretches(record, head, wanted, marked):
             owned = stretch.owned
             numbers = [n for n in wanted if owned.first <= n <= owned.last]
             for some in portions(numbers, KEYS_AT_ONCE):
@@ -288,6 +294,8 @@ class RenditionService:
                         unknown.append(number)
                     else:
                         found[number] = TinySize(row.variants[at].tokens, at)
+                        if known is not None:
+                            known[row.id] = row
                 for a, b in runs(unknown, _BATCH):
                     part = msgspec.structs.replace(owned, first=a, last=b)
                     made = await self._renditions.make(
@@ -306,9 +314,13 @@ class RenditionService:
         return await self._renditions.texts(record, head, wanted, rows)
 
     async def tiny_texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
+        self,
+        record: SessionRecord,
+        head: Head,
+        wanted: Sequence[tuple[int, int]],
+        known: Mapping[str, Tiny | None] | None = None,
     ) -> list[str]:
-        return await self._renditions.tiny_texts(record, head, wanted)
+        return await self._renditions.tiny_texts(record, head, wanted, known)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were checked.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,7 +44,7 @@ from perdure.storage.transaction import Transaction
 
 T = TypeVar("T")
 
-_READ, KEYS_AT_ONCE = 16, 512  # Turns whose content, and keys that, are read together.
+_READ, KEYS_AT_ONCE = 32, 512  # Turns whose content, and keys that, are read together.
 #: Turns that are as near to each other are read with those between them.
 _APART = 8
 _NEAR = 20  # Turns in front of a fork that its parent may still have added to.
@@ -105,6 +105,11 @@ class RoundAtLevel(NamedTuple):
     variant: int = 0
 
 
+#: From which turns on a session's counts are in doubt, as somebody has just read it; None if
+#: nobody has.
+Marked: TypeAlias = Callable[[str], Sequence[int] | None]
+
+
 class LineStretch(msgspec.Struct, frozen=True):
     """Turns of a line in one log, and the first of them that has to be read again."""
 
@@ -144,16 +149,26 @@ class RenditionStore:
         return [found.get(each, "") for each in wanted]
 
     async def tiny_texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
+        self,
+        record: SessionRecord,
+        head: Head,
+        wanted: Sequence[tuple[int, int]],
+        known: Mapping[str, Tiny | None] | None = None,
     ) -> list[str]:
-        """The words of turns at T, by turn and variant; empty for forgotten ones."""
+        """The words of turns at T, by turn and variant; empty for forgotten ones.
+
+        `known` are rows that have been read just now, by key.
+        """
+        known = known or {}
         found = dict[tuple[int, int], str]()
         turns = sorted({turn for turn, _ in wanted})
         for owned in _owned(record, head, turns):
             here = [each for each in wanted if owned.first <= each[0] <= owned.last]
             for some in portions(here, KEYS_AT_ONCE):
                 keys = [turn_key(owned.session, turn) for turn, _ in some]
-                rows = await self._tinies.get_many(keys)
+                unknown = [key for key in keys if key not in known]
+                read = dict(zip(unknown, await self._tinies.get_many(unknown), strict=True))
+                rows = [known[key] if key in known else read[key] for key in keys]
                 for (turn, at), row in zip(some, rows, strict=True):
                     if row is not None and at < len(row.variants) and row.variants[at].recipe:
                         found[turn, at] = row.variants[at].text
@@ -197,7 +212,11 @@ class RenditionStore:
             start = page[-1].id
 
     async def stretches(
-        self, record: SessionRecord, head: Head, numbers: Sequence[int]
+        self,
+        record: SessionRecord,
+        head: Head,
+        numbers: Sequence[int],
+        marked: Marked | None = None,
     ) -> list[LineStretch]:
         """Whose logs hold these turns, and from where on their rows cannot be trusted: messages may
         have been added that are not counted yet (a mark says from where on), and a fork does not
@@ -207,8 +226,11 @@ class RenditionStore:
         if not numbers:
             return found
         for owned in _owned(record, head, numbers):
-            marked = await marks_of(self._store, TURNS, owned.session)
-            doubtful = min([mark.first for mark in marked], default=head.turn)
+            firsts = None if marked is None else marked(owned.session)
+            if firsts is None:
+                marks = await marks_of(self._store, TURNS, owned.session)
+                firsts = [mark.first for mark in marks]
+            doubtful = min(firsts, default=head.turn)
             if owned.session == record.id:
                 found.append(LineStretch(owned, min(doubtful, head.turn)))
             else:

@@ -49,6 +49,8 @@ class Groups:
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._last = -1
+        #: `Adapter.generation` when they were last looked for; None: look again.
+        self._generation: int | None = None
 
     async def relied_on(self, transaction: Transaction, name: str) -> int | None:
         """A group's number, for documents that this transaction writes: it fails if that changes.
@@ -115,6 +117,7 @@ class Groups:
         found = await groups.fetch(name, STRONG)
         if found is None:
             await self._store.transact(lambda transaction: _give(transaction, name))
+            self._generation = None
             found = await groups.fetch(name, STRONG)
             if found is None:
                 return None
@@ -125,11 +128,15 @@ class Groups:
 
     async def _look_for_new(self) -> None:
         """Numbers grow, and are committed in their order: what is new has a higher one."""
+        generation = await self._store.adapter.generation()
+        if generation is not None and generation == self._generation:
+            return
         finder = self._store.collection(PassageGroup).query().where("number", ">", self._last)
         for group in await finder.order_by("number").values(STRONG):
             self._numbers[group.id] = group.number
             self._names[group.number] = group.id
             self._last = max(self._last, group.number)
+        self._generation = generation
 
 
 async def _give(transaction: Transaction, name: str) -> None:

@@ -359,11 +359,18 @@ class FillStep:
         found = list(moments(self.pieces, self.thread, self._record.facts))
         if not found:
             return
+        known = (await self._groups.all()).get(self._record.id)
+        there = frozenset[int]()
+        if known is not None:
+            there = await self._there([place_of(known, moment) for moment in found])
+            if len(there) == len(found):
+                return
         number = await self._groups.relied_on(transaction, self._record.id)
         if number is None:
             return
         places = [place_of(number, moment) for moment in found]
-        there = await self._there(places)
+        if number != known:
+            there = await self._there(places)
         last = perf_counter()
         for place, moment in zip(places, found, strict=True):
             if place in there:

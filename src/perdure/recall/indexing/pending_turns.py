@@ -40,6 +40,8 @@ from perdure.storage.transaction import Transaction
 _MOST = 4_096
 #: Appends, and rounds of them, whose documents are written in one transaction.
 _TOGETHER, _ROUNDS = 16, 64
+#: What the runner, and a mark, call this work.
+_WORK = "indexing turns"
 #: Seconds in which what waits is written before the bank is closed.
 _CLOSING = 2.0
 #: Sessions whose open turn is remembered.
@@ -71,7 +73,7 @@ class PendingTurns:
         #: What other processes had marked when somebody last asked.
         self._marks: list[PendingMark] | None = None
         self._lock = asyncio.Lock()
-        self._wake = jobs.idle("indexing turns", self._work, covers=TURNS, closing=_CLOSING)
+        self._wake = jobs.idle(_WORK, self._work, covers=TURNS, closing=_CLOSING)
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._unread)
@@ -128,7 +130,8 @@ class PendingTurns:
         await self.write()
         marks = self._marks = await self._jobs.marks(TURNS)
         for mark in sorted(marks, key=lambda mark: _distance(mark, record)):
-            await self._follow(mark)
+            if _WORK not in mark.done:
+                await self._follow(mark, record)
 
     def marked(self, session: str) -> list[int] | None:
         """From which turns on work is to be done about a session; None if nobody knows."""
@@ -207,9 +210,11 @@ class PendingTurns:
             self.missed(record, first, first)
             raise
 
-    async def _follow(self, mark: PendingMark) -> None:
+    async def _follow(self, mark: PendingMark, asking: SessionRecord) -> None:
         """Write what a mark of another process names, as far as that did not do it itself."""
-        record = await self._store.collection(SessionRecord).get(mark.key)
+        record: SessionRecord | None = asking
+        if mark.key != asking.id:
+            record = await self._store.collection(SessionRecord).get(mark.key)
         if record is not None:
             first = max(mark.first, record.forked_at + 1, self._known.get(mark.key, 0))
             last = await self._filler.fill_session(record, self._embeddings, first=first)

@@ -84,6 +84,13 @@ class Memories:
         """The memory of this key, whatever its status."""
         return await self._store.collection(Memory).get(records.parse_key(key, agent))
 
+    async def get_many(
+        self, keys: Iterable[str], *, agent: str = ""
+    ) -> builtins.list[Memory | None]:
+        """The same for several keys, in their order."""
+        ids = [records.parse_key(key, agent) for key in keys]
+        return await self._store.collection(Memory).get_many(ids)
+
     async def list(
         self,
         agent: str | None = None,

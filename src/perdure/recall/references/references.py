@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +36,8 @@ from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Orig
 from perdure.recall.values import Note
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
+
+T = TypeVar("T")
 
 #: What is told about a layer whose file is out of sight.
 _LEFT = "The file is not there; the layer stays until it is removed."
@@ -74,6 +77,8 @@ class References:
         self._needs_folder = needs_folder
         self._one_at_a_time = asyncio.Lock()
         self._synced: tuple[float, Synced] | None = None
+        #: All layers, as of a generation of the store and so many changes of ours.
+        self._listed: tuple[tuple[int | None, int], builtins.list[LayerRecord]] | None = None
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -89,15 +94,22 @@ class References:
 
     async def list(self) -> builtins.list[LayerRecord]:
         """All layers by name, without their texts."""
-        return await self._store.collection(LayerRecord).query().order_by("key").values()
+        state = await self._store.adapter.generation(), self._writing.changes
+        if self._listed is None or self._listed[0] != state or state[0] is None:
+            query = self._store.collection(LayerRecord).query().order_by("key")
+            self._listed = state, await query.values()
+        return [*self._listed[1]]
 
-    async def names(self, ordinals: Iterable[int]) -> dict[int, str]:
-        """The names of layers by their numbers in the index; of those that are there."""
-        wanted = tuple(set(ordinals))
-        if not wanted:
-            return {}
-        finder = self._store.collection(LayerRecord).query().where("ordinal", "in", wanted)
-        return {record.ordinal: record.name for record in await finder.values()}
+    async def numbered(self, ordinals: Iterable[int]) -> dict[int, Layer]:
+        """Layers by their numbers in the index; those that are there."""
+        wanted = frozenset(ordinals)
+        records = [record for record in await self.list() if record.ordinal in wanted]
+        texts = await self._store.collection(LayerText).get_many([each.name for each in records])
+        return {
+            record.ordinal: _layer(record, text.text)
+            for record, text in zip(records, texts, strict=True)
+            if text is not None
+        }
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -350,6 +362,8 @@ class Writing:
     """Writes layers, each in one transaction with the index."""
 
     def __init__(self, store: Store, index: Indexer | None) -> None:
+        #: How often something was changed.
+        self.changes = 0
         self._store = store
         self._index = index
 
@@ -400,7 +414,7 @@ class Writing:
             await self._index_it(transaction, record, layer.text)
             return record
 
-        return await self._store.transact(body)
+        return await self._transact(body)
 
     async def touch(self, name: str, origin: Origin) -> None:
         """Note that a file says what it said."""
@@ -411,7 +425,7 @@ class Writing:
             if record is not None:
                 await records.put(msgspec.structs.replace(record, origin=origin))
 
-        await self._store.transact(body)
+        await self._transact(body)
 
     async def remove(self, name: str, *, made_from: Origin | None = None) -> bool:
         """Remove a layer, in the index too; no error if there is none. Whether there was one.
@@ -430,7 +444,13 @@ class Writing:
                 await self._index.withdraw(transaction, REFERENCES, record.ordinal)
             return True
 
-        return await self._store.transact(body)
+        return await self._transact(body)
+
+    async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
+        try:
+            return await self._store.transact(body)
+        finally:
+            self.changes += 1
 
     async def reindex(self, transaction: Transaction, name: str) -> None:
         """Put a layer into the index again."""

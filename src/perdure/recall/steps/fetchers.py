@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
@@ -38,8 +38,8 @@ class Kept(NamedTuple):
     behind: str = ""
 
 
-#: Fetches what a candidate is; None if it is not there any more, or not for whoever asks.
-Cabinet: TypeAlias = Callable[[Question, Candidate], Awaitable[Kept | None]]
+#: Fetches what candidates are, by place; without what is gone, or not for whoever asks.
+Cabinet: TypeAlias = Callable[[Question, Sequence[Candidate]], Awaitable[Mapping[int, Kept]]]
 
 #: Candidates by other means than the index: layers that a prompt calls for; turns, by reading them.
 Finds: TypeAlias = Callable[[Question], Awaitable[Sequence[Candidate]]]
@@ -48,16 +48,23 @@ Finds: TypeAlias = Callable[[Question], Awaitable[Sequence[Candidate]]]
 def memories(reader: Memories) -> Cabinet:
     """The active memories that the asking agent may see, with what contradicts them."""
 
-    async def fetch(question: Question, candidate: Candidate) -> Kept | None:
+    async def fetch(question: Question, candidates: Sequence[Candidate]) -> dict[int, Kept]:
         agent = question.record.agent
-        found = await reader.get(candidate.key, agent=agent)
-        if found is None or not found.is_active or not found.is_visible_to(agent):
-            return None
-        rivals = await reader.rivals([found], agent=agent) if found.contradicts else {}
-        holds = leader(found, rivals.values())
-        behind = "" if holds.id == found.id else shown(holds.id, agent)
-        text = said(found, rivals.values(), agent=agent)
-        return Kept(candidate.key, text, found.last, behind)
+        got = await reader.get_many([each.key for each in candidates], agent=agent)
+        found = {
+            each.place: (each.key, memory)
+            for each, memory in zip(candidates, got, strict=True)
+            if memory is not None and memory.is_active and memory.is_visible_to(agent)
+        }
+        every = [memory for _, memory in found.values() if memory.contradicts]
+        rivals = await reader.rivals(every, agent=agent) if every else {}
+        kept = dict[int, Kept]()
+        for place, (key, memory) in found.items():
+            holds = leader(memory, rivals.values())
+            behind = "" if holds.id == memory.id else shown(holds.id, agent)
+            text = said(memory, rivals.values(), agent=agent)
+            kept[place] = Kept(key, text, memory.last, behind)
+        return kept
 
     return fetch
 
@@ -65,10 +72,10 @@ def memories(reader: Memories) -> Cabinet:
 def layers(references: References) -> Cabinet:
     """Reference layers, which the index knows by number."""
 
-    async def fetch(_: Question, candidate: Candidate) -> Kept | None:
-        names = await references.names([spot(candidate.place).turn])
-        found = [await references.get(name) for name in names.values()]
-        return Kept(found[0].name, found[0].text) if found and found[0] is not None else None
+    async def fetch(_: Question, candidates: Sequence[Candidate]) -> dict[int, Kept]:
+        found = await references.numbered([spot(each.place).turn for each in candidates])
+        layers = {each.place: found.get(spot(each.place).turn) for each in candidates}
+        return {place: Kept(one.name, one.text) for place, one in layers.items() if one}
 
     return fetch
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -22,8 +22,9 @@ from perdure.core.levels import Level
 from perdure.core.tokens import EstimatedCounter
 from perdure.history.log_records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_records import Rendition, rendition_key
+from perdure.history.renditions.rendition_records import Rendition, Tiny, rendition_key
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
+from perdure.history.renditions.rendition_store import Marked
 from perdure.history.turn_log import TURNS
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
@@ -82,7 +83,9 @@ class Showing:
         self._scribe = scribe
         self._sizes = Sizes(store, scribe, marked)
         self._reader = reader
+        self._marked = marked
         self._cabinets = {"memory": memories, "reference": references}
+        self._last: _Memo | None = None
 
     async def full(self, question: Question, candidates: Sequence[Candidate]) -> dict[int, Shown]:
         found = await self._kept(question, candidates)
@@ -110,10 +113,12 @@ class Showing:
         kept = await self._kept(question, candidates)
         found = {place: _gist(shown) for place, shown in kept.items()}
         for view, some in await self._by_view(question, candidates):
-            made = await self._scribe.tinies(*view, {each.turn for each in some})
+            rows = dict[str, Tiny | None]()
+            numbers = {each.turn for each in some}
+            made = await self._scribe.tinies(*view, numbers, rows, self._marked)
             turns = sorted(made)
             texts = await self._scribe.tiny_texts(
-                *view, [(turn, made[turn].variant) for turn in turns]
+                *view, [(turn, made[turn].variant) for turn in turns], rows
             )
             by_turn = {
                 turn: Shown("T", text, made[turn].tokens)
@@ -133,15 +138,27 @@ class Showing:
 
     # ------------------------------------------------------------------------------------------
 
+    def _memo(self, question: Question) -> _Memo:
+        """What was read for this question, if it is the one that was asked last."""
+        if self._last is None or self._last.question is not question:
+            self._last = _Memo(question, {}, {})
+        return self._last
+
     async def _kept(self, question: Question, candidates: Iterable[Candidate]) -> dict[int, Shown]:
         """What memories and reference layers say."""
-        found = dict[int, Shown]()
+        by_kind, found = dict[str, list[Candidate]](), dict[int, Shown]()
+        known = self._memo(question).kept
         for each in candidates:
-            cabinet = self._cabinets.get(each.kind)
-            kept = None if cabinet is None else await cabinet(question, each)
-            if kept is not None:
+            if each.place in known:
+                found[each.place] = known[each.place]
+            else:
+                by_kind.setdefault(each.kind, []).append(each)
+        for kind, some in by_kind.items():
+            cabinet = self._cabinets.get(kind)
+            for place, kept in (await cabinet(question, some) if cabinet else {}).items():
                 tokens = _estimate(kept.text)
-                found[each.place] = Shown("R", kept.text, tokens, kept.key, kept.time, kept.behind)
+                found[place] = Shown("R", kept.text, tokens, kept.key, kept.time, kept.behind)
+        known |= found
         return found
 
     async def _by_view(
@@ -153,7 +170,9 @@ class Showing:
             if each.kind == "turn":
                 is_own = owner_of(question.record, each.turn) == each.session
                 found.setdefault("" if is_own else each.session, []).append(each)
-        views = await self._views([session for session in found if session])
+        known = self._memo(question).views
+        known |= await self._views([name for name in found if name and name not in known])
+        views = dict(known)
         views[""] = View(question.record, question.head)
         return [(views[session], some) for session, some in found.items() if session in views]
 
@@ -204,16 +223,19 @@ def _gist(shown: Shown) -> Shown:
 _NEAR = 20
 
 
-#: From which turns on a session's counts are in doubt, as this question has read it; None if it
-#: has not.
-Marked: TypeAlias = Callable[[str], Sequence[int] | None]
-
-
 class View(NamedTuple):
     """A line of turns, as somebody sees it."""
 
     record: SessionRecord
     head: Head
+
+
+class _Memo(NamedTuple):
+    """What was read for a question: lines by session, memories and layers by place."""
+
+    question: Question
+    views: dict[str, View]
+    kept: dict[int, Shown]
 
 
 class Sizes:
