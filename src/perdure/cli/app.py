@@ -11,21 +11,21 @@ from perdure import __version__
 from perdure.cli import (
     artifact_commands,
     ask_commands,
-    audit,
+    audit_commands,
     bank_commands,
     check_commands,
     context_commands,
     cost_commands,
     forget_commands,
     index_commands,
-    keys,
+    key_commands,
     memory_commands,
-    metrics,
+    metrics_commands,
     model_commands,
     recall_commands,
     reference_commands,
     rendition_commands,
-    schema,
+    schema_commands,
     session_commands,
     show_commands,
     simulate_commands,
@@ -88,12 +88,12 @@ app.command("share")(session_commands.share)
 app.command("renditions")(rendition_commands.renditions)
 app.command("simulate")(simulate_commands.simulate)
 app.add_typer(bank_commands.app, name="bank")
-app.add_typer(schema.app, name="schema")
-app.add_typer(keys.app, name="keys")
+app.add_typer(schema_commands.app, name="schema")
+app.add_typer(key_commands.app, name="keys")
 app.add_typer(artifact_commands.app, name="artifacts")
 app.command("verify")(check_commands.verify)
-app.command("audit")(audit.audit)
-app.command("metrics")(metrics.metrics)
+app.command("audit")(audit_commands.audit)
+app.command("metrics")(metrics_commands.metrics)
 app.command("conformance")(check_commands.conformance)
 app.command("doctor")(check_commands.doctor)
 

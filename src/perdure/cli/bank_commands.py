@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import backup_commands, encrypting, terminal
+from perdure.cli import backup_commands, key_commands, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
@@ -64,8 +64,8 @@ app.command("backup")(backup_commands.backup)
 app.command("backups")(backup_commands.list_)
 app.command("restore")(backup_commands.restore)
 app.command("copy")(backup_commands.copy)
-app.command("encrypt")(encrypting.encrypt)
-app.command("decrypt")(encrypting.decrypt)
+app.command("encrypt")(key_commands.encrypt)
+app.command("decrypt")(key_commands.decrypt)
 
 
 async def _init(settings: CommandSettings) -> dict[str, Any]:
