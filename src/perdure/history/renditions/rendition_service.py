@@ -256,6 +256,7 @@ class RenditionService:
         first: RoundId,
         last: RoundId,
         progress: Progress | None = None,
+        *,
         marked: Marked | None = None,
     ) -> list[RoundSizes]:
         """The sizes of the rounds from `first` to `last` of a session's line, in order. Makes what
@@ -263,7 +264,7 @@ class RenditionService:
         """
         found = list[RoundSizes]()
         wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
-        async for made in self._walk(record, head, turns, wish, progress, marked):
+        async for made in self._walk(record, head, turns, wish, progress, marked=marked):
             found += made
         return [made for made in found if first <= made.place <= last]
 
@@ -355,7 +356,7 @@ class RenditionService:
         wanted = {place.turn for place in places if not head.is_undone(place.turn)}
         numbers = sorted(number for number in wanted if 0 < number <= head.turn)
         done = 0
-        for stretch in await self._renditions.stretches(record, head, numbers, marked):
+        for stretch in await self._renditions.stretches(record, head, numbers):
             owned = stretch.owned
             here = [n for n in numbers if owned.first <= n <= owned.last]
             for a, b in runs(here, _BATCH):
@@ -384,11 +385,12 @@ class RenditionService:
         turns: tuple[int, int],
         wish: MakeRequest,
         progress: Progress | None,
+        *,
         marked: Marked | None = None,
     ) -> AsyncIterator[list[RoundSizes]]:
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)
-        for stretch in await self._renditions.stretches(record, head, numbers):
+        for stretch in await self._renditions.stretches(record, head, numbers, marked):
             owned = stretch.owned
             for a in range(owned.first, owned.last + 1, _ROWS):
                 b = min(a + _ROWS - 1, owned.last)
