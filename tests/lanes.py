@@ -3,10 +3,9 @@
 A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
-- it runs on PostgreSQL, and the same test also on SQLite; not so the conformance kit, which says
-  what every backend has to do;
+- it runs on PostgreSQL, and the same test also on SQLite;
 - it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
-- it runs a benchmark (`tests/benchmarks`).
+- it runs a benchmark (`tests/benchmarks`), or stands in one of a few long files.
 
 A property (a test of hypothesis) is in both: with 15 examples in the quick lane and 60 in the long
 one, unless it is marked slow. Without ``--lane``, pytest runs everything with 60.
@@ -29,10 +28,15 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 QUICK, LONG, ALL = "quick", "long", "all"
-#: The files whose tests on PostgreSQL are in the quick lane.
-_ON_POSTGRESQL = ("test_conformance.py",)
-#: Folders whose tests all are in the long lane.
+#: Folders and files whose tests all are in the long lane.
 _LONG_FOLDERS = ("benchmarks",)
+_LONG_FILES = (
+    "fire/test_gateway.py",
+    "storage/test_file_encryption.py",
+    "storage/test_replica.py",
+    "test_backup.py",
+    "testing/test_project.py",
+)
 #: Files that are listed.
 _MOST = 20
 #: Seconds after the report of a test that hangs (``faulthandler_timeout``) when it fails.
@@ -92,11 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def lanes_of(item: pytest.Item) -> tuple[str, ...]:
     """The lanes in which a test runs."""
     is_property = is_hypothesis_test(getattr(item, "obj", None))
-    folder = item.path.relative_to(_HERE).parts[0]
+    file = item.path.relative_to(_HERE)
     if (
-        folder in _LONG_FOLDERS
+        file.parts[0] in _LONG_FOLDERS
+        or file.as_posix() in _LONG_FILES
         or item.get_closest_marker("slow")
-        or (item.path.name not in _ON_POSTGRESQL and _is_on_postgresql(item))
+        or _is_on_postgresql(item)
         or (item.get_closest_marker("repeated") and not is_property)
     ):
         return (LONG,)

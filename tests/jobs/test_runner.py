@@ -736,8 +736,8 @@ async def test_looking_for_work_uses_the_partial_indexes(store_url: str) -> None
     async with Store(adapter, middleware=[spy]) as store:
         runner = Runner(store, poll=0.01)
         runner.register("work", Worker())
+        await runner.enqueue(None, "work")  # before the first look: what was never made is not read
         async with runner:
-            await runner.enqueue(None, "work")
             await runner.settle()
         await runner.failed()
         plans = {plan(query) for query in asked}

@@ -61,8 +61,9 @@ def codec_of(content_type: str) -> ValueCodec:
                 "A record is encrypted, and the store was opened without a master key.",
                 hint="Name the key in encryption.key, or give it as master_key=….",
             ) from None
+        written = content_type.partition(";zstd=")[0]
         raise Corrupted(
-            f"A value has the content type {content_type!r}, which nothing here can read.",
+            f"A value has the content type {written!r}, which nothing here can read.",
             hint="Register the codec that wrote it: perdure.storage.codecs.register(name, codec).",
         ) from None
 

@@ -55,7 +55,7 @@ async def test_archived_contexts_are_kept_and_come_back(store: Store, clock: Man
 
 
 async def test_a_context_that_is_not_there_is_a_clear_error(store: Store) -> None:
-    with pytest.raises(perdure.InvalidInput, match="no context 'nobody'"):
+    with pytest.raises(perdure.InvalidInput, match="no record 'nobody'"):
         await StateRecords(store, StateRecord).archive("nobody")
 
 
