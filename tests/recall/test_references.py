@@ -79,7 +79,7 @@ def test_front_matter_is_taken_apart() -> None:
     text = (
         '---\r\n# a comment\nname: a\nempty:\nquoted: "b: \'c\' # d \\"e\\""  # f\n'
         "single: 'it''s'\nurl: http://x/y#z\nlist: [a, \"b, c\", 'd']\nnone: []\n"
-        'items:\n- one\n\n  # between\n  - "two: 2"\nlast: x # y\n---\n\nBody\n---\nmore\n'
+        'items:\n- one\n\n  # between\n- "two: 2"\nlast: x # y\n---\n\nBody\n---\nmore\n'
     )
     found = front_matter.parse(text, "a.md")
     assert found.values == {
@@ -98,6 +98,22 @@ def test_front_matter_is_taken_apart() -> None:
     assert front_matter.parse("# No front matter", "a.md").given is False
 
 
+def test_front_matter_may_be_nested() -> None:
+    text = (
+        "---\ndescription: |\n  Reviews code.\n  Be brief.\ntools: Read, Grep\nhooks:\n"
+        "  PreToolUse:\n    - matcher: Bash\n      hooks:\n        - {type: command, timeout: 10}\n"
+        "---\nBody"
+    )
+    found = front_matter.parse(text, "a.md")
+    hook = {"matcher": "Bash", "hooks": ({"type": "command", "timeout": "10"},)}
+    assert found.values == {
+        "description": "Reviews code.\nBe brief.\n",
+        "tools": "Read, Grep",
+        "hooks": {"PreToolUse": (hook,)},
+    }
+    assert found.lines["hooks.PreToolUse[0].hooks[0].type"] == 10
+
+
 @pytest.mark.parametrize(
     ("lines", "where"),
     [
@@ -108,16 +124,16 @@ def test_front_matter_is_taken_apart() -> None:
         ("- a\n---", 2),
         ("tags: [a, b\n---", 2),
         ("tags: [a,, b]\n---", 2),
-        ("tags: [[a], b]\n---", 2),
         ("tags: [a] b\n---", 2),
         ('title: "a\n---', 2),
         ('title: "a" b\n---', 2),
-        ("title: |\n  text\n---", 2),
-        ("title: {a: b}\n---", 2),
         ("title: &a b\n---", 2),
-        ("tags:\n  - a\n  - [b]\n---", 4),
-        ("tags:\n  -\n---", 3),
-        ("tags:\n  - a\n    - b\n   c\n---", 5),
+        ("title: a\ntags: *a\n---", 3),
+        ("title: !!int 1\n---", 2),
+        ("a: b\n? [c]\n: d\n---", 3),
+        ("a:\n  b: c\n  b: d\n---", 4),
+        ("a: b\nc: \x07\n---", 3),
+        (f"a: {'[' * 5_000}{']' * 5_000}\n---", 2),
     ],
 )
 def test_faults_name_the_file_and_the_line(lines: str, where: int) -> None:
@@ -140,6 +156,11 @@ def test_any_front_matter_is_read_or_refused(text: str) -> None:
         ("weight: 1.5", "line 2: weight"),
         ("title: [a]", "line 2: title"),
         ("nonsense: a", "line 2: nonsense"),
+        ("title: {a: b}", "line 2: title is no text"),
+        ("tags: {a: b}", "line 2: tags is no list"),
+        ("tags: [[a], b]", r"line 2: tags\[0\]"),
+        ("tags:\n  - a\n  - [b]", r"line 4: tags\[1\]"),
+        ("tags:\n  -", r"line 3: tags\[0\]"),
         (f"tags: [{'x' * 61}]", "line 2: tags"),
         (f"triggers: [{'x' * 201}]", "line 2: triggers"),
     ],

@@ -113,15 +113,15 @@ class SessionTools:
     async def _rendering(
         self, record: SessionRecord, head: Head, position: Position, level: Level
     ) -> Rendering:
-        turn, scribe = position.turn, self._services.renditions
+        turn, renditions = position.turn, self._services.renditions
         await self._services.reader.turn(record, head, turn)
         if level == "T":
-            made = await scribe.tinies(record, head, [turn])
+            made = await renditions.tinies(record, head, [turn])
             if turn not in made:
                 raise _gone(turn)
-            (text,) = await scribe.tiny_texts(record, head, [(turn, made[turn].variant)])
+            (text,) = await renditions.tiny_texts(record, head, [(turn, made[turn].variant)])
             return Rendering(f"T-{turn}", level, text, made[turn].tokens)
-        sizes = await scribe.sizes(record, head, RoundId(turn), RoundId(turn, ENDLESS))
+        sizes = await renditions.sizes(record, head, RoundId(turn), RoundId(turn, ENDLESS))
         if not sizes:
             raise _gone(turn)
         if position.round is not None:
@@ -129,7 +129,7 @@ class SessionTools:
         if not sizes:
             raise InvalidInput(f"T-{turn} has no round {position.round}.", hint="Ask for another.")
         wanted = [RoundAtLevel(each.place, level, each.variant) for each in sizes]
-        texts = await scribe.texts(record, head, wanted)
+        texts = await renditions.texts(record, head, wanted)
         tokens = {"R": "raw", "S": "smooth", "C": "compact"}[level]
         return Rendering(
             str(position),

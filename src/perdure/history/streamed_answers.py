@@ -56,14 +56,14 @@ class StreamedAnswer:
 
     def __init__(
         self,
-        desk: DraftStore,
+        drafts: DraftStore,
         place: Callable[[], Awaitable[int]],
         *,
         model: str,
         heartbeat: float,
         resumed: Partial | None = None,
     ) -> None:
-        self._desk = desk
+        self._drafts = drafts
         self._place = place
         self._heartbeat = heartbeat
         self._number = 0
@@ -85,7 +85,7 @@ class StreamedAnswer:
 
     async def __aenter__(self) -> Self:
         self._number = self._number or await self._place()
-        self._started = self._started or self._desk.now()
+        self._started = self._started or self._drafts.now()
         await self._save()
         return self
 
@@ -135,10 +135,10 @@ class StreamedAnswer:
             model=model or self._message.model,
             id=id,
             partial=False,
-            ended=self._desk.now(),
+            ended=self._drafts.now(),
         )
         async with self._saving:
-            writing = asyncio.ensure_future(self._desk.finish_draft(self._number, message))
+            writing = asyncio.ensure_future(self._drafts.finish_draft(self._number, message))
             try:
                 self.turn = await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -213,7 +213,7 @@ class StreamedAnswer:
             if self.turn is not None:
                 return
             try:
-                await self._desk.save_draft(self._number, self._so_far(), self._started)
+                await self._drafts.save_draft(self._number, self._so_far(), self._started)
             except PerdureError:
                 self._set_timer()
                 raise

@@ -57,7 +57,7 @@ class ImportedFile:
         self._run = run
         self._sessions = ImportSessions(run, transcript)
         self._bookmark = Bookmark(run.bank.store, "")
-        self._scribe = ImportWriter(run, self._sessions, self._bookmark)
+        self._writer = ImportWriter(run, self._sessions, self._bookmark)
         self._feed: StepFeed | None = None
         self._stamp = Stamp()
         self._counted = 0, dict[str, int]()
@@ -93,7 +93,7 @@ class ImportedFile:
             feed.report.read += 1
             feed.report.skip("truncated last line")
         await self._write(feed, batch, self._stamp)
-        await self._scribe.finish(batch.place, self._stamp)
+        await self._writer.finish(batch.place, self._stamp)
 
     async def _open(self) -> StepFeed | None:
         if self._stamp.size == 0:
@@ -115,7 +115,7 @@ class ImportedFile:
             if feed is None and not self._run.importer.named_by_file:
                 # The file was written anew, but it is the same conversation.
                 session = await self._run.bank.session(self._sessions.name())
-                self._scribe.known = await KnownMessages.of(session, cursor.turns)
+                self._writer.known = await KnownMessages.of(session, cursor.turns)
                 with readable():
                     feed = StepFeed(self._run.importer, self._transcript, FilePosition())
             self._feed = feed
@@ -126,7 +126,7 @@ class ImportedFile:
 
     def _go_on(self, bookmark: Bookmark) -> Cursor:
         self._bookmark = bookmark
-        self._scribe = ImportWriter(self._run, self._sessions, bookmark)
+        self._writer = ImportWriter(self._run, self._sessions, bookmark)
         self._sessions.turn = bookmark.cursor.turn
         return bookmark.cursor
 
@@ -168,7 +168,7 @@ class ImportedFile:
         await self._bookmark.put(self._bookmark.at(FilePosition(), self._stamp))
 
     async def _write(self, feed: StepFeed, batch: StepBatch, end: Stamp | None = None) -> None:
-        await self._scribe.write(batch, end)
+        await self._writer.write(batch, end)
         report, name = feed.report, self._sessions.name()
         read, skipped = self._counted
         self._counted = report.read, dict(report.skipped)

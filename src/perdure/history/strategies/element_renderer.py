@@ -27,10 +27,12 @@ class RenderedManifest(msgspec.Struct, frozen=True):
 class ElementRenderer:
     """Renders elements of one session's line of turns."""
 
-    def __init__(self, scribe: RenditionService, epochs: Epochs, meter: TokenCounts) -> None:
-        self._scribe = scribe
+    def __init__(
+        self, renditions: RenditionService, epochs: Epochs, token_counts: TokenCounts
+    ) -> None:
+        self._renditions = renditions
         self._epochs = epochs
-        self._meter = meter
+        self._token_counts = token_counts
 
     async def render(
         self,
@@ -72,7 +74,7 @@ class ElementRenderer:
             rendered = msgspec.structs.replace(
                 element,
                 digest=new_digest() if element.generation else digest_of(text),
-                tokens=self._meter.counter.count(text),
+                tokens=self._token_counts.counter.count(text),
             )
             done[_key(element)] = rendered
             found[rendered.digest] = text
@@ -96,7 +98,7 @@ class ElementRenderer:
         bodies = await self._bodies(record, head, single)
         tiny = [e for e in elements if not e.generation and e.level == "T"]
         wanted = [(e.first.turn, e.variants[0]) for e in tiny]
-        said = await self._scribe.tiny_texts(record, head, wanted)
+        said = await self._renditions.tiny_texts(record, head, wanted)
         bodies |= {e: text or FORGOTTEN for e, text in zip(tiny, said, strict=True)}
         done = dict[Element, Element]()
         for element in elements:
@@ -119,7 +121,7 @@ class ElementRenderer:
             for element in elements
             for place, variant in zip(_places(element), element.variants, strict=True)
         ]
-        texts = iter(await self._scribe.texts(record, head, wanted))
+        texts = iter(await self._renditions.texts(record, head, wanted))
         found = dict[Element, str]()
         for element in elements:
             said = [next(texts) for _ in element.variants]
@@ -129,9 +131,9 @@ class ElementRenderer:
     async def _tiny(
         self, record: SessionRecord, head: Head, turns: Sequence[int]
     ) -> dict[int, tuple[int, str]]:
-        made = await self._scribe.tinies(record, head, turns)
+        made = await self._renditions.tinies(record, head, turns)
         wanted = [(turn, made[turn].variant) for turn in turns if turn in made]
-        texts = await self._scribe.tiny_texts(record, head, wanted)
+        texts = await self._renditions.tiny_texts(record, head, wanted)
         return {
             turn: (variant, text)
             for (turn, variant), text in zip(wanted, texts, strict=True)
@@ -146,7 +148,7 @@ class ElementRenderer:
         variants: Mapping[RoundId, int],
     ) -> dict[RoundId, str]:
         wanted = [RoundAtLevel(place, "C", variants.get(place, 0)) for place in places]
-        texts = await self._scribe.texts(record, head, wanted)
+        texts = await self._renditions.texts(record, head, wanted)
         return dict(zip(places, texts, strict=True))
 
     def _range(
@@ -163,7 +165,7 @@ class ElementRenderer:
         cap = element.tokens - RANGE_TAGS
         from perdure.history.renditions import algorithm  # not for those who only show
 
-        return algorithm.merge(ordered, cap, self._meter.counter) if ordered else FORGOTTEN
+        return algorithm.merge(ordered, cap, self._token_counts.counter) if ordered else FORGOTTEN
 
 
 class _Left(msgspec.Struct):

@@ -69,12 +69,12 @@ class EpochPlanner:
 
     def __init__(
         self,
-        scribe: RenditionService,
+        renditions: RenditionService,
         renderer: ElementRenderer,
         rounds: RawRounds,
         marks: BandMarks,
     ) -> None:
-        self._scribe = scribe
+        self._renditions = renditions
         self._renderer = renderer
         self._rounds = rounds
         self._marks = marks
@@ -128,7 +128,7 @@ class EpochPlanner:
         first = _first_live(manifest)
         # A turn that was overtaken goes on without what came behind it.
         last = RoundId(request.head.turn if request.prompted else request.turn, ENDLESS)
-        made = await self._scribe.sizes(request.record, request.head, first, last)
+        made = await self._renditions.sizes(request.record, request.head, first, last)
         made = [each for each in made if not request.head.is_undone(each.place.turn)]
         prompt = 0 if request.prompted else await self._prompt_tokens(request)
         said = {each.place: each.tokens for each in standing.rounds} if standing else {}
@@ -140,7 +140,7 @@ class EpochPlanner:
             smooth = min(each.smooth, raw)
             rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
         turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < request.turn)
-        tiny = await self._scribe.tinies(request.record, request.head, list(turns))
+        tiny = await self._renditions.tinies(request.record, request.head, list(turns))
         own = [each for each in standing.injected if each.turn == request.turn] if standing else []
         window = PlannerInput(
             budget=request.budget,
@@ -158,15 +158,15 @@ class EpochPlanner:
         """Make renditions again where that would be better, but only those about to be shown: so a
         new recipe, or a model that is configured later, costs nothing for the rest.
         """
-        scribe = self._scribe
+        renditions = self._renditions
         single = [e for e in planned.elements if not e.generation and e.level != "T"]
         first = single[0].first if single else planned.native
         places = [
             place
             for place, each in made.items()
-            if first <= place < planned.native and scribe.could_be_better(each)
+            if first <= place < planned.native and renditions.could_be_better(each)
         ]
-        return bool(places) and await scribe.refresh(request.record, request.head, places) > 0
+        return bool(places) and await renditions.refresh(request.record, request.head, places) > 0
 
     async def _pins(
         self, request: ContextRequest, wishes: Sequence[FidelityWish], variants: dict[RoundId, int]
@@ -183,15 +183,17 @@ class EpochPlanner:
     async def pin(
         self, request: ContextRequest, wish: FidelityWish, variants: dict[RoundId, int]
     ) -> Element | None:
-        scribe, whole = self._scribe, RoundId(wish.turn)
-        made = await scribe.sizes(request.record, request.head, whole, RoundId(wish.turn, ENDLESS))
+        renditions, whole = self._renditions, RoundId(wish.turn)
+        made = await renditions.sizes(
+            request.record, request.head, whole, RoundId(wish.turn, ENDLESS)
+        )
         if not made:
             return None
         variants |= {each.place: each.variant for each in made}
         raw = sum(each.raw for each in made)
         tokens = raw
         if wish.level == "T":
-            tiny = await scribe.tinies(request.record, request.head, [wish.turn])
+            tiny = await renditions.tinies(request.record, request.head, [wish.turn])
             tokens = tiny[wish.turn].tokens if wish.turn in tiny else raw
         elif wish.level != "R":
             is_smooth = wish.level == "S"

@@ -96,17 +96,17 @@ class GradientStrategy:
         self,
         reader: TurnReader,
         artifacts: ArtifactStore,
-        meter: TokenCounts,
-        scribe: RenditionService,
+        token_counts: TokenCounts,
+        renditions: RenditionService,
         epochs: Epochs,
         marks: BandMarks = BandMarks(),  # noqa: B008 (frozen)
     ) -> None:
         self._reader = reader
         self._epochs = epochs
         self._marks = marks
-        self._rounds = RawRounds(reader, artifacts, meter)
-        self._renderer = ElementRenderer(scribe, epochs, meter)
-        self._planning = EpochPlanner(scribe, self._renderer, self._rounds, marks)
+        self._rounds = RawRounds(reader, artifacts, token_counts)
+        self._renderer = ElementRenderer(renditions, epochs, token_counts)
+        self._planning = EpochPlanner(renditions, self._renderer, self._rounds, marks)
         self._state: _State | None = None
         #: The request that `_state` was looked up for, and what its window holds.
         self._number = 0

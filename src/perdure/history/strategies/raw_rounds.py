@@ -58,23 +58,23 @@ class RawRounds:
         self,
         reader: TurnReader,
         artifacts: ArtifactStore,
-        meter: TokenCounts,
+        token_counts: TokenCounts,
         *,
         tombstones: bool = False,
     ) -> None:
         self._reader = reader
         self._artifacts = artifacts
-        self._meter = meter
+        self._token_counts = token_counts
         self._tombstones = tombstones
         self._kept: _Kept | None = None
         self._opening = TurnPrompt("", 0, (), 0)  # The prompt that was read last.
 
     def with_tombstones(self) -> RawRounds:
-        return RawRounds(self._reader, self._artifacts, self._meter, tombstones=True)
+        return RawRounds(self._reader, self._artifacts, self._token_counts, tombstones=True)
 
     @property
     def counter(self) -> Counter:
-        return self._meter.counter
+        return self._token_counts.counter
 
     async def since(self, record: SessionRecord, head: Head, first: RoundId) -> Sequence[RawRound]:
         kept = self._kept
@@ -101,7 +101,7 @@ class RawRounds:
             turn = await self._reader.turn(record, head, number)
             said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
             found = await resolved(said, self._artifacts)
-            tokens = sent_tokens(self._meter.counter, found)
+            tokens = sent_tokens(self._token_counts.counter, found)
             self._opening = TurnPrompt(record.id, number, found, tokens, head.forgets)
         return self._opening
 
@@ -159,7 +159,7 @@ class RawRounds:
         # What is sent is escaped, which takes more tokens; hardly ever is there anything to escape.
         sent = tuple(map(escaped, messages))
         if tokens is None or any(a is not b for a, b in zip(sent, messages, strict=True)):
-            tokens = count_messages(self._meter.counter, sent)
+            tokens = count_messages(self._token_counts.counter, sent)
         if place.round == 1 and not goes_on:
             tokens += TURN_TAGS
         return RawRound(place, messages, tokens)

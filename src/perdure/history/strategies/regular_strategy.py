@@ -26,8 +26,10 @@ class RegularStrategy:
 
     name: Final[Name] = "regular"
 
-    def __init__(self, reader: TurnReader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
-        self._rounds = RawRounds(reader, artifacts, meter)
+    def __init__(
+        self, reader: TurnReader, artifacts: ArtifactStore, token_counts: TokenCounts
+    ) -> None:
+        self._rounds = RawRounds(reader, artifacts, token_counts)
 
     async def standing_since(self, request: ContextRequest) -> int:
         return request.turn

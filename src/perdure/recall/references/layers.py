@@ -17,7 +17,7 @@ paths (see `patterns`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from itertools import islice
@@ -251,18 +251,27 @@ def _terms(phrase: str) -> str:
 def _text(front: FrontMatter, file: str, name: str) -> str:
     value = front.values.get(name, "")
     if not isinstance(value, str):
-        raise _fault(front, file, name, "is a list", "Write one text.")
+        raise _fault(front, file, name, "is no text", "Write one text.")
     return value
 
 
-def _listed(front: FrontMatter, name: str) -> tuple[str, ...]:
+def _listed(front: FrontMatter, file: str, name: str) -> list[str]:
     value = front.values.get(name, ())
-    return ((value,) if value else ()) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, Mapping):
+        raise _fault(front, file, name, "is no list", "Write it like [a, b].")
+    items = list[str]()
+    for at, item in enumerate(value):
+        if not isinstance(item, str) or not item:
+            raise _fault(front, file, f"{name}[{at}]", "is no text", "Write one text for each.")
+        items.append(item)
+    return items
 
 
 def _tags(front: FrontMatter, file: str) -> tuple[str, ...]:
     try:
-        return checked_tags(_listed(front, "tags"))
+        return checked_tags(_listed(front, file, "tags"))
     except InvalidInput as exc:
         raise _fault(front, file, "tags", f"cannot be used: {exc.message}", exc.hint) from None
 
@@ -279,7 +288,9 @@ def _weight(front: FrontMatter, file: str) -> float:
 
 
 def _triggers(front: FrontMatter, file: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(" ".join(each.split()) for each in _listed(front, "triggers")))
+    found = tuple(
+        dict.fromkeys(" ".join(each.split()) for each in _listed(front, file, "triggers"))
+    )
     if len(found) > _TRIGGERS or any(len(each) > _TRIGGER for each in found):
         raise _fault(
             front,
