@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -29,9 +30,11 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def append_elsewhere(url: str, name: str, word: str, ends: str) -> None:
+async def append_elsewhere(url: str, name: str, word: str, ends: str) -> None:
     command = [sys.executable, "-c", APPENDS, url, name, word, ends]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == (-signal.SIGKILL if ends == "killed" else 0), done.stderr
 
 
@@ -42,7 +45,7 @@ async def test_what_a_killed_process_appended_is_found_by_the_next_recall(tmp_pa
         await session.append([user("The boiler hums."), assistant("It always does.")])
         assert (await session.recall("boiler")).hits
         for name, word in (("planner/boiler", "condenser"), ("planner/pumps", "impeller")):
-            append_elsewhere(url, name, word, "killed")
+            await append_elsewhere(url, name, word, "killed")
             found = await session.recall(f"What leaks at the {word}?")
             assert [hit for hit in found.hits if word in hit.text], found
 
@@ -53,11 +56,12 @@ async def test_what_a_closed_process_indexed_is_not_looked_at_again(tmp_path: Pa
         session = await bank.session("planner/boiler")
         await session.append([user("The boiler hums."), assistant("It always does.")])
         await bank.settle()
-        append_elsewhere(url, "planner/boiler", "condenser", "closed")
-        for mark in await marks_of(bank.store, TURNS):
-            assert "indexing turns" in mark.done
-        found = await session.recall("What leaks at the condenser?")
-        assert [hit for hit in found.hits if "condenser" in hit.text], found
+        for name, word in (("planner/boiler", "condenser"), ("planner/pumps", "impeller")):
+            await append_elsewhere(url, name, word, "closed")
+            for mark in await marks_of(bank.store, TURNS):
+                assert "indexing turns" in mark.done
+            found = await session.recall(f"What leaks at the {word}?")
+            assert [hit for hit in found.hits if word in hit.text], found
 
 
 async def test_a_turn_of_this_process_is_recalled_at_once(tmp_path: Path) -> None:
