@@ -82,8 +82,8 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("seconds_compressed", 60, "the same, and compressed on the way"),
     ),
     "append_turn": (
-        Target("ratio_to_best_peer", 0.3, "a turn of four messages, both as they come"),
-        Target("ratio_to_best_peer_strong", 0.85, "both with an fsync for each turn"),
+        Target("ratio_to_best_peer", 0.75, "a turn of four messages, both as they come"),
+        Target("ratio_to_best_peer_strong", 1.5, "both with an fsync for each turn"),
         Target("growth", 1.2, "p95 with 100k turns there, to p95 with 1k"),
     ),
     "load": (Target("ratio_to_best_peer", 1, "the newest 20 turns of a session of 100k"),),

@@ -269,7 +269,7 @@ class BackupFolder:
             raise InvalidInput(
                 f"The backups in {self.path} and the artifacts of the bank in {artifacts} cannot"
                 " lie in one another.",
-                hint="Name another folder, best on another folder_objects.",
+                hint="Name another folder, best on another disk.",
             )
 
     @asynccontextmanager

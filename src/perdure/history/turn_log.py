@@ -28,7 +28,7 @@ import msgspec
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
 from perdure.core import clock
 from perdure.core import messages as canonical
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
 from perdure.history import chain
@@ -169,7 +169,7 @@ class TurnLog:
                     return repeated
             written, own = self._plan(writer, order)
             try:
-                await self._commit(writer, order, written, hooks)
+                await self._commit_or_recover(writer, order, written, hooks)
             except Conflict as exc:
                 if exc.collection == "perdure_receipts":
                     repeated = await self._repeated(writer, order.key)
@@ -325,6 +325,21 @@ class TurnLog:
         )
         written = Written(writer.record, changed, tuple(pieces), tuple(rounds), bulk=order.bulk)
         return written, own
+
+    async def _commit_or_recover(
+        self,
+        writer: WriteCursor,
+        order: AppendRequest,
+        written: Written,
+        hooks: Sequence[AppendHook],
+    ) -> None:
+        try:
+            await self._commit(writer, order, written, hooks)
+        except (asyncio.CancelledError, Unavailable):
+            # It may have been committed all the same: who listens looks at the log.
+            for _, missed in self._listeners:
+                missed(writer.record, written.first, written.last)
+            raise
 
     async def _commit(
         self,

@@ -251,9 +251,9 @@ class Runner:
         """
         if self._task is None:
             return
-        await self._idle.stop()
         self._stopping = True
         self._wake.set()
+        await self._idle.stop()
         others = {self._task}
         others |= {task for periodic in self._periodic.values() if (task := periodic.stop())}
         await asyncio.wait(others | self._running.keys(), timeout=grace)

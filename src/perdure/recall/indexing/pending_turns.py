@@ -2,18 +2,20 @@
 
 An append only notes in memory what it added. Idle work of the runner writes the documents a moment
 later; a recall does not wait for that: it first writes what this process has pending, and what the
-marks of other processes name (`history.log`). So a turn is found from the moment it is written. The
-mark of an append stays until its documents are there: whoever finds the mark of a process that was
-killed reads the turns again.
+marks of other processes name (`history.turn_log`). So a turn is found from the moment it is
+written. The mark of an append stays until its documents are there: whoever finds the mark of a
+process that was killed reads the turns again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from perdure.core.errors import Corrupted
 from perdure.history.log_records import Owned, SessionRecord, TurnPiece, agent_of
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import TurnReader
@@ -47,6 +49,8 @@ _CLOSING = 2.0
 #: Sessions whose open turn is remembered.
 _REMEMBERED = 10_000
 
+_log = logging.getLogger(__name__)
+
 
 class PendingTurns:
     """What this process is still to index. For one event loop."""
@@ -68,8 +72,8 @@ class PendingTurns:
         self._waiting: deque[Written] = deque()
         #: Sessions whose turns have to be read from the log, and from which turn on.
         self._unread: dict[str, tuple[SessionRecord, int]] = {}
-        #: Of sessions that others write to: the turn up to which all is in the index.
-        self._known: dict[str, int] = {}
+        #: Of sessions that others write to: the store's generation when they were last read.
+        self._followed: dict[tuple[str, int], int | None] = {}
         #: What other processes had marked when somebody last asked.
         self._marks: list[PendingMark] | None = None
         self._lock = asyncio.Lock()
@@ -111,7 +115,7 @@ class PendingTurns:
 
     async def write(self, go_on: GoOn = always) -> None:
         """Write what waits, some at a time, until it is told to stop."""
-        if not self:
+        if not self and not self._lock.locked():  # what is taken out is not yet there
             return
         await self._prepared()
         async with self._lock:
@@ -128,10 +132,15 @@ class PendingTurns:
         """Write what waits here, and what others have marked: this session's turns first."""
         self._marks = None
         await self.write()
+        generation = await self._store.adapter.generation()
         marks = self._marks = await self._jobs.marks(TURNS)
         for mark in sorted(marks, key=lambda mark: _distance(mark, record)):
-            if _WORK not in mark.done:
+            if _WORK in mark.done:
+                continue
+            if generation is None or self._followed.get(_named(mark)) != generation:
                 await self._follow(mark, record)
+                self._followed[_named(mark)] = generation
+        self._followed = {_named(mark): self._followed.get(_named(mark)) for mark in marks}
 
     def marked(self, session: str) -> list[int] | None:
         """From which turns on work is to be done about a session; None if nobody knows."""
@@ -153,17 +162,29 @@ class PendingTurns:
         while self._waiting and len(some) < _TOGETHER and rounds < _ROUNDS:
             some.append(self._waiting.popleft())
             rounds += len(some[-1].rounds)
+        try:
+            await self._index(some)
+        except BaseException:
+            self._waiting.extendleft(reversed(some))
+            self._wake()
+            raise
+
+    async def _index(self, appends: Sequence[Written]) -> None:
         waiting = list[Waiting]()
 
         async def take(transaction: Transaction) -> None:
-            waiting[:] = await self._documents(transaction, some)
+            waiting[:] = await self._documents(transaction, appends)
 
         try:
             await self._store.transact(take)
-        except BaseException:
-            self._waiting.extendleft(reversed(some))
-            raise
-        self._embeddings.add(waiting)
+        except Corrupted as exc:
+            if len(appends) == 1:
+                _log.warning("A turn of %s cannot be indexed: %s", appends[0].session.id, exc)
+                return
+            for each in appends:  # the others are sound
+                await self._index([each])
+        else:
+            self._embeddings.add(waiting)
 
     async def _documents(
         self, transaction: Transaction, appends: Sequence[Written]
@@ -205,10 +226,16 @@ class PendingTurns:
     async def _read_one(self) -> None:
         _, (record, first) = self._unread.popitem()
         try:
-            await self._filler.fill_session(record, self._embeddings, first=first)
+            await self._fill(record, first)
         except BaseException:
             self.missed(record, first, first)
             raise
+
+    async def _fill(self, record: SessionRecord, first: int) -> None:
+        try:
+            await self._filler.fill_session(record, self._embeddings, first=first)
+        except Corrupted as exc:
+            _log.warning("The turns of %s cannot all be indexed: %s", record.id, exc)
 
     async def _follow(self, mark: PendingMark, asking: SessionRecord) -> None:
         """Write what a mark of another process names, as far as that did not do it itself."""
@@ -216,11 +243,11 @@ class PendingTurns:
         if mark.key != asking.id:
             record = await self._store.collection(SessionRecord).get(mark.key)
         if record is not None:
-            first = max(mark.first, record.forked_at + 1, self._known.get(mark.key, 0))
-            last = await self._filler.fill_session(record, self._embeddings, first=first)
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[mark.key] = max(first, last)
+            await self._fill(record, max(mark.first, record.forked_at + 1))
+
+
+def _named(mark: PendingMark) -> tuple[str, int]:
+    return mark.key, mark.first
 
 
 def _distance(mark: PendingMark, record: SessionRecord) -> tuple[bool, bool]:
