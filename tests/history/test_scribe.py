@@ -376,7 +376,8 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
     await pieces.put(replace(piece, content=b"\xc1"))
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not await bank.services.renditions.work(lambda: True)
+    assert not bank.services.renditions._noted
+    assert not bank.services.renditions._bulk
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
@@ -455,7 +456,8 @@ async def test_a_session_that_is_gone(
     await session.append(labour(1))
     await bank.forget(session.name)
     await bank.settle()
-    assert not await scribe.work(lambda: True)
+    assert not scribe._noted
+    assert not scribe._bulk
     assert not await bank.collection(Rendition).query().count()
     assert await scribe.catch_up(session.record) == 0
     assert await scribe.status(session.name) == []
@@ -522,7 +524,8 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
             before = await assert_sound(bank.services.renditions, session)
             assert await sizes(bank.services.renditions, session) == before
         await bank.settle()
-        assert not await bank.services.renditions.work(lambda: True)
+        assert not bank.services.renditions._noted
+        assert not bank.services.renditions._bulk
         for session in sessions:
             await bank.services.renditions.catch_up(session.record)
             (standing,) = await bank.services.renditions.status(session.name)
