@@ -63,7 +63,7 @@ class Stage:
 async def open_stage(folder: Path, turns: int, peer: Peer | None) -> AsyncIterator[Stage]:
     """Make and fill our bank and the peer's database; everything is counted when it begins."""
     file = folder / f"peer-{turns}.db"
-    async with ours.open_bank(bank_file(folder, turns)) as bank:
+    async with ours.open_bank(bank_file(folder, turns), recall=True) as bank:
         session = await bank.session(SESSION)
         async with asyncio.TaskGroup() as both:  # there is nothing to measure yet
             both.create_task(_fill_ours(bank, session, turns))
