@@ -49,7 +49,7 @@ check: $(VENV)/.dev  ## formatter, linter, types, layers, sizes of modules
 	@$(PY) tools/sync_stub.py --check
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports
-	@$(PY) tools/sizes.py
+	@$(PY) tools/sizes.py --strict
 
 .PHONY: format
 format: $(VENV)/.dev  ## let the formatter and the linter mend what they can
