@@ -39,7 +39,7 @@ def hasty(store: Store, hasty_url: str) -> ArtifactStore:
 
 
 @pytest.fixture
-def patient(store: Store, hasty_url: str) -> ArtifactStore:
+def unhurried(store: Store, hasty_url: str) -> ArtifactStore:
     """The same place, for what has to succeed on a slow machine, too."""
     return ArtifactStore(store, place_of(hasty_url.replace("=0.5", "=30")))
 
@@ -184,13 +184,13 @@ async def test_trouble_in_the_middle_of_many_parts(
 )
 async def test_lasting_trouble_is_a_clear_error_in_bounded_time(
     hasty: ArtifactStore,
-    patient: ArtifactStore,
+    unhurried: ArtifactStore,
     bad_line: BadLine,
     kind: str,
     how: dict[str, object],
 ) -> None:
     content = os.urandom(LARGE)
-    artifact = await patient.put(content)
+    artifact = await unhurried.put(content)
     bad_line.happen(kind, times=1_000_000, **how)
     for attempt in (
         hasty.put(os.urandom(LARGE)),
@@ -204,14 +204,14 @@ async def test_lasting_trouble_is_a_clear_error_in_bounded_time(
                 await attempt
         assert "try again" in caught.value.hint
     bad_line.faults.clear()
-    assert await listed(patient) == [artifact.hash]  # the one that failed left nothing
-    assert await patient.read(artifact) == content
+    assert await listed(unhurried) == [artifact.hash]  # the one that failed left nothing
+    assert await unhurried.read(artifact) == content
 
 
 async def test_a_body_that_is_always_cut_is_never_taken_for_whole(
-    hasty: ArtifactStore, patient: ArtifactStore, bad_line: BadLine
+    hasty: ArtifactStore, unhurried: ArtifactStore, bad_line: BadLine
 ) -> None:
-    artifact = await patient.put(os.urandom(LARGE))
+    artifact = await unhurried.put(os.urandom(LARGE))
     bad_line.happen("cut", bytes=1000, times=1_000_000, methods=("GET",))
     with pytest.raises(Unavailable):
         await hasty.read(artifact)
