@@ -99,13 +99,12 @@ class Embeddings:
 
     def add(self, waiting: Sequence[Waiting]) -> None:
         """Embed these before long."""
-        if self._is_able and waiting:
-            length = sum(len(each.plain) for each in waiting)
-            if len(self._waiting) + len(waiting) > _MOST or self._length + length > _MOST_TEXT:
+        for each in waiting if self._is_able else ():
+            if len(self._waiting) >= _MOST or self._length + len(each.plain) > _MOST_TEXT:
                 self._behind = True
-            else:
-                self._waiting.extend(waiting)
-                self._length += length
+                break
+            self._waiting.append(each)
+            self._length += len(each.plain)
         if self._wake is not None:
             self._wake()
 
