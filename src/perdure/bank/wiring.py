@@ -173,9 +173,7 @@ def make_forgetting(services: Services) -> Forgetting:
         if services.made("gateway"):
             await services.gateway.settle()
 
-    made = Forgetting(
-        services.store, services.reader, services.artifacts, services.store.scrub
-    )
+    made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     services.recall.join(made)

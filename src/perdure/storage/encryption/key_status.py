@@ -176,4 +176,3 @@ async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
                     f"The agent {name} still has sessions, or memories.",
                     hint=f"Forget it first: `perdure forget --agent {name}`. Then shred {scope}.",
                 )
-
