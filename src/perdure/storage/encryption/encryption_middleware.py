@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -49,16 +49,14 @@ from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import RecordType
 from perdure.storage.row_rewrites import Failure
 from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
-
-if TYPE_CHECKING:
-    from perdure.storage.store import Progress
+from perdure.storage.store import Progress, Store
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Encryption(Resident["Store"]):
+class Encryption(Resident[Store]):
     """Encrypts types with a field marked `Encrypted`; with `everything`, all collections.
 
     Without master keys such types cannot be written, and nothing encrypted can be read.
