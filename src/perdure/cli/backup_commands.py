@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -48,14 +50,8 @@ async def backup(
     once, however many snapshots need them. Exits with 1 if something in the bank was found to be
     damaged; the rest is kept.
     """
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at the bank") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            made = await bank.backup(
-                folder, keep_last=keep, plain=plain, verify=verify, progress=bar
-            )
+    async with ProgressBar("looking at the bank") as bar, existing_bank(settings) as bank:
+        made = await bank.backup(folder, keep_last=keep, plain=plain, verify=verify, progress=bar)
     if settings.json:
         import msgspec
 
@@ -80,9 +76,8 @@ async def list_(
     Exits with 1 if one is damaged.
     """
     from perdure.bank.backup import check_backups
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the backups") as bar:
+    async with ProgressBar("looking at the backups") as bar:
         found = await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
@@ -121,9 +116,8 @@ async def restore(
     and nobody may have it open. It gets everything, or stays as it is.
     """
     from perdure.bank import bank_copy
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the backup") as bar:
+    async with ProgressBar("looking at the backup") as bar:
         made = await bank_copy.restore(
             folder,
             config=settings.load(),
@@ -161,18 +155,15 @@ async def copy(
     given, and nobody may have it open.
     """
     from perdure import config
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the bank") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            made = await bank.copy_to(
-                target,
-                config=None if target_config is None else config.load(target_config),
-                overwrite=overwrite,
-                verify=verify,
-                progress=bar,
-            )
+    async with ProgressBar("looking at the bank") as bar, existing_bank(settings) as bank:
+        made = await bank.copy_to(
+            target,
+            config=None if target_config is None else config.load(target_config),
+            overwrite=overwrite,
+            verify=verify,
+            progress=bar,
+        )
     _show_copy(settings, made)
 
 
@@ -209,9 +200,10 @@ def _show_backup(made: Backup) -> None:
     if made.not_removed:
         terminal.say(f"No older snapshot was removed: {made.not_removed}", style="red")
     if not made.encrypted:
-        terminal.aside(
+        terminal.note(
             "The backup is not encrypted: whoever can read the folder can read it. What the bank"
-            " keeps encrypted stays so, and still needs the master key."
+            " keeps encrypted stays so, and still needs the master key.",
+            "dim",
         )
     if manifest.damaged:
         terminal.say(

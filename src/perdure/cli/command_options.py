@@ -6,11 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
+from datetime import datetime
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias
 
 import typer
+
+from perdure.cli import terminal
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
@@ -28,6 +32,12 @@ DebugOption = Annotated[
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")
+]
+
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
 ]
 
 
@@ -54,6 +64,38 @@ class CommandSettings:
             return loaded
         registry.parse(self.bank)  # an empty one, such as of an unset variable, is not the default
         return msgspec.structs.replace(loaded, bank=self.bank)
+
+    def confirm(self, question: str, *words: str, done: str, yes: bool) -> None:
+        """Ask, after some lines about it, unless `yes` was given. Raises `typer.Exit` if the answer
+        is no, also if nobody is there to give it, and `InvalidInput` with ``--json``.
+        """
+        if yes:
+            return
+        if self.json:
+            raise InvalidInput("With --json nobody is asked.", hint="Add --yes to do it.")
+        for line in words:
+            terminal.note(line)
+        try:
+            agreed = typer.confirm(question, err=True)
+        except typer.Abort:
+            agreed = False
+        if not agreed:
+            terminal.note(f"Nothing was {done}.")
+            raise typer.Exit(1)
+
+
+def command_group(about: str) -> typer.Typer:
+    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+
+
+def moment_of(since: str) -> datetime:
+    """The time of ``--since``. Raises `typer.BadParameter`."""
+    from perdure.core import clock
+
+    try:
+        return clock.to_datetime(clock.moment(since, clock.now()))
+    except InvalidInput as exc:
+        raise typer.BadParameter(str(exc), param_hint="--since") from exc
 
 
 P = ParamSpec("P")

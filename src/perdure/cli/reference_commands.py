@@ -9,18 +9,14 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings, command_group, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.recall.references.layers import LayerRecord
     from perdure.recall.references.references import Synced
 
-app = typer.Typer(
-    help="Look at reference layers: knowledge that is loaded when it matters.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = command_group("Look at reference layers: knowledge that is loaded when it matters.")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's name.")]
 
 
@@ -105,8 +101,7 @@ async def show(settings: CommandSettings, name: NameArgument) -> None:
     if settings.json:
         terminal.emit(layer)
         return
-    for line in terminal.lines(layer.text):
-        terminal.say(line)
+    terminal.verbatim(terminal.lines(layer.text))
 
 
 @app.command()
