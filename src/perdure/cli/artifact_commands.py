@@ -9,23 +9,14 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import (
-    CommandSettings,
-    LimitOption,
-    command_group,
-    common_options,
-)
+from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.artifacts import ArtifactFault
 
-app = command_group("Look at artifacts: content that is kept by its hash.")
 
-
-@app.command("list")
-@common_options()
 async def list_(
     settings: CommandSettings,
     *,
@@ -72,8 +63,6 @@ async def list_(
     terminal.note(f"{total}; {place}.{more}")
 
 
-@app.command()
-@common_options()
 async def check(
     settings: CommandSettings,
     *,
@@ -112,8 +101,6 @@ async def check(
         raise typer.Exit(1)
 
 
-@app.command()
-@common_options()
 async def collect(
     settings: CommandSettings,
     *,
@@ -143,8 +130,6 @@ async def collect(
     )
 
 
-@app.command()
-@common_options()
 async def move(
     settings: CommandSettings,
     place: Annotated[

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ AskPurpose: TypeAlias = Literal["chat", "compress", "filter", "judge", "reflect"
 AskComplexity: TypeAlias = Literal["simple", "moderate", "complex"]
 
 
-@common_options()
 async def ask(
     settings: CommandSettings,
     question: Annotated[

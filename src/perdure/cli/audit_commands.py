@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options, moment_of
+from perdure.cli.command_options import CommandSettings, moment_of
 
 if TYPE_CHECKING:
     from perdure.storage.audit import AuditEntry, TrailPage, Verdict
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _HASH = 8
 
 
-@common_options()
 async def audit(
     settings: CommandSettings,
     about: Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ VerifyOption = Annotated[
 ]
 
 
-@common_options()
 async def backup(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -62,7 +61,6 @@ async def backup(
         raise typer.Exit(1)
 
 
-@common_options(without=("bank",))
 async def list_(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -96,7 +94,6 @@ async def list_(
         raise typer.Exit(1)
 
 
-@common_options()
 async def restore(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -130,7 +127,6 @@ async def restore(
     _show_copy(settings, made)
 
 
-@common_options()
 async def copy(
     settings: CommandSettings,
     target: Annotated[

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import backup_commands, key_commands, terminal
+from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, command_group, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from perdure.storage.records import RecordType
     from perdure.storage.rows import Size
 
-app = command_group("Make a bank, look at one, keep it safe, move it.")
 
-
-@app.command()
-@common_options()
 async def init(settings: CommandSettings) -> None:
     """Make the bank. One that is already there stays as it is."""
     from perdure.bank import Bank
@@ -53,8 +49,6 @@ async def init(settings: CommandSettings) -> None:
         terminal.say(f"Made a bank at {location}.")
 
 
-@app.command()
-@common_options()
 async def info(settings: CommandSettings) -> None:
     """Show what the bank is, and what it holds."""
     import asyncio
@@ -73,14 +67,6 @@ async def info(settings: CommandSettings) -> None:
         terminal.emit({**msgspec.structs.asdict(found), "artifacts": place})
     else:
         _show(found, artifacts)
-
-
-app.command("backup")(backup_commands.backup)
-app.command("backups")(backup_commands.list_)
-app.command("restore")(backup_commands.restore)
-app.command("copy")(backup_commands.copy)
-app.command("encrypt")(key_commands.encrypt)
-app.command("decrypt")(key_commands.decrypt)
 
 
 def _show(found: BankInfo, artifacts: FolderUse | S3Address) -> None:
@@ -129,8 +115,6 @@ DryRunOption = Annotated[
 ]
 
 
-@app.command()
-@common_options()
 async def migrate(
     settings: CommandSettings,
     *,

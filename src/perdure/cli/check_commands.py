@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import Corrupted
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from perdure.testing.conformance import ConformanceReport, Trial
 
 
-@common_options()
 async def verify(settings: CommandSettings) -> None:
     """Check every record and artifact of the bank.
 
@@ -61,7 +60,6 @@ async def verify(settings: CommandSettings) -> None:
         raise typer.Exit(1)
 
 
-@common_options()
 async def doctor(settings: CommandSettings) -> None:
     """Check versions, paths, and whether every configured part answers.
 
@@ -94,7 +92,6 @@ def _show_diagnosis(report: Diagnosis) -> None:
         show_collections(collections)
 
 
-@common_options(without=("bank", "config"))
 async def conformance(
     settings: CommandSettings,
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of a store to try.")],

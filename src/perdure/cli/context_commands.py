@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -42,7 +42,6 @@ class PromptOptions(NamedTuple):
         return self._replace(at=None) != PromptOptions()
 
 
-@common_options()
 async def context(
     settings: CommandSettings,
     session: SessionArgument,

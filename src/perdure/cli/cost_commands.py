@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options, moment_of
+from perdure.cli.command_options import CommandSettings, moment_of
 from perdure.cli.model_commands import any_gateway
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
+    from perdure.cli.cost_report import SpentCosts
     from perdure.config import GatewayConfig
     from perdure.gateway.budgets import BudgetStatus
-    from perdure.gateway.outcomes import CostRow
 
 #: As in `perdure.gateway.outcomes`, which takes time to load.
 CostGrouping: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
-_SUMMED = (
-    *("calls", "failures", "cancelled", "cached", "input", "output"),
-    *("cache_read", "cache_write", "reasoning", "unknown_costs"),
-)
 
 
-@common_options()
 async def costs(
     settings: CommandSettings,
     *,
@@ -39,6 +33,7 @@ async def costs(
     A cost that is not known is named as such, and never counted as zero. Exits with 0 also if there
     is no bank: no model was called then.
     """
+    from perdure.cli.cost_report import SpentCosts, show_costs
     from perdure.gateway import outcomes
     from perdure.storage.adapter import Capability
 
@@ -54,32 +49,7 @@ async def costs(
     if settings.json:
         terminal.emit(_described(spent))
     else:
-        from perdure.cli import charts
-
-        charts.show_costs(spent)
-
-
-class SpentCosts(NamedTuple):
-    """What model calls took and cost."""
-
-    by: CostGrouping
-    since: datetime
-    rows: list[CostRow]
-    budgets: list[BudgetStatus]
-    #: Microseconds.
-    now: int
-    #: Whether there is a bank at all.
-    has_bank: bool
-
-    def total(self) -> dict[str, int]:
-        """The figures of all rows together, but for the cost."""
-        return {name: sum(getattr(row, name) for row in self.rows) for name in _SUMMED}
-
-    @property
-    def cost(self) -> int | None:
-        from perdure.gateway import outcomes
-
-        return outcomes.cost_of(self.rows)
+        show_costs(spent)
 
 
 def _with_untouched(

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, YesOption, common_options
+from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _LISTED = 20
 
 
-@common_options()
 async def forget(
     settings: CommandSettings,
     session: Annotated[

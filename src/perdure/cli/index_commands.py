@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, command_group, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
     from perdure.recall.indexing.index import IndexReport
 
-app = command_group("Look after the index that recall searches in.")
 
-
-@app.command()
-@common_options()
 async def check(settings: CommandSettings) -> None:
     """Compare the index with the turns that it is about.
 
@@ -32,8 +28,6 @@ async def check(settings: CommandSettings) -> None:
     _show(settings, report)
 
 
-@app.command()
-@common_options()
 async def rebuild(settings: CommandSettings) -> None:
     """Make the index anew, with all vectors.
 

@@ -9,12 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import (
-    CommandSettings,
-    YesOption,
-    command_group,
-    common_options,
-)
+from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 
@@ -23,11 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.storage.encryption import Rewrapped, Rotated, ScopeStanding
 
-app = command_group("Make a master key; look at keys, replace or destroy them.")
 
-
-@app.command()
-@common_options(without=("bank", "config"))
 def make(
     settings: CommandSettings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
@@ -50,8 +41,6 @@ def make(
         )
 
 
-@app.command("list")
-@common_options()
 async def list_(
     settings: CommandSettings,
     *,
@@ -69,8 +58,6 @@ async def list_(
         _show(found)
 
 
-@app.command()
-@common_options()
 async def rotate(
     settings: CommandSettings,
     *,
@@ -104,8 +91,6 @@ async def rotate(
         raise typer.Exit(1)
 
 
-@app.command()
-@common_options()
 async def shred(
     settings: CommandSettings,
     scope: Annotated[
@@ -180,7 +165,6 @@ KeyOption = Annotated[
 ]
 
 
-@common_options()
 def encrypt(
     settings: CommandSettings,
     *,
@@ -214,7 +198,6 @@ def encrypt(
     )
 
 
-@common_options()
 def decrypt(
     settings: CommandSettings,
     *,

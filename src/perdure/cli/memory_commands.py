@@ -8,13 +8,7 @@ import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
-from perdure.cli.command_options import (
-    CommandSettings,
-    LimitOption,
-    YesOption,
-    command_group,
-    common_options,
-)
+from perdure.cli.command_options import CommandSettings, LimitOption, YesOption
 from perdure.cli.memory_display import (
     author_in_words,
     existing_memory,
@@ -28,7 +22,6 @@ from perdure.cli.memory_display import (
 )
 from perdure.core.errors import InvalidInput
 
-app = command_group("Look at memories, what an agent has learnt, and correct them.")
 WeightOption = Annotated[
     float | None, typer.Option("--weight", min=0, max=1, help="How much it matters, from 0 to 1.")
 ]
@@ -37,8 +30,6 @@ _KINDS = "lesson, preference, pattern, decision, fact, topic"
 _KIND = typer.Option("--kind", help=f"One of {_KINDS}.")
 
 
-@app.command()
-@common_options()
 async def add(
     settings: CommandSettings,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")],
@@ -80,8 +71,6 @@ async def add(
         tell_change(settings, made, known if made.seen > 1 else f"Remembered as {made.name}.")
 
 
-@app.command("list")
-@common_options()
 async def list_(
     settings: CommandSettings,
     agent: Annotated[
@@ -123,8 +112,6 @@ async def list_(
     terminal.note(f"{len(found):,} {word}.{more}")
 
 
-@app.command()
-@common_options()
 async def show(settings: CommandSettings, key: KeyArgument) -> None:
     """Show all that is known about a memory."""
     async with existing_bank(settings) as bank:
@@ -139,8 +126,6 @@ async def show(settings: CommandSettings, key: KeyArgument) -> None:
     terminal.table(("", ""), memory_facts(memory))
 
 
-@app.command()
-@common_options()
 async def edit(
     settings: CommandSettings,
     key: KeyArgument,
@@ -188,8 +173,6 @@ async def edit(
         tell_change(settings, after, words, await bank.memories.doubles(after))
 
 
-@app.command()
-@common_options()
 async def history(settings: CommandSettings, key: KeyArgument) -> None:
     """Show the versions of a memory: who made each, when, and what was new."""
     async with existing_bank(settings) as bank:
@@ -215,8 +198,6 @@ async def history(settings: CommandSettings, key: KeyArgument) -> None:
     terminal.table(("Version", "When", "By", "New", "Text"), rows)
 
 
-@app.command()
-@common_options()
 async def merge(
     settings: CommandSettings,
     keys: Annotated[
@@ -241,8 +222,6 @@ async def merge(
             terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
 
 
-@app.command()
-@common_options()
 async def pin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come first, and lead where another contradicts it."""
     async with changed_bank(settings) as bank:
@@ -252,8 +231,6 @@ async def pin(settings: CommandSettings, key: KeyArgument) -> None:
         tell_change(settings, after, f"{after.name} {words}.")
 
 
-@app.command()
-@common_options()
 async def unpin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come in its turn."""
     async with changed_bank(settings) as bank:
@@ -263,8 +240,6 @@ async def unpin(settings: CommandSettings, key: KeyArgument) -> None:
         tell_change(settings, after, f"{after.name} {words}.")
 
 
-@app.command()
-@common_options()
 async def retire(
     settings: CommandSettings,
     key: KeyArgument,
@@ -287,8 +262,6 @@ async def retire(
         tell_change(settings, after, words)
 
 
-@app.command()
-@common_options()
 async def restore(settings: CommandSettings, key: KeyArgument) -> None:
     """Bring back a memory that was retired, merged or superseded."""
     async with changed_bank(settings) as bank:
@@ -300,8 +273,6 @@ async def restore(settings: CommandSettings, key: KeyArgument) -> None:
         tell_change(settings, after, words, await bank.memories.doubles(after))
 
 
-@app.command()
-@common_options()
 async def delete(
     settings: CommandSettings,
     key: KeyArgument,

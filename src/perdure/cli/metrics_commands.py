@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 
 if TYPE_CHECKING:
     from perdure.storage.metrics import Measure, OperationCounts
@@ -30,7 +30,6 @@ class Told(NamedTuple):
         return together(each.counted for each in self.processes)
 
 
-@common_options()
 async def metrics(
     settings: CommandSettings,
     *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class ListedModel(NamedTuple):
     circuit: ReplayedCircuit | None
 
 
-@common_options()
 async def models(
     settings: CommandSettings,
     *,

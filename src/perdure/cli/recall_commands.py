@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -30,7 +30,6 @@ _LEAST_SCORE = 0.01
 _HURRIED = "that takes longer than the deadline"
 
 
-@common_options()
 async def recall(
     settings: CommandSettings,
     session: SessionArgument,

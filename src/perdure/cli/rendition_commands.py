@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
 _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 
-@common_options()
 async def renditions(
     settings: CommandSettings,
     words: Annotated[

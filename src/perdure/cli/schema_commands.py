@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, command_group, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import AccessDenied
 
@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from perdure.storage.schemas.schema_registry import Checked
     from perdure.storage.schemas.type_shapes import Description
 
-app = command_group("Show what record types look like, and check records against them.")
 
 _Collection = Annotated[
     str, typer.Argument(metavar="COLLECTION", help="Its name.", show_default=False)
 ]
 
 
-@app.command("list")
-@common_options()
 async def list_(settings: CommandSettings) -> None:
     """List the collections whose record types are known."""
     async with existing_bank(settings) as bank:
@@ -59,8 +56,6 @@ async def list_(settings: CommandSettings) -> None:
         )
 
 
-@app.command()
-@common_options()
 async def show(settings: CommandSettings, collection: _Collection) -> None:
     """Show the fields of a collection's records, and how they changed."""
     async with existing_bank(settings) as bank:
@@ -71,8 +66,6 @@ async def show(settings: CommandSettings, collection: _Collection) -> None:
         _show(schema)
 
 
-@app.command()
-@common_options()
 async def proto(
     settings: CommandSettings,
     collection: _Collection,
@@ -98,8 +91,6 @@ async def proto(
         terminal.say(f"Wrote {out}.")
 
 
-@app.command()
-@common_options()
 async def check(
     settings: CommandSettings,
     collection: Annotated[

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
 
 
-@common_options()
 async def sessions(
     settings: CommandSettings,
     *,
@@ -42,7 +41,6 @@ async def sessions(
         )
 
 
-@common_options()
 async def fork(
     settings: CommandSettings,
     session: SessionArgument,
@@ -138,7 +136,6 @@ def _branches(found: list[SessionInfo]) -> list[tuple[str, SessionInfo]]:
     return rows
 
 
-@common_options()
 async def share(
     settings: CommandSettings,
     session: SessionArgument,

@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -63,7 +63,6 @@ class SessionPage(NamedTuple):
     older: bool
 
 
-@common_options()
 async def show(
     settings: CommandSettings,
     session: SessionArgument,
@@ -102,7 +101,6 @@ async def show(
         _print(found, wanted)
 
 
-@common_options()
 async def turn(
     settings: CommandSettings,
     session: SessionArgument,
@@ -261,12 +259,6 @@ def _ways_on(found: SessionPage, wanted: PageRequest) -> list[str]:
     return facts
 
 
-JsonLinesOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object a line for each message.")
-]
-
-
-@common_options(json=JsonLinesOption)
 async def tail(
     settings: CommandSettings,
     session: SessionArgument,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _FIELDS = (
 _COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "prices", "model"),)
 
 
-@common_options(without=("bank",))
 async def simulate(
     settings: CommandSettings,
     paths: Annotated[

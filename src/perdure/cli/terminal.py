@@ -147,7 +147,7 @@ def listing(
         below = first[: len(first) - len(name)].translate(_TRUNK) + "    "
         cells = [(at, cell) for at, cell in enumerate(others, start=1) if cell]
         facts = [_counted(cell, headings[at]) for at, cell in cells if at >= numeric]
-        facts += [cell for at, cell in cells if at < numeric]
+        facts += [_headed(cell, headings[at]) for at, cell in cells if at < numeric]
         width = max(out.width - cell_len(below), 1)
         out.print(Text(printable(first), style="bold"), soft_wrap=True)
         for line in Text(printable(" · ".join(facts)), style="dim").wrap(out, width):
@@ -155,6 +155,10 @@ def listing(
         if share:
             drawn = bar(share, min(width, _WIDEST_BAR))
             out.print(Text(below).append(drawn, style="cyan"), soft_wrap=True)
+
+
+def _headed(cell: str, heading: str) -> str:
+    return f"{heading.lower()}: {cell}" if heading else cell
 
 
 def _counted(count: str, heading: str) -> str:

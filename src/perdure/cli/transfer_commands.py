@@ -12,7 +12,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 
@@ -28,7 +28,6 @@ _FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipp
 _REASONS = 6
 
 
-@common_options()
 async def import_(
     settings: CommandSettings,
     kind: Annotated[
@@ -164,12 +163,8 @@ def _left_out(skipped: dict[str, int]) -> str:
 
 
 ExportFormat: TypeAlias = Literal["jsonl", "markdown"]
-ExportJsonOption = Annotated[
-    bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
-]
 
 
-@common_options(json=ExportJsonOption)
 async def export(
     settings: CommandSettings,
     session: SessionArgument,
