@@ -48,7 +48,7 @@ from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Head
 from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
-from perdure.history.streamed_answers import Partial
+from perdure.history.answer_drafts import Partial
 from perdure.history.turn_log import AppendHook
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor
