@@ -58,7 +58,6 @@ WITHOUT_CONTENT = {
     "perdure_recall_filling": "whether the search index is complete",
     "perdure_recall_numbers": "the number that the next group of the search index gets",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
-    "perdure_rewrites": "how far a rewrite came",
     "perdure_schemas": "names and types of fields",
     "perdure_subscribers": "how far a subscriber has read",
 }

@@ -29,7 +29,7 @@ import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import InvalidInput
-from perdure.jobs.idle import PATIENCE, IdleWork, Wake, Work
+from perdure.jobs.idle import CANCEL_PATIENCE, PATIENCE, IdleWork, Wake, Work
 from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
 from perdure.jobs.job_run import JobCounts, JobRun
 from perdure.jobs.marks import PendingMark, ProcessMarks
@@ -42,7 +42,6 @@ from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 
-CANCEL_PATIENCE = 5.0  # Seconds a cancelled handler has to end before it is left to itself.
 _PAGE = 16  # Jobs read together: some may have to wait for others of their order.
 
 
@@ -266,13 +265,13 @@ class Runner:
         """Begin nothing more and wait for what is running; after `grace` seconds, cancel it.
 
         A cancelled job is pending again at once, and the attempt does not count. Idle work gets the
-        seconds that it asked for. Safe to call twice.
+        seconds that it asked for, before. Safe to call twice.
         """
         if self._task is None:
             return
         self._stopping = True
         self._wake.set()
-        await self._idle.stop()
+        await self._idle.stop(grace)
         others = {self._task}
         others |= {task for periodic in self._periodic.values() if (task := periodic.stop())}
         await asyncio.wait(others | self._running.keys(), timeout=grace)
