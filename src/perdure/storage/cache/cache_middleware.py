@@ -83,7 +83,7 @@ class RowCache(Resident[Store]):
         """Drop everything, here, in the shared cache, and in other processes."""
         self._entries.clear()
         if self._shared is not None:
-            await self._shared.clear()
+            await self._shared.drop(())
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Get):
@@ -209,13 +209,11 @@ class RowCache(Resident[Store]):
             finally:
                 # However it ended: it may have been carried out.
                 if self._shared is not None and (places or collections):
-                    await self._shared.drop(places, collections)
+                    await self._shared.drop(places)  # without any, what was removed is not known
 
-    def _on_message(self, collection: str, keys: Sequence[str]) -> None:
-        if keys:
-            self._entries.drop([(collection, key) for key in keys])
-        elif collection:
-            self._entries.drop_collection(collection)
+    def _on_message(self, places: Sequence[Place]) -> None:
+        if places:
+            self._entries.drop(places)
         else:
             self._entries.clear()
 
