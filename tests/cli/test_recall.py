@@ -43,6 +43,21 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
+@pytest.mark.parametrize("how", ["copy", "restore"])
+def test_a_bank_that_was_filled_from_another_is_indexed_when_it_is_first_used(
+    run: Run, ask: Ask, bank: str, tmp_path: Path, how: str
+) -> None:
+    other, folder = f"sqlite:///{tmp_path / 'other.db'}", str(tmp_path / "kept")
+    if how == "copy":
+        assert run("bank", "copy", other).exit_code == 0
+    else:
+        assert run("bank", "backup", folder).exit_code == 0
+        assert run("bank", "restore", folder, "--bank", other).exit_code == 0
+    code, found = ask("recall", "planner/auth", "zebra noon", "--bank", other)
+    assert (code, [hit["key"] for hit in found["hits"]]) == (0, ["planner/zoo/T-1.1"])
+    assert run("index", "check", "--bank", other).exit_code == 0
+
+
 def test_memories_of_an_agent_without_a_session_are_pointed_to(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,13 +203,16 @@ class BackupFolder:
     def manifest(self, name: str) -> BackupManifest:
         return read_manifest(self._snapshots / name)
 
+    def _bank_of(self, name: str) -> Path:
+        folder = self._snapshots / name
+        return (folder if folder.exists() else self.incoming / name) / BANK
+
     @asynccontextmanager
     async def records(self, name: str, taken: int) -> AsyncIterator[Snapshot]:
         """The backup may be unfinished."""
         from perdure.storage.backends.sqlite import snapshots
 
-        folder = self._snapshots / name
-        file = (folder if folder.exists() else self.incoming / name) / BANK
+        file = self._bank_of(name)
         async with snapshots.read_file(file, taken, self._key_of(name)) as found:
             if not all(map(_is_harmless, await found.layouts())):
                 raise damaged_file(file, "declares a collection that cannot be one")
@@ -223,12 +226,12 @@ class BackupFolder:
         *,
         faults: dict[str, str] | None = None,
     ) -> None:
-        """Read all of a backup, except artifacts in `sound`. Raises `BadBackup` at the first file
+        """Read all of a backup, finished or not, except artifacts in `sound`. Raises `BadBackup` at the first file
         that is not what was written; with `faults`, bad artifacts are put there instead, each with
         the reason.
         """
         sound = set() if sound is None else sound
-        file = self._snapshots / manifest.id / BANK
+        file = self._bank_of(manifest.id)
         with translated(self.path):
             try:
                 found = await in_thread(self._digest, file)

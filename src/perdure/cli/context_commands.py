@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
@@ -135,9 +135,9 @@ async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -
             "--at shows a prompt as it was sent.",
             hint="Leave out --prompt, --system, --tools, --budget and --model.",
         )
-    with ProgressBar("putting it together"):
-        async with existing_bank(settings) as bank:
-            session = await find_session(bank, name)
+    async with searched_bank(settings) as bank:
+        session = await find_session(bank, name)
+        with ProgressBar("putting it together"):
             if asked.at is not None:
                 return await session.past_context(position(asked.at))
             return await _next(session, asked)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.bank_access import SessionArgument, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
@@ -178,7 +178,7 @@ async def _recall(
 ) -> None:
     config = settings.load()
     timed = _timed(config, asked)
-    async with existing_bank(settings, timed) as bank:
+    async with searched_bank(settings, timed) as bank:
         session = await _session(bank, name)
         if asked["sessions"] is not None:
             asked["sessions"] = [
