@@ -1,5 +1,4 @@
 # Made by tools/sync_stub.py from the async classes. Do not edit.
-from collections.abc import AsyncIterable
 from collections.abc import Callable
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from perdure.artifacts.artifact_contents import MovedArtifacts
 from perdure.artifacts.artifact_places import PlaceAddress
 from perdure.artifacts.artifact_references import ReferenceSource
 from perdure.artifacts.artifact_references import Referrer
-from perdure.artifacts.artifact_rekeying import Failed
+from perdure.artifacts.artifact_store import Failed
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
 from perdure.bank.bank_info import BankInfo
@@ -443,7 +442,6 @@ class SyncArtifactStore:
     def join(self, source: ReferenceSource) -> None: ...
     def references(self, artifact: Artifact | str) -> list[Referrer]: ...
     def count(self, artifact: Artifact | str) -> int: ...
-    def refer_again(self, *types: type[msgspec.Struct], progress: Progress | None = ...) -> int: ...
     def collect(
         self,
         *,
@@ -453,12 +451,7 @@ class SyncArtifactStore:
     ) -> CollectedArtifacts: ...
     def release(self, artifact: Artifact | str, *, own: int = ...) -> bool: ...
     def check(
-        self,
-        expected: AsyncIterable[Artifact | str] | None = ...,
-        *,
-        referred: bool = ...,
-        orphans: bool = ...,
-        progress: Progress | None = ...,
+        self, *, referred: bool = ..., orphans: bool = ..., progress: Progress | None = ...
     ) -> Iterator[ArtifactFault]: ...
     def move(
         self,

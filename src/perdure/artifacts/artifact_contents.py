@@ -360,7 +360,7 @@ class ArtifactMove:
 
 
 def _objects_at(place: PlaceAddress) -> ObjectPlace:
-    # Late: obstore takes 50 ms to import.
+    # Late: obstore, which S3 needs, takes 50 ms to import.
     if isinstance(place, S3Address):
         from perdure.artifacts.s3_objects import S3Objects
 
