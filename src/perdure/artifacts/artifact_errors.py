@@ -35,27 +35,27 @@ def _translate(exc: OSError, root: Path, tagged: str) -> StorageError:
         return missing(tagged)
     if number in _FULL:
         return StorageFull(
-            f"There is no room left in {root}; the artifact was not stored.",
-            hint="Free some disk space and put it again.",
+            f"There is no room left in {root}; nothing was stored.",
+            hint="Free some disk space, and try again.",
         )
     if number in _DENIED:
         return AccessDenied(
-            f"The artifacts in {root} may not be read or written: {reason}.",
+            f"{root} may not be read or written: {reason}.",
             hint="Check that it is a folder of yours and that you may write there.",
         )
     if number == errno.ENOENT:
         return AccessDenied(
-            f"The artifact was not stored: {root}, or what was written there, has been removed.",
-            hint="Find out what removes files there, and put it again.",
+            f"Nothing was stored: {root}, or what was written there, has been removed.",
+            hint="Find out what removes files there, and try again.",
         )
     if number in _BUSY:
         return Unavailable(
-            f"The artifacts in {root} cannot be opened now: {reason}.",
+            f"Files in {root} cannot be opened now: {reason}.",
             hint="Close some files, or raise the limit (ulimit -n), and try again.",
         )
     if number == errno.EIO and tagged:
         return damaged(tagged, "the disk cannot read it")
     return StorageError(
-        f"The artifacts in {root} cannot be used: {reason}.",
+        f"{root} cannot be used: {reason}.",
         hint="Run `perdure doctor`, and look for links or other programs' files in that folder.",
     )

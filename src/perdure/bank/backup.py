@@ -19,7 +19,8 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
 from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
-from perdure.bank.backup_folder import BackupFolder, translated
+from perdure.artifacts.artifact_errors import translated
+from perdure.bank.backup_folder import BackupFolder
 from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config

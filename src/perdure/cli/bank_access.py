@@ -54,12 +54,13 @@ async def existing_bank(
 async def searched_bank(
     settings: CommandSettings, config: Config | None = None
 ) -> AsyncIterator[Bank]:
-    """The bank, for a command that recalls. An index that is not complete is filled first: a bank
-    that was restored or copied has none.
+    """The bank, for a command that recalls. An index that is not complete is filled first, with
+    vectors if the model ships with Perdure: a bank that was restored or copied has none.
     """
     async with existing_bank(settings, config) as bank:
         with ProgressBar("completing the index") as progress, suppress(PerdureError):
             await bank.index.complete(progress)  # whoever searches is told of damage
+            await bank.index.embeddings.settle_own()
         yield bank
 
 
