@@ -15,6 +15,7 @@ from perdure.core.errors import Closed, Unsupported
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
+from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
@@ -126,6 +127,12 @@ def make_services(
         if written.bulk:
             await services.recall.hook(transaction, written)
 
+    def note(written: Written) -> None:
+        services.recall.note(written)
+
+    def missed(record: SessionRecord, first: int, last: int) -> None:
+        services.recall.missed(record, first, last)
+
     services = Services(
         url=url,
         config=config,
@@ -155,10 +162,7 @@ def make_services(
     log.join(index)
     log.listen(token_counts.note, token_counts.missed)
     log.listen(services.renditions.note, services.renditions.missed)
-    log.listen(
-        lambda written: services.recall.note(written),  # made late
-        lambda *missed: services.recall.missed(*missed),
-    )
+    log.listen(note, missed)
     return services
 
 

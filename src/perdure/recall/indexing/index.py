@@ -158,7 +158,7 @@ class RecallIndex:
             await asyncio.wait({self._blotting})
 
     async def complete(self, progress: Progress | None = None) -> None:
-        """Fill an index that was not filled to its end: of a restored bank, say. Vectors come later.
+        """Fill an index that was not filled to its end, of a restored bank, say; without vectors.
 
         For commands, which do not look after the index in the background.
         """
