@@ -37,7 +37,7 @@ from perdure.artifacts.artifact_collector import (
     CollectedArtifacts,
     LastPut,
 )
-from perdure.artifacts.artifact_contents import ArtifactContents, ArtifactMove, MovedArtifacts
+from perdure.artifacts.artifact_contents import ArtifactContents, MovedArtifacts, move_artifacts
 from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.artifact_places import PlaceAddress, S3Address
 from perdure.artifacts.artifact_references import ArtifactReferences, ReferenceSource, Referrer
@@ -305,10 +305,8 @@ class ArtifactStore:
         old, new = _absolute(source or self.place), _absolute(to)
         if old == new:
             raise InvalidInput(f"The artifacts are in {new} already.", hint="Name another place.")
-        move = ArtifactMove(
-            ArtifactContents(old, self._sealer), ArtifactContents(new, self._sealer), progress
-        )
-        return await move.carry_out(delete=delete)
+        there, here = (ArtifactContents(place, self._sealer) for place in (old, new))
+        return await move_artifacts(there, here, progress or (lambda *_: None), delete=delete)
 
     @cached_property
     def _places(self) -> list[ArtifactContents]:
