@@ -111,7 +111,8 @@ class FolderObjects(ObjectPlace):
                 await in_thread(_sync, out)
             return out.tell()
         finally:
-            await in_thread(out.close)
+            with contextlib.suppress(OSError):  # it was told by what came before
+                await in_thread(out.close)
 
 
 class _ReceivedFile(ReceivedObject):
@@ -151,11 +152,8 @@ def make_folders(root: Path, path: str) -> None:
 
 def _create(root: Path, path: str) -> BinaryIO:
     make_folders(root, path)
-    return (root / path).open("xb", opener=_private)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(root / path, flags, 0o600), "wb")
 
 
 def _sync(out: BinaryIO) -> None:
