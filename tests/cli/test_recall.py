@@ -54,7 +54,7 @@ def test_a_bank_that_was_filled_from_another_is_indexed_when_it_is_first_used(
         assert run("bank", "backup", folder).exit_code == 0
         assert run("bank", "restore", folder, "--bank", other).exit_code == 0
     code, found = ask("recall", "planner/auth", "zebra noon", "--bank", other)
-    assert (code, [hit["key"] for hit in found["hits"]]) == (0, ["planner/zoo#T-1.1"])
+    assert (code, found["hits"][0]["key"], found["stage"]) == (0, "planner/zoo#T-1.1", "vector")
     assert run("index", "check", "--bank", other).exit_code == 0
 
 
