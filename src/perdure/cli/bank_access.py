@@ -58,9 +58,10 @@ async def searched_bank(
     vectors if the model ships with Perdure: a bank that was restored or copied has none.
     """
     async with existing_bank(settings, config) as bank:
-        with ProgressBar("completing the index") as progress, suppress(PerdureError):
-            await bank.index.complete(progress)  # whoever searches is told of damage
-            await bank.index.embeddings.settle_own()
+        async with ProgressBar("completing the index") as progress:
+            with suppress(PerdureError):  # whoever searches is told of damage
+                await bank.index.complete(progress)
+                await bank.index.embeddings.settle_own()
         yield bank
 
 
