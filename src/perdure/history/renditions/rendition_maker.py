@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -102,11 +101,15 @@ class RenditionMaker:
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
 
-    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
-        """The result of work on so many characters, without holding others up."""
+    async def load(self) -> None:
+        """Import the algorithm, in a thread: it takes long."""
         if not self._is_loaded:
             await asyncio.to_thread(importlib.import_module, _ALGORITHM)
             self._is_loaded = True
+
+    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
+        """The result of work on so many characters, without holding others up."""
+        await self.load()
         if weight > _HEAVY:
             with _sharing():
                 return await asyncio.to_thread(work)
@@ -123,19 +126,20 @@ class RenditionMaker:
             pieces = [each for each in pieces if each.number <= owned.piece]
         else:
             pieces = await self._reader.pieces(owned)
-        found = list[TurnMessages]()
-        for number, of_turn in groupby(pieces, _TURN):
-            rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
-            for part in of_turn:
-                if part.forgotten:
-                    continue
-                for at, messages in part.by_round():
-                    if at >= round:
-                        begins.setdefault(at, part.number)
-                        rounds[at] = (*rounds.get(at, ()), *messages)
-            if rounds:
-                found.append(TurnMessages(number, rounds, begins))
-        return found
+        return [turn for _, turn in _turns(pieces, round)]
+
+    async def scattered(self, turns: Sequence[Owned]) -> dict[tuple[str, int], TurnMessages]:
+        """The messages of single turns of any sessions, by session and number, in one read. Leaves
+        out forgotten and damaged ones.
+        """
+        try:
+            pieces = await self._reader.scattered(turns)
+            return {(session, turn.number): turn for session, turn in _turns(pieces)}
+        except Corrupted:  # one turn hides no other
+            if len(turns) == 1:
+                return {}
+            parts = [await self.scattered([each]) for each in turns]
+            return {place: turn for part in parts for place, turn in part.items()}
 
     async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         """With the text that is in the artifact store; no media. A missing artifact stays a
@@ -231,6 +235,22 @@ def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVaria
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 
 
+def _turns(pieces: Iterable[TurnPiece], first: int = 1) -> Iterator[tuple[str, TurnMessages]]:
+    """Sessions and turns, from this round on, without forgotten ones."""
+    for place, of_turn in groupby(pieces, lambda piece: piece.id.rpartition(".")[0]):
+        rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
+        for part in of_turn:
+            if part.forgotten:
+                continue
+            for round, messages in part.by_round():
+                if round >= first:
+                    begins.setdefault(round, part.number)
+                    rounds[round] = (*rounds.get(round, ()), *messages)
+        if rounds:
+            session, _, number = place.rpartition("/")
+            yield session, TurnMessages(int(number), rounds, begins)
+
+
 def _weight(messages: Iterable[Message]) -> int:
     total = 0
     for message in messages:
@@ -242,9 +262,6 @@ def _weight(messages: Iterable[Message]) -> int:
             elif isinstance(part, ToolResult):
                 total += sum(len(each.text) for each in part.content if isinstance(each, Text))
     return total
-
-
-_TURN = attrgetter("turn")
 
 
 def _has_words_outside(part: Part) -> bool:

@@ -239,10 +239,6 @@ class RecallIndex:
             await self.prepared()
             await self.pending.index_now(transaction, written)
 
-    def marked(self, session: str) -> list[int] | None:
-        """From which turns on others, or we, have work to do about a session, as of `catch_up`."""
-        return None if self.pending is None else self.pending.marked(session)
-
     async def catch_up(self, record: SessionRecord) -> None:
         """Index all that is written by now, by any process: what this session sees comes first."""
         if self.pending is not None:
