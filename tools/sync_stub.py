@@ -173,7 +173,7 @@ def render() -> str:
         "from typing import Any, Generic, Self, TypeVar, overload",
         "import msgspec",
         "from perdure.config import Config",
-        "from perdure.history.streamed_answers import Partial",
+        "from perdure.history.answer_drafts import Partial",
         "from perdure.storage.encryption.master_keys import Source",
         "from perdure.storage.middleware import Middleware",
         "from perdure.storage.options import Options",

@@ -42,13 +42,13 @@ from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
 from perdure.gateway.providers import Provider
+from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Head
 from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
-from perdure.history.streamed_answers import Partial
 from perdure.history.turn_log import AppendHook
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor

@@ -27,11 +27,12 @@ from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
+from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import RoundId
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.streamed_answers import Partial, StreamedAnswer
+from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
 from perdure.recall.sharing import Sharing

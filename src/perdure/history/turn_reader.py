@@ -26,7 +26,6 @@ from perdure.history.log_records import (
     turn_key,
     turn_prefix,
 )
-from perdure.history.streamed_answers import unpacked
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.query import AnyOf, Compare, Op
 from perdure.storage.record_keys import numbered
@@ -319,7 +318,7 @@ def _turn(
             said.setdefault(round, []).extend(messages)
     ended = max([piece.ended for piece in pieces], default=0)
     if draft is not None:
-        arriving = unpacked(draft.content)
+        arriving = draft.message
         mark = mark_of(number, [message for messages in said.values() for message in messages])
         cutter = TurnSplitter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)

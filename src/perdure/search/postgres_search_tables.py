@@ -199,14 +199,16 @@ async def fault(conn: Connection, tables: Tables) -> str | None:
 
 async def finds_its_last(conn: Connection, tables: Tables) -> bool:
     """Whether a document is found by one of its words: a short check of the index."""
-    cursor = await conn.execute(
-        f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
-        " WHERE words <> '' ORDER BY place DESC LIMIT 1"
-    )
-    row = await cursor.fetchone()
-    if row is None:
-        return True
     async with conn.transaction():
+        # Both statements see the same documents, whatever is withdrawn meanwhile.
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor = await conn.execute(
+            f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
+            " WHERE words <> '' ORDER BY place DESC LIMIT 1"
+        )
+        row = await cursor.fetchone()
+        if row is None:
+            return True
         await conn.execute("SET LOCAL enable_seqscan = off")
         cursor = await conn.execute(
             f"SELECT EXISTS (SELECT FROM {tables.words} WHERE words @@ %s::tsquery)",

@@ -80,7 +80,12 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
 
     async def state(self, index: str, *, thorough: bool = False) -> SearchState:
         self._check_prepared(index)
-        state = await self._adapter.reader.aside(lambda db: search_tables.state(db, index))
+
+        def look(db: apsw.Connection) -> SearchState:
+            with connections.snapshot(db):  # others write meanwhile, and its numbers must agree
+                return search_tables.state(db, index)
+
+        state = await self._adapter.reader.aside(look)
         if not thorough or state.faults:
             return state
         return msgspec.structs.replace(state, faults=await in_thread(self._inspected, index))

@@ -19,6 +19,7 @@ from perdure.core.errors import (
     Corrupted,
     InvalidRecordType,
     KeyRefused,
+    Unavailable,
 )
 from perdure.storage.adapter import Adapter, Capability, require
 from perdure.storage.collection import Collection
@@ -274,6 +275,16 @@ class Store:
         """Replace the bytes of rows; returns how many were still as read."""
         call = Rewrite(collection, tuple(recodes), DEFAULT, tuple(checks))
         return cast("int", await self._handle(call))
+
+    async def scrub(self) -> bool:
+        """Make deleted and overwritten content unreadable; False if some may still be readable."""
+        if Capability.ERASURE not in self.capabilities:
+            return Capability.DURABLE not in self.capabilities
+        try:
+            await self.adapter.scrub()
+        except Unavailable:
+            return False
+        return True
 
     async def put_off_filling(self, collection: str) -> None:
         """Leave filling to a rewrite, except for queries that need it and `declare`."""

@@ -20,16 +20,17 @@ from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.intake import resolved
-from perdure.history.log_records import Head, Owned, TurnPiece, turn_prefix
+from perdure.history.log_records import Head, Owned, TurnPiece, turn_key, turn_prefix
 from perdure.history.manifest import RoundId
 from perdure.history.renditions import rendition_packing
-from perdure.history.renditions.rendition_records import TinyVariant, Variant
+from perdure.history.renditions.rendition_records import TASK, TinyVariant, Variant
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader, mark_of
 from perdure.history.turn_tags import escape
 from perdure.jobs import Runner
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 _HEAVY = 4_096  # Characters above which a round is worked on in a thread.
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
@@ -115,6 +116,13 @@ class RenditionMaker:
                 return await asyncio.to_thread(work)
         await self.jobs.breathe()
         return work()
+
+    async def ask_model(
+        self, transaction: Transaction, session: str, turn: int, delay: float = 0.0
+    ) -> None:
+        """Queue a turn for a model, after so many seconds."""
+        key = turn_key(session, turn)
+        await self.jobs.enqueue(transaction, TASK, [session, turn], key=key, delay=delay)
 
     async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[TurnMessages]:
         """The messages of these turns without forgotten ones. Of a single turn, only from this

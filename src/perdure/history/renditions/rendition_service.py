@@ -2,7 +2,7 @@
 
 Renditions are made in the background, when nothing is being written; marks of the log tell what a
 killed process left undone. Nobody waits for that: `sizes`, `tinies` and `texts` make what is
-missing at once. What a model could make better waits as a row: see `model_renditions`.
+missing at once. What a model could make better waits as a job: see `model_renditions`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.config import RenditionsConfig
-from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
@@ -25,6 +24,7 @@ from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessa
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
+    TASK,
     Tiny,
     TinyVariant,
     is_stale,
@@ -44,7 +44,7 @@ from perdure.history.renditions.rendition_store import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import TurnReader
-from perdure.jobs import GoOn, Runner, Wake
+from perdure.jobs import GoOn, Job, Runner
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
@@ -55,10 +55,9 @@ if TYPE_CHECKING:
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
 _ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
-#: A round of an open turn waits so long for the others of its turn before a model is asked.
-_GATHER = 60 * SECOND
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
-_POLL = 30.0  # Seconds between two looks for what others left to models, or what failed.
+#: Seconds that a model may take for a turn, and before it is asked again after a failure.
+_TIMEOUT, _BACK_OFF = 3_600.0, 120.0
 
 _log = logging.getLogger(__name__)
 
@@ -94,12 +93,19 @@ class RenditionService:
         #: Sessions with turns that cannot be read.
         self._damaged: set[str] = set()
         self._jobs = jobs
-        self._wake_models: Wake = _nothing
         self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
-        if self.uses_models and self._wake_models is _nothing:
-            self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
+        """Let models work on what waits for them."""
+        if self.uses_models:
+            retries = self._config.attempts - 1
+            self._jobs.register(
+                TASK, self._ask_model, retries=retries, timeout=_TIMEOUT, pause=_BACK_OFF
+            )
+
+    async def stop(self) -> None:
+        """Cancel running calls. What is not done is found again: by its mark, or by its job."""
+        await self._jobs.unregister(TASK)
 
     @property
     def uses_models(self) -> bool:
@@ -111,15 +117,10 @@ class RenditionService:
         from perdure.history.renditions.model_renditions import ModelRenditions
 
         assert self._gateway is not None  # noqa: S101 (for the type checker)
-        made = ModelRenditions(self._store, self._maker, self._config, self._gateway)
-        made.on_room = self._look_for_more
-        return made
+        return ModelRenditions(self._store, self._maker, self._config.concurrency, self._gateway)
 
-    def _look_for_more(self) -> None:
-        self._wake_models()
-
-    async def _ask_models(self) -> None:
-        await self.models.begin()
+    async def _ask_model(self, job: Job) -> None:
+        await self.models.work(job)
 
     @property
     def _prompt(self) -> str | None:
@@ -212,15 +213,13 @@ class RenditionService:
         self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
         first, last = run
-        wish = self._wish()
+        wish = MakeRequest(tiny=True, models=self.uses_models)
         if (session, first) in self._open:
             # A long turn is not read from its beginning for each new round.
             last = first
             round, piece = self._open[session, first]
             wish = wish._replace(tiny=False, round=round, piece=piece)
         found = await self._renditions.make(Owned(session, first, last), head, wish, go_on)
-        if found and wish.due is not None:
-            self._wake_models()
         left = set[int]()
         for each in found:
             number = each.told.number
@@ -232,23 +231,6 @@ class RenditionService:
             elif self._open.pop((session, number), None):
                 left.add(number)  # its T needs all of it
         return set(range(first, last + 1)) - left
-
-    def _wish(self) -> MakeRequest:
-        if not self.uses_models:
-            return MakeRequest(tiny=True)
-        now = self._store.now()
-        return MakeRequest(tiny=True, due=now, due_open=now + _GATHER)
-
-    async def settle(self) -> None:
-        """Make everything queued, and let models make what is due. Not what failed."""
-        await self._jobs.settle_idle("making renditions")
-        if self.uses_models:
-            await self.models.settle()
-
-    async def stop(self) -> None:
-        """What is not done is found again: by its mark, or by its row."""
-        if "models" in self.__dict__:
-            await self.models.stop()
 
     async def sizes(
         self,
@@ -382,7 +364,6 @@ class RenditionService:
                         done += row is None or len(row.variants) <= made.variant
                 if self.uses_models:
                     await self.models.want(part)
-                    self._wake_models()
         return done
 
     async def status(self, session: str | None = None) -> list[RenditionStatus]:
@@ -414,6 +395,3 @@ class RenditionService:
                     for each in await self._renditions.make(some, head, wish):
                         known[each.told.number] = each.rounds
                 yield [made for number in live for made in known.get(number, ())]
-
-
-def _nothing() -> None: ...

@@ -28,12 +28,8 @@ from perdure.history.renditions.rendition_records import (
     Tiny,
     TinyVariant,
     Variant,
-    Work,
     is_stale,
     rendition_key,
-    work_of,
-    working,
-    working_tiny,
 )
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
@@ -50,6 +46,7 @@ _READ, KEYS_AT_ONCE = 32, 512  # Turns whose content, and keys that, are read to
 #: Turns that are as near to each other are read with those between them.
 _APART = 8
 _NEAR = 20  # Turns in front of a fork that its parent may still have added to.
+_GATHER = 60.0  # Seconds for which a round waits for the others of an open turn, before a model.
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +77,7 @@ class MakeRequest(NamedTuple):
     tiny: bool = False
     open_tiny: bool = False
     stale: bool = False  # Once more, where an older recipe made it.
-    #: When a model is to work on what is new, in microseconds: of closed turns, of open ones.
-    due: int | None = None
-    due_open: int | None = None
+    models: bool = False  # Let a model work on what is new.
     polite: bool = False  # Slowly, while somebody appends.
     #: The first round of interest, if only one turn is looked at, and the piece that it begins in.
     round: int = 1
@@ -314,12 +309,11 @@ class RenditionStore:
         `Corrupted` if a piece of the log is damaged.
         """
         made = _Made()
-        for counted in (False, True):
-            found, uncounted = await self._attempt(owned, head, wish, go_on, made)
-            if not uncounted or counted:
-                return found
+        found, uncounted = await self._attempt(owned, head, wish, go_on, made)
+        if uncounted:
             await self._token_counts.count(owned.session, min(uncounted), max(uncounted))
-        raise AssertionError("unreachable")
+            found, _ = await self._attempt(owned, head, wish, go_on, made)
+        return found
 
     async def _attempt(
         self, owned: Owned, head: Head, wish: MakeRequest, go_on: Callable[[], bool], made: _Made
@@ -368,6 +362,7 @@ class _Batch:
         self._tinies: dict[str, Tiny] = {}
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
+        self._for_models: dict[int, bool] = {}  # Turns, and whether they are closed.
 
     async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
@@ -385,6 +380,9 @@ class _Batch:
     async def store(self, transaction: Transaction) -> None:
         await transaction.collection(Rendition).put_many(self._changed.values())
         await transaction.collection(Tiny).put_many(self._changed_tinies.values())
+        for turn, closed in self._for_models.items():
+            delay = 0.0 if closed else _GATHER
+            await self._maker.ask_model(transaction, self._session, turn, delay)
 
     async def turned(
         self, told: TurnMessages, count: TurnCount, go_on: Callable[[], bool]
@@ -402,8 +400,11 @@ class _Batch:
                     left = True
                     continue
                 variant = await self._variant(place, messages)
-                at = self._put(row, variant, wish.due if closed else wish.due_open)
-                row = self._row(place)
+                variants = (*row.variants[: MOST_VARIANTS - 1], variant)
+                row = self._changed[row.id] = Rendition(row.id, variants)
+                at = len(variants) - 1
+                if wish.models:
+                    self._for_models[told.number] = closed
             used = row.variants[at]
             counted = count.of(round)
             raw = counted.tokens
@@ -432,11 +433,10 @@ class _Batch:
             if not closed:  # one for each message would fill the row: it is made again if asked for
                 return TinySize(known.tokens, len(row.variants))
             variants = (*row.variants[: MOST_VARIANTS - 1], known)
-            due = self._wish.due
-            work = Work(due) if due is not None else work_of(row)
-            row = working_tiny(Tiny(key, variants), work)
-            self._changed_tinies[key] = row
+            row = self._changed_tinies[key] = Tiny(key, variants)
             at = len(variants) - 1
+            if self._wish.models:
+                self._for_models[told.number] = closed
         return TinySize(row.variants[at].tokens, at)
 
     def _is_worn(self, go_on: Callable[[], bool]) -> bool:
@@ -453,13 +453,6 @@ class _Batch:
     def _row(self, place: RoundId) -> Rendition:
         key = rendition_key(self._session, place.turn, place.round)
         return self._changed.get(key) or self._rows.get(key) or Rendition(key)
-
-    def _put(self, row: Rendition, variant: Variant, due: int | None) -> int:
-        variants = (*row.variants[: MOST_VARIANTS - 1], variant)
-        self._changed[row.id] = working(
-            Rendition(row.id, variants), Work(due) if due is not None else work_of(row)
-        )
-        return len(variants) - 1
 
     async def _variant(self, place: RoundId, messages: tuple[Message, ...]) -> Variant:
         known = self._made.variants.get((place, len(messages)))

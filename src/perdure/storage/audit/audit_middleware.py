@@ -61,7 +61,7 @@ _NEEDED = (
 )
 
 
-class Audit(Resident):
+class Audit(Resident[Store]):
     """Adds audit entries.
 
     It reads what is about to be overwritten, and reads again if that changed before the commit.
@@ -86,7 +86,6 @@ class Audit(Resident):
         self._config = config
         self._written = Chosen(config.collections)
         self._read = Chosen(config.reads)
-        self._store: Store | None = None
         self._hasher: Hasher | None = None
 
     def attach(self, store: Store) -> None:
@@ -98,8 +97,8 @@ class Audit(Resident):
                 " audit trail needs.",
                 hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
             )
-        self._store = store
-        self._scribe = EntryWriter(store.now, self._config.actor)
+        super().attach(store)
+        self._entries = EntryWriter(store.now, self._config.actor)
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
         # Not async itself: what leaves no entries should not pay for a coroutine.
@@ -174,7 +173,7 @@ class Audit(Resident):
         except (Corrupted, KeyRefused):
             if len(keys) > 1:
                 return [(await self._rows(name, [key], proceed, time_left))[0] for key in keys]
-        (stored,) = await self._attached().adapter.get(name, keys, options)
+        (stored,) = await self.store.adapter.get(name, keys, options)
         if stored is None:
             return [None]
         return [msgspec.structs.replace(stored, value=b"", content_type="")]
@@ -201,14 +200,14 @@ class Audit(Resident):
         version = 0 if row is None else row.version
         before = hasher.of_row(row)
         if isinstance(write, Delete):
-            return self._scribe.entry(
+            return self._entries.entry(
                 Action.DELETE,
                 write.collection,
                 write.key,
                 version_before=version,
                 hash_before=before,
             )
-        return self._scribe.entry(
+        return self._entries.entry(
             Action.PUT,
             write.collection,
             write.key,
@@ -263,7 +262,7 @@ class Audit(Resident):
             found: list[Row] = await proceed(Find(query, options))
             return found
         except (Corrupted, KeyRefused):
-            stored = await self._attached().adapter.find(query, options)
+            stored = await self.store.adapter.find(query, options)
         keys = [row.key for row in stored]
         rows = await self._rows(query.collection, keys, proceed, time_left)
         return [row for row in rows if row is not None]
@@ -288,7 +287,7 @@ class Audit(Resident):
         """One entry for each row whose content changes; one for all that keep theirs."""
         hasher = await self._ready()
         entries = [
-            self._scribe.entry(
+            self._entries.entry(
                 Action.REWRITE,
                 call.collection,
                 recode.row.key,
@@ -302,7 +301,7 @@ class Audit(Resident):
             if not keeps_content(recode)
         ]
         if others := len(call.recodes) - len(entries):
-            entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
+            entries.append(self._entries.entry(Action.REWRITE, call.collection, count=others))
         return entries
 
     async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
@@ -314,19 +313,19 @@ class Audit(Resident):
             entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
         elif isinstance(call, Find):
             name, shape = call.query.collection, of_query(call.query)
-            entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
+            entries.append(self._entries.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
         else:
             name, shape = call.summary.query.collection, of_summary(call.summary)
             entries.append(
-                self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
+                self._entries.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
             )
         await self._leave(entries, proceed, call.options)
         return answer
 
     def _about_read(self, name: str, key: str, row: Row | None, hasher: Hasher) -> AuditEntry:
         version, hash_ = (0, "") if row is None else (row.version, hasher.of_row(row))
-        return self._scribe.entry(
+        return self._entries.entry(
             Action.READ,
             name,
             key,
@@ -345,15 +344,9 @@ class Audit(Resident):
 
     async def _ready(self) -> Hasher:
         if self._hasher is None:
-            store = self._attached()
-            await store.ready(type_of(AuditEntry))
-            self._hasher = await Hasher.of(store)
+            await self.store.ready(type_of(AuditEntry))
+            self._hasher = await Hasher.of(self.store)
         return self._hasher
-
-    def _attached(self) -> Store:
-        if self._store is None:
-            raise InvalidInput("This audit belongs to no store.", hint="Put it in a store's chain.")
-        return self._store
 
 
 def _refusal() -> InvalidInput:
