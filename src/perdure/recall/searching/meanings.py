@@ -66,7 +66,7 @@ class VectorsRead(NamedTuple):
 
 def compared_places(scope: Scope, evidence: Evidence, meant: Meant) -> Array:
     """The places whose vectors `meanings` looks at, in order."""
-    wanted = distinct(
+    wanted: Array = distinct(
         np.concatenate(
             [
                 evidence.places,
@@ -76,7 +76,8 @@ def compared_places(scope: Scope, evidence: Evidence, meant: Meant) -> Array:
             ]
         )
     )
-    return wanted[inside(scope.ranges, wanted)]
+    wanted = wanted[inside(scope.ranges, wanted)]
+    return wanted
 
 
 async def meanings(
