@@ -32,9 +32,9 @@ from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-_HEAVY = 4_096  # Characters above which a round is worked on in a thread.
+_HEAVY = 256  # Characters above which a round is worked on in a thread.
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
-_SWITCH = 0.0005
+_SWITCH = 0.0001
 _TINY = 40  # Tokens of a turn at T that is merely cut.
 
 _log = logging.getLogger(__name__)
@@ -111,10 +111,10 @@ class RenditionMaker:
     async def _worked(self, weight: int, work: Callable[[], R]) -> R:
         """The result of work on so many characters, without holding others up."""
         await self.load()
+        await self.jobs.breathe()
         if weight > _HEAVY:
             with _sharing():
                 return await asyncio.to_thread(work)
-        await self.jobs.breathe()
         return work()
 
     async def ask_model(
@@ -178,7 +178,7 @@ class RenditionMaker:
 
 
 class _Sharing:
-    """While our threads work, others get the interpreter ten times as often: each wait is otherwise
+    """While our threads work, others get the interpreter fifty times as often: a wait is otherwise
     5 ms, and an append waits several times.
     """
 

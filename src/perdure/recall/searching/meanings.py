@@ -66,7 +66,7 @@ class VectorsRead(NamedTuple):
 
 def compared_places(scope: Scope, evidence: Evidence, meant: Meant) -> Array:
     """The places whose vectors `meanings` looks at, in order."""
-    wanted: Array = distinct(
+    near: Array = distinct(
         np.concatenate(
             [
                 evidence.places,
@@ -76,8 +76,8 @@ def compared_places(scope: Scope, evidence: Evidence, meant: Meant) -> Array:
             ]
         )
     )
-    wanted = wanted[inside(scope.ranges, wanted)]
-    return wanted
+    seen: Array = near[inside(scope.ranges, near)]
+    return seen
 
 
 async def meanings(
