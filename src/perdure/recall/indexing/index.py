@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -249,10 +250,6 @@ class RecallIndex:
             await self.prepared()
             await self.pending.index_now(transaction, written)
 
-    def marked(self, session: str) -> list[int] | None:
-        """From which turns on others, or we, have work to do about a session, as of `catch_up`."""
-        return None if self.pending is None else self.pending.marked(session)
-
     async def catch_up(self, record: SessionRecord) -> None:
         """Index all that is written by now, by any process: what this session sees comes first."""
         if self.pending is not None:
@@ -288,6 +285,11 @@ class RecallIndex:
     async def group(self, name: str) -> int | None:
         """A group's number; None if it has none, and so nothing in the index."""
         return (await self.groups()).get(name)
+
+    @property
+    def forks(self) -> AbstractSet[str]:
+        """Sessions that are, or were, forks, as of `groups`."""
+        return self.numbers.forks
 
     async def groups(self) -> Mapping[str, int]:
         """The number of each group by its name. What waits here to be indexed gets one first."""
