@@ -64,7 +64,7 @@ class Runner:
         self._kinds: dict[str, JobKind] = {}
         self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
-        marks = ProcessMarks(store)
+        self._marks = marks = ProcessMarks(store)
         self._idle = idle = IdleWork(marks.remove, marks.divide)
         #: Idle work: see `IdleWork`.
         self.idle, self.writing = idle.add, idle.writing
