@@ -36,7 +36,7 @@ from perdure.storage.backends.postgres.errors import DAMAGE, translated
 from perdure.storage.backends.postgres.extension import Participant, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rows import Layout
+from perdure.storage.tables import Built
 
 T = TypeVar("T")
 
@@ -194,15 +194,15 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         """The HNSW index of a model is built in one go."""
         tables = self._filer.tables(index)
 
-        async def work(conn: Connection) -> dict[str, indexes.PostgresIndex]:
+        async def work(conn: Connection) -> dict[str, Built]:
             await search_tables.tidy(conn, tables)
             return await VectorReader(tables).wanted(conn)
 
         wanted = await self._read(tables, work)
         if wanted:
-            table = Layout(tables.vectors.partition(".")[2])
+            table = tables.vectors.partition(".")[2]
             with translated(self._adapter.server):
-                await indexes.build(self._adapter.links, self._adapter.server, table, wanted)
+                await indexes.build(self._adapter.reader, self._adapter.server, table, wanted)
         return False
 
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:

@@ -21,8 +21,8 @@ from perdure.search.engine import Embedding, Near, VectorRows, VectorSearch
 from perdure.search.postgres_search_tables import Tables
 from perdure.search.postgres_terms import RangeCondition
 from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
-from perdure.storage.backends.postgres.indexes import PostgresIndex
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.tables import Built
 
 #: A model with so many vectors gets an index.
 MANY = 20_000
@@ -233,7 +233,7 @@ class VectorReader:
         row = await cursor.fetchone()
         return row is not None and row[0] <= FEW
 
-    async def wanted(self, conn: Connection) -> dict[str, PostgresIndex]:
+    async def wanted(self, conn: Connection) -> dict[str, Built]:
         """HNSW indexes that should be there and are not, by name."""
         if not self._tables.pgvector:
             return {}
@@ -258,8 +258,8 @@ class VectorReader:
     def _label(self, number: int) -> str:
         return f"{self._tables.index.name}__hnsw_{number:x}"
 
-    def _definition(self, number: int, length: int) -> PostgresIndex:
-        return PostgresIndex(
+    def _definition(self, number: int, length: int) -> Built:
+        return Built(
             f"USING hnsw ((vector::{self._tables.kind}({length}))"
             f" {self._tables.pgvector}halfvec_cosine_ops) WHERE model = {number}"
         )

@@ -15,9 +15,16 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Closed, Conflict, InvalidInput
+from perdure.core.errors import Closed, Conflict
 from perdure.storage import record_keys
-from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.adapter import (
+    Adapter,
+    Capability,
+    Snapshot,
+    newer_schema,
+    no_collection,
+    not_empty,
+)
 from perdure.storage.extension import Extension, Extensions
 from perdure.storage.options import Options
 from perdure.storage.query import Figure, Query, Scalar, Summary, is_after, matches, sort_key
@@ -128,7 +135,7 @@ class MemoryAdapter(Adapter):
 
     def __init__(self, url: str = "memory://", clock: Clock = now) -> None:
         self._clock = clock
-        self._extensions: Extensions[MemoryExtension] = Extensions()
+        self._extensions: Extensions[MemoryExtension] = Extensions(MemoryExtension)
         self._collections: dict[str, _Collection] = {}
         self._outbox: list[Delivered] = []
         self._last_event = 0
@@ -141,12 +148,7 @@ class MemoryAdapter(Adapter):
         self._closed = True
 
     def attach(self, extension: Extension) -> None:
-        if not isinstance(extension, MemoryExtension):
-            raise InvalidInput(
-                f"{type(extension).__name__} is no extension of an in-memory store.",
-                hint="Attach one that is made for it.",
-            )
-        self._extensions.attached[extension.name] = extension
+        self._extensions.attach(extension)
 
     def extension(self, name: str) -> Extension | None:
         return self._extensions.attached.get(name)
@@ -346,9 +348,7 @@ class MemoryAdapter(Adapter):
         try:
             return self._collections[name]
         except KeyError:
-            raise InvalidInput(
-                f"There is no collection {name!r} in this store.", hint="Call prepare first."
-            ) from None
+            raise no_collection(name) from None
 
     def _live(self, target: _Collection, key: str) -> _Entry | None:
         entry = target.entries.get(key)

@@ -22,8 +22,10 @@ from urllib.parse import quote
 import apsw
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Snapshot, not_empty
+from perdure.storage.adapter import Snapshot
+from perdure.storage.backends.sql_catalog import run_now
 from perdure.storage.backends.sqlite import catalog, connections
+from perdure.storage.backends.sqlite.catalog import SQLiteCatalog
 from perdure.storage.backends.sqlite.errors import translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
@@ -151,9 +153,9 @@ class _Snapshot(Snapshot):
 
     def begin(self) -> None:
         self._db.execute("BEGIN")
-        self._layouts = {  # the first read: from here on nothing changes
-            layout.name: layout.without(stale) for layout, stale in catalog.declared(self._db)
-        }
+        # The first read: from here on nothing changes.
+        layouts = run_now(SQLiteCatalog(self._db).complete())
+        self._layouts = {layout.name: layout for layout in layouts}
 
     def end(self) -> None:
         """Release everything. Raises no error: nothing was written."""
@@ -235,21 +237,22 @@ async def _fill(
             return await in_thread(work, *args)
 
     db = await run(open_)
+    tables = SQLiteCatalog(db)
     try:
         if moment is not None:
-            await run(_check_empty, db, moment)
-        await run(catalog.clear, db)
+            await run(run_now, tables.check_empty(moment))
+        await run(run_now, tables.clear())
         for extension in extensions:
             await run(extension.clear, db)
         texts, count = _Texts(db), 0
         for layout in await source.layouts():
             table = _Table(db, layout, texts)
-            await run(catalog.lay_out, db, layout)
+            await run(run_now, tables.lay_out(layout))
             async with closing(source.entries(layout.name)) as pages:
                 async for page in pages:
                     await run(table.add, page)
                     count += len(page)
-            await run(catalog.index, db, layout)
+            await run(run_now, tables.index(layout))
         async with closing(source.events()) as outbox:
             async for events in outbox:
                 await run(_add_events, db, events)
@@ -262,16 +265,6 @@ async def _fill(
         # Whoever opens the bank next turns the write-ahead log on again.
         await in_thread(db.close, force=True)
     return count
-
-
-def _check_empty(db: apsw.Connection, moment: int) -> None:
-    for layout in catalog.load(db).values():
-        alive = " WHERE _expires IS NULL OR _expires > ?" if layout.expires else ""
-        text = f'SELECT 1 FROM "{layout.name}"{alive} LIMIT 1'
-        if db.execute(text, (moment,) if alive else ()).get is not None:
-            raise not_empty(layout.name)
-    if db.execute("SELECT 1 FROM perdure_outbox LIMIT 1").get is not None:
-        raise not_empty("")
 
 
 class _Texts:
