@@ -156,8 +156,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
             faults = [fault] if fault else []
             if not await search_tables.finds_its_last(conn, tables):
                 faults.append(f"A document of {index!r} is not found by its words.")
-            cursor = await conn.execute(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
-            row = await cursor.fetchone()
+            row = await conn.row(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
             vectors = await VectorReader(tables).count(conn)
             return SearchState(row[0] if row else 0, vectors, faults=tuple(faults))
 

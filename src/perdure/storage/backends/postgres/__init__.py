@@ -70,16 +70,11 @@ class PostgresAdapter(SQLAdapter):
         self._replica: Replica | None = None
 
     async def exists(self) -> bool:
-        async def work(conn: Connection) -> bool:
-            name = f"{self._schema}.perdure_meta"
-            cursor = await conn.execute("SELECT to_regclass(%s) IS NOT NULL", (name,))
-            row = await cursor.fetchone()
-            return bool(row and row[0])
-
+        text = f"SELECT to_regclass('{self._schema}.perdure_meta') IS NOT NULL"
         links = PostgresPool(self.server)
         with translated(self.server):
             try:
-                return await links.use(work)
+                return bool(await links.use(lambda conn: conn.value(text)))
             finally:
                 await links.close()
 
@@ -339,14 +334,13 @@ class PostgresAdapter(SQLAdapter):
         self, conn: Connection, collection: str, text: str, params: Sequence[Any]
     ) -> int:
         """Delete the rows whose keys the SELECT locks."""
-        cursor = await conn.execute(
+        count: int = await conn.value(
             f"WITH doomed AS MATERIALIZED ({text}), gone AS"
             f" (DELETE FROM {self._table(collection)} AS t USING doomed"
             " WHERE t._key = doomed._key RETURNING 1) SELECT count(*) FROM gone",
             params,
         )
-        row = await cursor.fetchone()
-        return row[0] if row else 0
+        return count
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         return await self.reader.run(lambda conn: self._outbox.read(conn, position, limit))
@@ -386,9 +380,7 @@ class PostgresAdapter(SQLAdapter):
         async def work(conn: Connection) -> list[str]:
             faults = []
             for name in await PostgresCatalog(conn, self._schema).load():
-                table = self._table(name)
-                faults += [fault async for fault in damage.unreadable(conn, table)]
-                faults += [fault async for fault in damage.amcheck(conn, table)]
+                faults += await damage.unreadable(conn, self._table(name))
             return faults
 
         for fault in await self.reader.run(work):

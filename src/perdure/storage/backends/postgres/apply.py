@@ -138,8 +138,7 @@ class _Touch:
                 self.created = row[1] if self.found else 0
                 return
             # The row did not suit; it is locked, so it can be looked at.
-            cursor = await conn.execute(statements.state, (self.key,), binary=True)
-            row = await cursor.fetchone()
+            row = await conn.row(statements.state, (self.key,), binary=True)
             if row is None:
                 raise Interfered
             self.schema = row[3]

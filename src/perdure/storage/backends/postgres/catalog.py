@@ -108,24 +108,24 @@ async def lock(conn: Connection, schema: str) -> None:
 async def _meta(conn: Connection, server: PostgresServer) -> dict[str, int] | None:
     # Not with to_regclass: what it has not found once it may not find again before the transaction
     # ends, though somebody made it while we waited for the lock.
-    cursor = await conn.execute(
-        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = 'perdure_meta'",
-        (server.schema,),
-    )
-    if await cursor.fetchone() is None:
+    if (
+        await conn.value(
+            "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = 'perdure_meta'",
+            (server.schema,),
+        )
+        is None
+    ):
         return None
-    cursor = await conn.execute(f"SELECT name, value FROM {server.schema}.perdure_meta")
-    return dict(await cursor.fetchall())
+    return dict(await conn.rows(f"SELECT name, value FROM {server.schema}.perdure_meta"))
 
 
 async def _create(conn: Connection, server: PostgresServer) -> None:
-    cursor = await conn.execute(
+    row = await conn.row(
         "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid)"
         " FROM pg_namespace AS n WHERE nspname = %s",
         (server.schema,),
     )
-    row = await cursor.fetchone()
     if row is None:
         await conn.execute(f"CREATE SCHEMA {server.schema}")
     elif row[0]:
@@ -140,11 +140,13 @@ async def _moved(conn: Connection, schema: str) -> bool:
     """Whether events bear transaction ids that this server has not given out yet, as after a
     restore from a dump: they would stay invisible for a long time.
     """
-    cursor = await conn.execute(
-        f"SELECT 1 FROM {schema}.perdure_outbox"
-        " WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1"
+    return (
+        await conn.value(
+            f"SELECT 1 FROM {schema}.perdure_outbox"
+            " WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1"
+        )
+        is not None
     )
-    return await cursor.fetchone() is not None
 
 
 async def _settle_in(conn: Connection, schema: str) -> None:
@@ -173,8 +175,7 @@ class PostgresCatalog(SQLCatalog):
         await self._conn.execute(text, params or None)
 
     async def fetch(self, text: str, params: Sequence[Any] = ()) -> list[Any]:
-        cursor = await self._conn.execute(text, params or None)
-        return await cursor.fetchall()
+        return await self._conn.rows(text, params or None)
 
     def place(self, name: str) -> str:
         return f'{self._schema}."{name}"'

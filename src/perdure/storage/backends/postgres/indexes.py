@@ -9,6 +9,8 @@ not wait for the lock: the build waits for all older transactions, theirs includ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from psycopg import errors as pg
 
@@ -17,7 +19,7 @@ from perdure.storage.backends.postgres.links import Connection, PostgresPool
 from perdure.storage.tables import Built
 
 #: The lock of whoever builds an index.
-BUILDING = 258
+_BUILDING = 258
 #: Seconds between two looks at an index that another process builds.
 _PAUSE = 0.1
 
@@ -35,14 +37,8 @@ async def build(
         await conn.execute("SET lock_timeout = 0")
         for label, definition in wanted.items():
             while not await _is_complete(conn, server.schema, label):
-                if not await _try_lock(conn, server.schema):
-                    await asyncio.sleep(_PAUSE)
-                    continue
-                try:
+                async with building(conn, server.schema):
                     await _build(conn, server.schema, table, label, definition)
-                finally:
-                    if not conn.closed:
-                        await _unlock(conn, server.schema)
     finally:
         await conn.close()
 
@@ -60,19 +56,25 @@ async def _build(conn: Connection, schema: str, table: str, label: str, definiti
 
 
 async def _is_complete(conn: Connection, schema: str, label: str) -> bool:
-    cursor = await conn.execute(
-        "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
-        " JOIN pg_namespace AS n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s",
-        (schema, label),
+    return (
+        await conn.value(
+            "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
+            " JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s",
+            (schema, label),
+        )
+        is True
     )
-    return await cursor.fetchone() == (True,)
 
 
-async def _try_lock(conn: Connection, schema: str) -> bool:
-    cursor = await conn.execute(f"SELECT pg_try_advisory_lock({lock_space(schema)}, {BUILDING})")
-    return await cursor.fetchone() == (True,)
-
-
-async def _unlock(conn: Connection, schema: str) -> None:
-    await conn.execute(f"SELECT pg_advisory_unlock({lock_space(schema)}, {BUILDING})")
+@asynccontextmanager
+async def building(conn: Connection, schema: str) -> AsyncIterator[None]:
+    """Keep others from building indexes of the bank."""
+    lock = f"({lock_space(schema)}, {_BUILDING})"
+    while not await conn.value(f"SELECT pg_try_advisory_lock{lock}"):  # noqa: ASYNC110 (no event)
+        await asyncio.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        if not conn.closed:
+            await conn.execute(f"SELECT pg_advisory_unlock{lock}")

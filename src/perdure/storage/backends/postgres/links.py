@@ -50,6 +50,21 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self.writer = uuid.uuid4().hex
         self.ticket = 0
 
+    async def rows(
+        self, text: str, params: Sequence[Any] | None = None, **how: bool
+    ) -> list[tuple[Any, ...]]:
+        return await (await self.execute(text, params, **how)).fetchall()
+
+    async def row(
+        self, text: str, params: Sequence[Any] | None = None, **how: bool
+    ) -> tuple[Any, ...] | None:
+        return await (await self.execute(text, params, **how)).fetchone()
+
+    async def value(self, text: str, params: Sequence[Any] | None = None) -> Any:
+        """The first column of the first row; None if there is no row."""
+        row = await self.row(text, params)
+        return None if row is None else row[0]
+
     @property
     def is_ready(self) -> bool:
         return not self.closed and self.info.transaction_status is TransactionStatus.IDLE
@@ -80,11 +95,7 @@ class PostgresPool(ServerPool[Connection]):
     async def fetch(
         self, text: str, params: Sequence[Any] = (), deadline: float | None = None
     ) -> list[tuple[Any, ...]]:
-        async def work(conn: Connection) -> list[tuple[Any, ...]]:
-            cursor = await conn.execute(text, params, binary=True)
-            return await cursor.fetchall()
-
-        return await self.run(work, deadline)
+        return await self.run(lambda conn: conn.rows(text, params, binary=True), deadline)
 
     async def connect(self) -> Connection:
         """A new connection, beside the pool. Raises `Unavailable` while the bank is being filled
@@ -103,10 +114,8 @@ class PostgresPool(ServerPool[Connection]):
         return conn
 
     async def _be_present(self, conn: Connection) -> None:
-        cursor = await conn.execute(
-            f"SELECT pg_try_advisory_lock_shared({lock_space(self._server.schema)}, {PRESENCE})"
-        )
-        if await cursor.fetchone() == (False,):
+        lock = f"pg_try_advisory_lock_shared({lock_space(self._server.schema)}, {PRESENCE})"
+        if not await conn.value(f"SELECT {lock}"):
             raise Unavailable(
                 f"The bank {self._server.label} is being filled from a backup or another bank.",
                 hint="Try again when that is done.",

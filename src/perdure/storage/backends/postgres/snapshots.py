@@ -132,9 +132,7 @@ class _Snapshot(Snapshot):
 
     async def _number(self, text: str) -> int:
         with translated(self._server):
-            cursor = await self._conn.execute(text)
-            row = await cursor.fetchone()
-            return int(row[0]) if row else 0
+            return int(await self._conn.value(text))
 
     async def _pages(
         self,
@@ -198,7 +196,7 @@ class BankLoader:
 
     async def _be_alone(self, conn: Connection) -> None:
         lock = f"pg_try_advisory_xact_lock({lock_space(self._schema)}, {PRESENCE})"
-        if not await _first(conn, f"SELECT {lock}"):
+        if not await conn.value(f"SELECT {lock}"):
             raise Unavailable(
                 f"Somebody has the bank {self._server.label} open, so it cannot be filled.",
                 hint="End the programs that use it, and try again. Nothing was changed.",
@@ -258,9 +256,3 @@ class BankLoader:
 def _values(entry: RowCopy) -> tuple[Any, ...]:
     tags = sorted({f"{name}={value}" for name, value in entry.tags}) or None
     return *msgspec.structs.astuple(entry.row), tags, *entry.columns
-
-
-async def _first(conn: Connection, text: str) -> Any:
-    cursor = await conn.execute(text)
-    row = await cursor.fetchone()
-    return None if row is None else row[0]

@@ -160,9 +160,8 @@ class PostgresWriter(ServerWriter):
                     try:
                         conn = await self._links.connect()
                         async with conn:
-                            cursor = await conn.execute(self._ask, (broken.writer,))
-                            row = await cursor.fetchone()
-                            return row is not None and row[0] == broken.ticket
+                            ticket = await conn.value(self._ask, (broken.writer,))
+                            return bool(ticket == broken.ticket)
                     except psycopg.Error as exc:
                         if not is_lost(exc):
                             raise

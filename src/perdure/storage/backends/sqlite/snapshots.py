@@ -12,7 +12,6 @@ kill, the next one to open the file rolls back its journal.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sql_catalog import run_now
 from perdure.storage.backends.sqlite import catalog, connections
+from perdure.storage.backends.sqlite.apply import Interned
 from perdure.storage.backends.sqlite.catalog import SQLiteCatalog
 from perdure.storage.backends.sqlite.errors import translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
@@ -244,13 +244,12 @@ async def _fill(
         await run(run_now, tables.clear())
         for extension in extensions:
             await run(extension.clear, db)
-        texts, count = _Texts(db), 0
+        loader, count = _Loader(db), 0
         for layout in await source.layouts():
-            table = _Table(db, layout, texts)
             await run(run_now, tables.lay_out(layout))
             async with closing(source.entries(layout.name)) as pages:
                 async for page in pages:
-                    await run(table.add, page)
+                    await run(loader.add, layout, page, count + 1)
                     count += len(page)
             await run(run_now, tables.index(layout))
         async with closing(source.events()) as outbox:
@@ -267,34 +266,39 @@ async def _fill(
     return count
 
 
-class _Texts:
-    """Interned texts of an empty bank, with ids assigned here."""
+class _Loader:
+    """Adds rows to the tables of a bank that is being filled."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._ids: dict[str, dict[str, int]] = {"folders": {}, "types": {}, "tags": {}}
-        self._fresh: dict[str, list[tuple[int, str]]] = {name: [] for name in self._ids}
+        self._folders = Interned("perdure_folders", "path")
+        self._types = Interned("perdure_types", "name")
+        self._tags = Interned("perdure_tags", "tag")
 
-    def id(self, table: str, text: str) -> int:
-        ids = self._ids[table]
-        known = ids.get(text)
-        if known is None:
-            known = ids[text] = len(ids) + 1
-            self._fresh[table].append((known, text))
-        return known
-
-    def write(self) -> None:
-        for table, fresh in self._fresh.items():
-            self._db.executemany(f"INSERT INTO perdure_{table} VALUES(?, ?)", fresh)
-            fresh.clear()
-
-
-class _Table:
-    def __init__(self, db: apsw.Connection, layout: Layout, texts: _Texts) -> None:
-        self._db = db
-        self._texts = texts
-        self._expires = layout.expires
-        self._ids = itertools.count(1)
+    def add(self, layout: Layout, page: Sequence[RowCopy], first: int) -> None:
+        """Rows get ids from `first` on."""
+        db, rows, tags = self._db, [], []
+        for number, entry in enumerate(page, first):
+            row = entry.row
+            cut = row.key.rfind("/") + 1
+            rows.append(
+                (
+                    number,
+                    self._folders.id(db, row.key[:cut]),
+                    row.key[cut:],
+                    self._types.id(db, row.content_type),
+                    row.schema,
+                    row.version,
+                    row.created,
+                    row.updated,
+                    row.checksum,
+                    *((row.expires,) if layout.expires else ()),
+                    *entry.columns,
+                    row.value,
+                )
+            )
+            for name, value in set(entry.tags):
+                tags.append((number, self._tags.id(db, f"{name}={value}")))
         names = [
             "_id, _folder, _name, _type, _schema, _version, _created, _updated, _checksum",
             *(["_expires"] if layout.expires else []),
@@ -302,37 +306,9 @@ class _Table:
             "_value",
         ]
         marks = ", ".join("?" * (9 + len(names) - 1))
-        self._insert = f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})'
-        self._tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
-
-    def add(self, page: Sequence[RowCopy]) -> None:
-        rows, tags = [], []
-        intern = self._texts.id
-        for entry in page:
-            row, number = entry.row, next(self._ids)
-            cut = row.key.rfind("/") + 1
-            rows.append(
-                (
-                    number,
-                    intern("folders", row.key[:cut]),
-                    row.key[cut:],
-                    intern("types", row.content_type),
-                    row.schema,
-                    row.version,
-                    row.created,
-                    row.updated,
-                    row.checksum,
-                    *((row.expires,) if self._expires else ()),
-                    *entry.columns,
-                    row.value,
-                )
-            )
-            for name, value in set(entry.tags):
-                tags.append((number, intern("tags", f"{name}={value}")))
-        self._texts.write()
-        self._db.executemany(self._insert, rows)
+        db.executemany(f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})', rows)
         if tags:
-            self._db.executemany(self._tag, tags)
+            db.executemany(f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)', tags)
 
 
 def _add_events(db: apsw.Connection, events: Iterable[Delivered]) -> None:
