@@ -242,14 +242,12 @@ class VectorReader:
         }
 
     async def _needs_index(self, conn: Connection, number: int) -> bool:
-        return (
-            await conn.value(
-                f"SELECT NOT {_INDEXED} AND (SELECT count(*) FROM (SELECT FROM {self._tables.vectors}"
-                f" WHERE model = {number} LIMIT {MANY}) AS part) = {MANY}",
-                (self._tables.schema, self._label(number)),
-            )
-            is True
+        found = await conn.value(
+            f"SELECT NOT {_INDEXED} AND (SELECT count(*) FROM (SELECT FROM {self._tables.vectors}"
+            f" WHERE model = {number} LIMIT {MANY}) AS part) = {MANY}",
+            (self._tables.schema, self._label(number)),
         )
+        return found is True
 
     def _label(self, number: int) -> str:
         return f"{self._tables.index.name}__hnsw_{number:x}"

@@ -7,13 +7,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from perdure.core.clock import Clock
-from perdure.storage.adapter import Adapter, Capability, no_collection
+from perdure.core.errors import Closed
+from perdure.storage.adapter import Adapter, Capability, Snapshot, no_collection
 from perdure.storage.backends.sql_catalog import SQLCatalog
 from perdure.storage.extension import Extension, Extensions
 from perdure.storage.rows import Layout
 from perdure.storage.tables import Prepared
 
 T = TypeVar("T")
+
+
+def opened(part: T | None) -> T:
+    """A part of an adapter that is made when it is opened. Raises `Closed` if it was not."""
+    if part is None:
+        raise Closed("This store is not open.", hint="Open it with perdure.open(…).")
+    return part
 
 
 class LayoutAdapter(Adapter):
@@ -68,6 +76,22 @@ class SQLAdapter(LayoutAdapter):
     @abstractmethod
     async def _build(self, prepared: Prepared) -> None:
         """Build the indexes that are missing."""
+
+    @abstractmethod
+    async def _check_open(self) -> None:
+        """Raises `Closed` unless the bank is open."""
+
+    @abstractmethod
+    async def _load(self, source: Snapshot, *, replace: bool) -> int:
+        """`load`, while the bank is closed."""
+
+    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
+        await self._check_open()
+        await self.close()
+        try:
+            return await self._load(source, replace=replace)
+        finally:
+            await self.initialize()
 
     def attach(self, extension: Extension) -> None:
         self._extensions.attach(extension)

@@ -17,14 +17,14 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Closed, UnknownBackend
+from perdure.core.errors import UnknownBackend
 from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sql_adapter import SQLAdapter
+from perdure.storage.backends.sql_adapter import SQLAdapter, opened
 from perdure.storage.backends.sql_catalog import SQLCatalog
 from perdure.storage.extension import Extensions
 from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
-from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
 from perdure.storage.tables import Prepared
 
@@ -279,16 +279,11 @@ class PostgresAdapter(SQLAdapter):
         async with snapshots.take_snapshot(self.reader, self.server, self._clock()) as found:
             yield found
 
-    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        await self._check_open()
-        await self.close()
-        try:
-            loader = snapshots.BankLoader(
-                PostgresPool(self.server), self.server, self._clock(), self._extensions
-            )
-            return await loader.load(source, replace=replace)
-        finally:
-            await self.initialize()
+    async def _load(self, source: Snapshot, *, replace: bool) -> int:
+        loader = snapshots.BankLoader(
+            PostgresPool(self.server), self.server, self._clock(), self._extensions
+        )
+        return await loader.load(source, replace=replace)
 
     async def scrub(self) -> None:
         """VACUUM: deleted rows leave the tables, unless an open transaction still sees them.
@@ -399,15 +394,11 @@ class PostgresAdapter(SQLAdapter):
 
     @property
     def writer(self) -> PostgresWriter:
-        if self._writer is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._writer
+        return opened(self._writer)
 
     @property
     def reader(self) -> PostgresPool:
-        if self._reader is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._reader
+        return opened(self._reader)
 
 
 def _dialect(schema: str) -> Dialect:

@@ -19,7 +19,6 @@ alone for some seconds; then a new connection is tried in the background.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -44,8 +43,6 @@ REST = 5.0
 PATIENCE = 1.0
 #: Seconds after which the primary is asked in any case: another server may have become it.
 MARK_EVERY = 30.0
-#: Marks that are kept; a read that may be older than the first of them goes by that one.
-_MOST_MARKS = 1_000
 #: Seconds before a replica that had not come far enough is asked again.
 LOOK_AGAIN = 0.05
 
@@ -381,23 +378,28 @@ async def _nothing(conn: Connection) -> None: ...
 
 
 class ReplicaMarks:
-    """The latest moments, and positions that the primary had reached by then or later."""
+    """Moments, and positions that the primary had reached by then or later."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[float, int]] = []
 
     def add(self, moment: float, position: int) -> None:
         """Add a mark; concurrent ones may come in any order."""
-        bisect.insort(self._marks, (moment, position))
-        del self._marks[:-_MOST_MARKS]
+        marks = [*self._marks, (moment, position)]
+        marks.sort()
+        # The older, the farther apart: a few dozen reach back for hours.
+        kept = marks[:1]
+        for index in range(1, len(marks) - 1):
+            if marks[index + 1][0] - kept[-1][0] >= (moment - marks[index][0]) / 4:
+                kept.append(marks[index])
+        self._marks = [*kept, *marks[1:][-1:]][-100:]
 
     def newest(self) -> float:
         return self._marks[-1][0] if self._marks else float("-inf")
 
     def since(self, moment: float) -> int | None:
         """The lowest known position that shows everything from before this moment."""
-        index = bisect.bisect_left(self._marks, (moment, 0))
-        return self._marks[index][1] if index < len(self._marks) else None
+        return next((position for at, position in self._marks if at >= moment), None)
 
     def clear(self) -> None:
         self._marks = []

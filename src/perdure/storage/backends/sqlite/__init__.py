@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 import apsw
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import AccessDenied, Closed, InvalidURL
+from perdure.core.errors import AccessDenied, InvalidURL
 from perdure.storage import record_keys as key_rules
 from perdure.storage import registry
 from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sql_adapter import SQLAdapter
+from perdure.storage.backends.sql_adapter import SQLAdapter, opened
 from perdure.storage.backends.sql_catalog import SQLCatalog, run_now
 from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
 from perdure.storage.backends.sqlite.apply import SQLiteApplier
@@ -357,18 +357,13 @@ class SQLiteAdapter(SQLAdapter):
         async with snapshots.take_snapshot(self._connect, self.path, self._clock()) as found:
             yield found
 
-    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        await self._check_open()
-        await self.close()
-        try:
-            moment = None if replace else self._clock()
-            count = await snapshots.load_snapshot(
-                self._connect, self.path, source, moment, self._extensions
-            )
-            await in_thread(remove_sidecars, self.path)
-            return count
-        finally:
-            await self.initialize()
+    async def _load(self, source: Snapshot, *, replace: bool) -> int:
+        moment = None if replace else self._clock()
+        count = await snapshots.load_snapshot(
+            self._connect, self.path, source, moment, self._extensions
+        )
+        await in_thread(remove_sidecars, self.path)
+        return count
 
     async def scrub(self) -> None:
         with translated(str(self.path)):
@@ -512,15 +507,11 @@ class SQLiteAdapter(SQLAdapter):
 
     @property
     def writer(self) -> SQLiteWriter:
-        if self._writer is None:
-            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
-        return self._writer
+        return opened(self._writer)
 
     @property
     def reader(self) -> SQLiteReader:
-        if self._reader is None:
-            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
-        return self._reader
+        return opened(self._reader)
 
 
 def _place(position: str) -> int:

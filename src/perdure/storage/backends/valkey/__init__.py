@@ -33,7 +33,6 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import (
-    Closed,
     Conflict,
     NewerSchema,
     NotAStore,
@@ -41,7 +40,7 @@ from perdure.core.errors import (
     UnknownBackend,
 )
 from perdure.storage.adapter import Capability, newer_schema
-from perdure.storage.backends.sql_adapter import LayoutAdapter
+from perdure.storage.backends.sql_adapter import LayoutAdapter, opened
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query
 from perdure.storage.rows import Batch, Check, Fill, Layout, Put, Recode, Row, Size
@@ -283,7 +282,7 @@ class ValkeyAdapter(LayoutAdapter):
         args: Sequence[bytes | int],
         deadline: float | None = None,
     ) -> Answer:
-        writer = self._open_writer()
+        writer = opened(self._writer)
         size = sum(len(arg) for arg in args if isinstance(arg, bytes))
         if size > _BATCH_BYTES or len(places) > _BATCH_WRITES:
             raise TooLarge(
@@ -329,14 +328,7 @@ class ValkeyAdapter(LayoutAdapter):
         return await self._open_links().run(self._load)
 
     def _open_links(self) -> ValkeyPool:
-        if self._links is None:
-            raise Closed("This store is not open.", hint="Await initialize() first.")
-        return self._links
-
-    def _open_writer(self) -> ValkeyWriter:
-        if self._writer is None:
-            raise Closed("This store is not open.", hint="Await initialize() first.")
-        return self._writer
+        return opened(self._links)
 
 
 def _live(row: Row, moment: int) -> Row | None:
