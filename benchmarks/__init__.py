@@ -2,6 +2,7 @@
 
     python -m benchmarks append            # one, in words
     python -m benchmarks append --json     # its figures as one JSON object on the last line
+    python -m benchmarks append --save     # its figures into benchmarks/RESULTS.md
     python -m benchmarks import --data ~/.claude/projects    # with your own transcripts
     python -m benchmarks gateway --calls 10000    # fewer calls, for a first look at its memory
     python -m benchmarks all               # all of them, written to benchmarks/RESULTS.md

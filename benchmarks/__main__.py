@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="tiny: only shows that it works")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--save", action="store_true", help="write the figures to RESULTS.md")
     parser.add_argument("--data", type=Path, help="where the transcripts are, to be imported")
     parser.add_argument("--calls", type=int, help="of the gateway, for memory_growth")
     options = parser.parse_args(arguments)
@@ -37,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.name == "all":
         figures = {name: _in_own_process(name, quick=options.quick) for name in TARGETS}
         long_project.remove()
-        if not options.quick:
-            results.write(figures)
-            print(f"\nwritten to {results.FILE.relative_to(results.FILE.parent.parent)}")
         answer: dict[str, Any] = figures
     else:
         answer = _run(options.name, quick=options.quick)
         figures = {options.name: answer}
+    if (options.save or options.name == "all") and not options.quick:
+        results.write(figures)
+        print(f"\nwritten to {results.FILE.relative_to(results.FILE.parent.parent)}")
     if options.json:
         print(json.dumps(answer))
     failed = [f"{name}.{t.metric}" for name, found in figures.items() for t in missed(name, found)]

@@ -14,15 +14,37 @@ from collections.abc import Iterable
 from benchmarks import transcripts
 from benchmarks.harness import Report
 from benchmarks.turns_said import Told, told
-from perdure.core.messages import Message
+from perdure.core.messages import ArtifactPointer, Message, Text, words_of
 from perdure.core.tokens import Counter, count_messages, o200k
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.facts import facts, keeps, words_said
+from perdure.history.renditions.facts import facts, holds
 
 #: T is held to its promise from so many tokens of words on.
 _WORDS = 200
 #: Of a round's tokens, from where on it is one of tools.
 _TOOLS = 0.9
+
+
+def keeps(source_words: str, rendition: str) -> float | None:
+    """The share of the facts in some words that a rendition names, each counted once; None if there
+    are none.
+    """
+    named = facts(source_words)
+    if not named:
+        return None
+    lowered = rendition.casefold()
+    return sum(holds(lowered, fact) for fact in named) / len(named)
+
+
+def words_said(messages: Iterable[Message]) -> str:
+    """What users and assistants said: no tools, reasoning, harness notes or events."""
+    return "\n".join(
+        words_of(part)
+        for message in messages
+        if message.role in {"user", "assistant"} and not message.injected
+        for part in message.parts
+        if isinstance(part, Text | ArtifactPointer)
+    )
 
 
 class _Kept:

@@ -1,8 +1,13 @@
-"""RESULTS.md: the figures, their targets, and the machine they come from."""
+"""RESULTS.md: the figures, their targets, and the machine they come from.
+
+`results.json` keeps the newest figures of each benchmark with the day they were measured, so that
+one benchmark can be measured again without the others.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -29,14 +34,21 @@ def lines(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"{target.metric}: {_shown(figure)}{spread} ({target.text}: {verdict})"
 
 
-def write(everything: Mapping[str, Mapping[str, Any]]) -> None:
+def write(measured: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put these figures in the place of older ones."""
+    kept = FILE.with_name("results.json")
+    everything = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    today = str(datetime.now(UTC).date())
+    everything |= {name: {**figures, "day": today} for name, figures in measured.items()}
+    everything = {name: everything[name] for name in TARGETS if name in everything}
+    kept.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     FILE.write_text("\n".join(_page(everything)) + "\n", encoding="utf-8")
 
 
 def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "# Results"
     yield ""
-    yield f"Measured on {datetime.now(UTC).date()} by `make bench`, which writes this page."
+    yield "Measured by `make bench`, or one by one by `python -m benchmarks NAME --save`."
     yield "Ratios are of total time over alternating runs; in brackets, the range of eight rounds"
     yield f"of ten. The peer for records is {peers.NAME}; for turns, all of"
     yield f"{', '.join(peers.NAMES.values())} run with 1,000 turns, and"
@@ -44,15 +56,15 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"calls it is the {peers.LITELLM}. What is in milliseconds is a difference, or a time."
     yield "How it is done stands in the modules' first lines."
     yield ""
-    yield "| benchmark | figure | measured | target | |"
-    yield "|---|---|---|---|---|"
+    yield "| benchmark | figure | measured | target | | day |"
+    yield "|---|---|---|---|---|---|"
     for name, figures in everything.items():
         for target in TARGETS[name]:
             figure = target.of(figures)
             shown = f"{_shown(figure)}{_spread(figures, target.metric)}"
             verdict = _VERDICT[target.met(figure)]
             what = f"`{target.metric}`: {target.meaning}"
-            yield f"| {name} | {what} | {shown} | {target.text} | {verdict} |"
+            yield f"| {name} | {what} | {shown} | {target.text} | {verdict} | {figures['day']} |"
     yield ""
     yield "## Beside the targets"
     yield ""

@@ -19,6 +19,7 @@ STUB = SRC / "perdure" / "sync.pyi"
 #: The classes that a synchronous program gets in its hands.
 CLASSES = {
     "Bank": "perdure.bank.bank",
+    "SessionReader": "perdure.bank.session_reader",
     "Session": "perdure.bank.session",
     "CollectionReader": "perdure.storage.collection_reader",
     "Collection": "perdure.storage.collection",
@@ -173,7 +174,7 @@ def render() -> str:
         "from typing import Any, Generic, Self, TypeVar, overload",
         "import msgspec",
         "from perdure.config import Config",
-        "from perdure.history.streamed_answers import Partial",
+        "from perdure.history.answer_drafts import Partial",
         "from perdure.storage.encryption.master_keys import Source",
         "from perdure.storage.middleware import Middleware",
         "from perdure.storage.options import Options",

@@ -218,3 +218,8 @@ def test_the_results_hold_every_target_and_no_path(
     assert "cores" in page
     assert str(peers.ROOT) not in page
     assert str(Path.home()) not in page
+    results.write({"batch": {"ratio_to_raw": 1.25, "spread": {}}})
+    again = results.FILE.read_text().splitlines()
+    batch = next(line for line in again if line.startswith("| batch |"))
+    assert batch.split("|")[3] == " 1.25 "
+    assert len(again) == len(page.splitlines())

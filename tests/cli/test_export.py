@@ -10,14 +10,15 @@ import pytest
 import perdure
 from perdure.cli import transfer_commands
 from perdure.core.messages import assistant, user
-from perdure.history.session_export import ExportedTurn, read_export
+from perdure.history.session_export import ExportedTurn, Header, parse
 from tests.cli.conftest import Ask, Run, Tty
 
 
 def test_to_stdout(run: Run, chat: str) -> None:
     result = run("export", "planner/auth")
     assert (result.exit_code, result.stderr) == (0, "")
-    header, entries = read_export(result.stdout.encode().splitlines())
+    header, *entries = map(parse, result.stdout.encode().splitlines())
+    assert isinstance(header, Header)
     assert header.name == "planner/auth"
     statuses = {each.turn: each.status for each in entries if isinstance(each, ExportedTurn)}
     assert sorted(statuses) == list(range(1, 26))
@@ -30,7 +31,9 @@ def test_to_a_file(run: Run, ask: Ask, chat: str, tmp_path: Path) -> None:
     result = run("export", "coder/auth", "-o", str(file))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"Wrote coder/auth to {file} (")
-    assert read_export(file.read_bytes().splitlines())[0].parent == "planner/auth"
+    header = parse(file.read_bytes().splitlines()[0])
+    assert isinstance(header, Header)
+    assert header.parent == "planner/auth"
     code, found = ask("export", "planner/auth", "-o", str(file))
     assert code == 0
     assert found == {

@@ -164,7 +164,6 @@ async def write_letters(tell: Tell, url: str, name: str, old: bool) -> None:
 async def migrate_letters(tell: Tell, url: str, rows: int, failing: list[str]) -> None:
     """Migrate in pages of so many rows; tells of each page, and what came of it."""
     row_rewrites._ROWS = row_rewrites._FIRST_ROWS = filling._PAGE = rows
-    row_rewrites._NOTE_EVERY = 0.0
     FAILING.update(failing)
     async with Program(url) as program:
         tell("ready")

@@ -86,7 +86,6 @@ async def rotate(
     Tells of each time, and of each scope that is wrapped again.
     """
     row_rewrites._ROWS = row_rewrites._FIRST_ROWS = rows
-    row_rewrites._NOTE_EVERY = 0.0
     async with Sealing(url, masters) as process:
         tell("ready")
         for _ in range(times):

@@ -12,8 +12,9 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
+from perdure.history.answer_drafts import Partial
 from perdure.history.log_records import AnswerDraft
-from perdure.history.streamed_answers import Partial, StreamedAnswer
+from perdure.history.streamed_answers import StreamedAnswer
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
 from perdure.testing import ManualClock

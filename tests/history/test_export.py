@@ -41,7 +41,6 @@ from perdure.history.session_export import (
     Header,
     jsonl,
     parse,
-    read_export,
 )
 from perdure.importers import import_files
 from perdure.testing.manual_clock import ManualClock
@@ -202,7 +201,8 @@ async def test_a_fork_brings_its_whole_line(bank: Bank, other: Bank) -> None:
     await parent.append([user("unseen"), assistant("…")])
     turns = await assert_comes_back(bank, fork, other)
     assert [turn.prompt for turn in turns] == ["prompt 1", "prompt 2", "prompt 3", "elsewhere"]
-    header, _ = read_export(await exported(fork))
+    header, *_ = map(parse, await exported(fork))
+    assert isinstance(header, Header)
     assert (header.name, header.parent, header.forked_at) == ("coder/auth", "planner/auth", 3)
 
 
@@ -234,8 +234,7 @@ async def test_an_answer_that_is_arriving_is_there_and_marked(bank: Bank, other:
     await answer.__aenter__()
     await answer.text("Once upon")
     await answer.end_part()
-    _, entries = read_export(await exported(session))
-    opening, _, arriving, _ = entries
+    _, opening, _, arriving, _ = map(parse, await exported(session))
     assert isinstance(opening, ExportedTurn)
     assert opening.status == "partial"
     assert isinstance(arriving, ExportedMessage)
@@ -328,7 +327,7 @@ async def test_an_artifact_that_is_gone(bank: Bank) -> None:
     lines = [line async for line in jsonl(session, on_missing=told.append)]
     assert [gone in error.message for error in told] == [True]
     assert any(gone.encode() in line for line in lines)
-    *_, reply, _ = read_export(lines)[1]
+    *_, reply, _ = map(parse, lines)
     assert isinstance(reply, ExportedMessage)
     assert reply.message == turn.messages[-1]
 
@@ -342,38 +341,34 @@ GOOD = [
 
 
 def test_reading_a_file() -> None:
-    header, entries = read_export(GOOD)
-    assert header == Header(name="a/b", agent="a")
-    assert list(entries) == [
+    assert list(map(parse, GOOD)) == [
+        Header(name="a/b", agent="a"),
         ExportedTurn(turn=1, status="closed", started=1, ended=2),
         ExportedMessage(1, 1, Message("user")),
         End(1, 1),
     ]
-    text = [line.decode() + "\n" for line in GOOD]
-    assert list(read_export([text[0], "\n", *text[1:]])[1]) == list(read_export(GOOD)[1])
+    assert [parse(line.decode() + "\n") for line in GOOD] == list(map(parse, GOOD))
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    "line",
     [
-        ([], "Line 1"),
-        (GOOD[1:], "Line 1 does not say which session"),
-        ([*GOOD[:2], b"{"], "Line 3: This is no line of an export"),
-        ([*GOOD[:2], b"[]"], "Line 3: This is no line of an export"),
-        ([*GOOD[:2], b"\xff"], "Line 3: This is no line of an export"),
-        ([*GOOD[:2], b'{"turn": 1}'], "Line 3: This is no line of an export"),
-        ([*GOOD[:2], b'{"turn": "1"}'], "Line 3: This is no line of an export"),
-        ([*GOOD[:2], b'{"turn":1,"round":1,"message":{"role":"user"},"exact":"AAAA"}'], "Line 3"),
-        ([*GOOD[:2], GOOD[0]], "Line 3: another session begins"),
-        ([*GOOD[:2], GOOD[1]], "Line 3: T-1 stands behind T-1"),
-        ([GOOD[0], GOOD[2]], "Line 2: a message of T-1 stands in T-0"),
-        (GOOD[:3], "Line 3: the file was cut off"),
-        ([*GOOD[:2], GOOD[3]], "Line 3: 1 messages were written, not 0"),
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"turn": 1}',
+        b'{"turn": "1"}',
     ],
 )
-def test_files_that_are_none(lines: list[bytes], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
-        list(read_export(lines)[1])
+def test_lines_that_are_none(line: bytes) -> None:
+    with pytest.raises(InvalidInput, match="This is no line of an export"):
+        parse(line)
+
+
+def test_a_message_whose_exact_form_is_damaged() -> None:
+    with pytest.raises(InvalidInput, match="exact form"):
+        parse(b'{"turn":1,"round":1,"message":{"role":"user"},"exact":"AAAA"}')
 
 
 @pytest.mark.parametrize("session", [b'{"name": "a/b", "agent": "a"}', b'{"id": 4}', b"[]"])
@@ -482,7 +477,7 @@ async def test_memory_stays_small(tmp_path: Path) -> None:
             async for line in jsonl(Endless(3_000)):
                 out.write(line)
         with file.open("rb") as lines:
-            assert sum(isinstance(each, ExportedMessage) for each in read_export(lines)[1]) == 6_000
+            assert sum(isinstance(each, ExportedMessage) for each in map(parse, lines)) == 6_000
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()

@@ -19,7 +19,7 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.forget_sessions import WITHOUT_CONTENT, ForgetScope, Forgotten
+from perdure.history.forget_sessions import ForgetScope, Forgotten
 from perdure.history.log_records import AnswerDraft, Link, Receipt, TurnCount, TurnPiece, Use
 from perdure.storage import records
 from perdure.storage.delivery import Parked
@@ -42,6 +42,25 @@ from tests.history.talk import (
 )
 
 MARKER = "xylophone-quartz-7731"
+#: Collections of Perdure's own that hold no content, and why.
+WITHOUT_CONTENT = {
+    "perdure_artifact_puts": "when a large artifact was put; goes with it",
+    "perdure_audit": "keys and hashes of the user's own records; a trail outlasts what it tells of",
+    "perdure_audit_open_secrets": "random bytes, to hash with",
+    "perdure_audit_secrets": "random bytes, to hash with",
+    "perdure_cache_names": "random names",
+    "perdure_calibrations": "factors by model",
+    "perdure_condemned": "hashes of deleted artifacts; of forgotten ones for a day (collecting)",
+    "perdure_keys": "wrapped keys; of an agent's, its name stays",
+    "perdure_layer_texts": "reference layers, which people write: not made from turns",
+    "perdure_layers": "what reference layers are called and when they are loaded",
+    "perdure_metrics": "counts",
+    "perdure_recall_filling": "whether the search index is complete",
+    "perdure_recall_numbers": "the number that the next group of the search index gets",
+    "perdure_references": "hashes of artifacts in records of the user's own; go with them",
+    "perdure_schemas": "names and types of fields",
+    "perdure_subscribers": "how far a subscriber has read",
+}
 
 
 @pytest.fixture

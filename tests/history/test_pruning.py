@@ -32,13 +32,19 @@ from perdure.core.messages import (
     user,
 )
 from perdure.history.excerpt import unwrap
-from perdure.history.pruning import DEFAULT_RULES, prune_result, prune_tool_results
+from perdure.history.pruning import DEFAULT_RULES, _Pruner, prune_tool_results
 
 DATA = Path(__file__).parents[3] / "shared/data"
 
 FILES = "".join(f"src/package/module_{number}.py\n" for number in range(42))
 CODE = "".join(f"line {number}: some code that does something\n" for number in range(1, 301))
 HASH = "sha256:" + "0" * 64
+
+
+def prune_result(
+    result: ToolResult, call: ToolCall, rules: Any = None, pointer: Any = None
+) -> ToolResult:
+    return _Pruner(rules, pointer).result(result, call)
 
 
 def prune(

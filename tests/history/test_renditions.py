@@ -23,7 +23,6 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import both, compact, merge, raw, smooth, tiny, truncate
-from perdure.history.renditions.facts import words_said
 from tests.growth import assert_linear
 from tests.history.talk import note
 from tests.history.test_renditions_words import words
@@ -335,8 +334,3 @@ def test_the_work_grows_with_the_text_and_no_faster(piece: str) -> None:
 def test_long_output_of_a_tool_is_cheap() -> None:
     small = "2026-01-01 INFO some line of a log that goes on and on\n" * (MEGABYTE // 440)
     assert_linear(lambda output: both(used("cat log", output), "T-1.1"), small, small * 8)
-
-
-def test_words_said_are_those_of_people_and_models() -> None:
-    round = (user("a"), note("b"), assistant("c"), event("k", "d"), *used("ls", "e"))
-    assert words_said(round) == "a\nc"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import perdure
+from benchmarks.keeps import keeps, words_said
 from perdure.core.messages import Message, ToolCall, ToolResult, words_of
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import both, raw, tiny
-from perdure.history.renditions.facts import keeps, words_said
 from perdure.importers import import_files
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

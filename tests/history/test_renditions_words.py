@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.history.renditions.facts import facts, holds, keeps, names_in
-from perdure.history.renditions.sentences import sentences, units
+from benchmarks.keeps import keeps
+from perdure.history.renditions.facts import facts, holds, names_in
+from perdure.history.renditions.sentences import units
 from perdure.history.renditions.tidy_text import (
     _misspellings,
     corrected,
@@ -112,7 +113,7 @@ def test_keeps_is_the_share_of_facts_that_are_still_named() -> None:
     ],
 )
 def test_sentences_end_where_a_reader_would_end_them(text: str, cut: list[str]) -> None:
-    assert sentences(text) == cut
+    assert [unit.text for unit in units(text)] == cut
 
 
 def test_code_is_one_unit_whatever_stands_in_it() -> None:
@@ -126,7 +127,7 @@ def test_code_is_one_unit_whatever_stands_in_it() -> None:
 
 def test_a_sentence_that_a_margin_broke_is_one() -> None:
     text = "This sentence was written in an editor that breaks its lines\nat a margin. Next one."
-    assert len(sentences(text)) == 2
+    assert len(units(text)) == 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from perdure.history.log_records import (
 from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_maker import RenditionMaker
-from perdure.history.renditions.rendition_records import Rendition, Tiny, Work, working
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
 from perdure.history.renditions.rendition_store import MakeRequest, RenditionStore
 from perdure.history.turn_reader import TurnReader
@@ -473,21 +473,6 @@ async def test_the_key_of_a_count_is_that_of_a_tiny(bank: Bank, session: Session
     await session.append([Message("user", (Text("hi"),)), assistant("yes")])
     await bank.settle()
     assert await bank.collection(Tiny).get(turn_key(session.name, 1))
-
-
-async def test_a_forks_variant_does_not_end_what_waits_for_a_model(
-    bank: Bank, session: Session, scribe: RenditionService
-) -> None:
-    await session.append([user(LONG * 5), call("a")])
-    fork = await session.fork("coder/auth")
-    await session.append([result("a"), assistant(LONG)])
-    await bank.settle()
-    row = (await rows(bank, session.name))["1.1"]
-    await bank.collection(Rendition).put(working(row, Work(7, 1, "busy")))
-    await sizes(scribe, fork)
-    after = (await rows(bank, session.name))["1.1"]
-    assert len(after.variants) == 2
-    assert (after.due, after.waits, after.attempts, after.problem) == (7, 1, 1, "busy")
 
 
 @given(st.randoms(use_true_random=False))

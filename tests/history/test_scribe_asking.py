@@ -23,10 +23,9 @@ from perdure.config import (
     PriceConfig,
     RenditionsConfig,
 )
-from perdure.core.clock import SECOND
 from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import RoundId
-from perdure.history.renditions import model_renditions, rendition_service
+from perdure.history.renditions import model_renditions, rendition_records, rendition_service
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
 from perdure.history.renditions.rendition_status import RenditionStatus
@@ -49,6 +48,13 @@ class Desk:
         self, bank: Bank, model: ScriptedModel, scribe: RenditionService, session: Session
     ) -> None:
         self.bank, self.model, self.scribe, self.session = bank, model, scribe, session
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Until then, what is for the model waits."""
+        if not self._is_started:
+            self._is_started = True
+            await self.scribe.start()
 
     async def standing(self) -> RenditionStatus:
         await self.bank.gateway.settle()
@@ -56,8 +62,8 @@ class Desk:
         return found
 
     async def settle(self) -> RenditionStatus:
+        await self.start()
         await self.bank.settle()
-        await self.scribe.settle()
         return await self.standing()
 
     async def recipes(self) -> dict[str, list[str]]:
@@ -290,49 +296,18 @@ async def test_a_budget_is_kept_and_waited_for(make_desk: MakeDesk, clock: Manua
     assert any("budget" in problem for problem in standing.problems)
 
 
-async def test_two_processes_do_not_ask_twice(make_desk: MakeDesk) -> None:
-    desk = await make_desk(lambda request: ScriptedAnswer(good(request), delay=0.1))
-    other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
-    await desk.session.append(labour(1))
-    await desk.bank.settle()
-    await asyncio.gather(desk.scribe.settle(), other.settle())
-    assert len(desk.model.requests) == 1
-    assert (await desk.standing()).by_model == 3
-    await other.stop()
-
-
-async def test_what_a_killed_process_had_taken_comes_up_again(
-    make_desk: MakeDesk, clock: ManualClock
-) -> None:
-    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
-    await desk.session.append(labour(1))
-    await desk.bank.settle()
-    settling = asyncio.create_task(desk.scribe.settle())
-    while not desk.model.requests:  # noqa: ASYNC110 (nobody tells)
-        await asyncio.sleep(0.01)
-    for task in desk.scribe.models._running.values():
-        task.cancel()  # as if the process had died
-    await asyncio.gather(settling, return_exceptions=True)
-    desk.scribe.models._tasks.clear()
-    other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
-    await other.settle()
-    assert len(desk.model.requests) == 1
-    clock.advance(601)
-    await other.settle()
-    assert (await desk.standing()).by_model == 3
-    await other.stop()
-
-
 async def test_stopping_gives_back_what_was_taken(make_desk: MakeDesk) -> None:
     desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
     await desk.session.append(labour(1))
     await desk.bank.settle()
-    await desk.scribe.start()
+    await desk.start()
     while not desk.model.requests:  # noqa: ASYNC110 (nobody tells)
         await asyncio.sleep(0.01)
     await desk.scribe.stop()
+    assert (await desk.standing()).pending == 3
     other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
-    await other.settle()
+    await other.start()
+    await desk.bank.settle()
     assert (await desk.standing()).by_model == 3
     await other.stop()
 
@@ -344,7 +319,7 @@ def good_for(*rounds: int) -> str:
 
 async def test_it_begins_by_itself(make_desk: MakeDesk) -> None:
     desk = await make_desk(good)
-    await desk.scribe.start()
+    await desk.start()
     await desk.session.append(labour(1))
     async with asyncio.timeout(60):
         while (await desk.standing()).by_model < 3:  # noqa: ASYNC110 (nobody tells)
@@ -362,11 +337,11 @@ async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> No
     desk = await make_desk(slow)
     await desk.session.append(labour(1))
     await desk.bank.settle()
-    settling = asyncio.create_task(desk.scribe.settle())
+    settling = asyncio.create_task(desk.settle())
     while not desk.model.requests:  # noqa: ASYNC110 (nobody tells)
         await asyncio.sleep(0.01)
     await desk.session.append(Message("assistant", assistant("PS: " + LONG).parts))
-    await desk.bank.settle()
+    await desk.bank.jobs.settle_idle()
     late.set()
     await settling
     standing = await desk.settle()
@@ -386,7 +361,7 @@ async def test_what_is_forgotten_while_a_model_works_on_it(make_desk: MakeDesk) 
     desk = await make_desk(slow)
     await desk.session.append(labour(1))
     await desk.bank.settle()
-    settling = asyncio.create_task(desk.scribe.settle())
+    settling = asyncio.create_task(desk.settle())
     while not desk.model.requests:  # noqa: ASYNC110 (nobody tells)
         await asyncio.sleep(0.01)
     await desk.bank.forget(desk.session.name, turns=[1])
@@ -417,7 +392,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
     desk = await make_desk(good)
     await desk.session.append(labour(1))
     await desk.settle()
-    for module in (model_renditions, rendition_service):
+    for module in (model_renditions, rendition_records, rendition_service):
         monkeypatch.setattr(module, "PROMPT", "m2")
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (3, 1)
@@ -430,7 +405,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
 
 async def test_switched_off(make_desk: MakeDesk) -> None:
     desk = await make_desk(good, settings=RenditionsConfig(model=False))
-    await desk.scribe.start()
+    await desk.start()
     await desk.session.append(labour(1))
     standing = await desk.settle()
     assert (standing.pending, standing.by_algorithm) == (0, 3)
@@ -469,8 +444,3 @@ async def test_text_that_gives_orders_is_given_as_a_record(make_desk: MakeDesk) 
     assert system.role == "system"
     assert prompt.text.startswith("Rounds 1 of a turn.")
     assert set(await desk.recipes()) == {"1.1", "1"}
-
-
-def test_the_lease_outlasts_a_call() -> None:
-    assert model_renditions._LEASE > model_renditions._DEADLINE * SECOND
-    assert model_renditions._LEASE > model_renditions._ALONG < model_renditions._BACK_OFF

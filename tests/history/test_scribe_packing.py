@@ -15,13 +15,11 @@ from perdure.history.renditions.rendition_records import (
     Tiny,
     TinyVariant,
     Variant,
-    Work,
     status_of,
     tiny_without_later,
     without_later,
-    working,
-    working_tiny,
 )
+from perdure.jobs import Job, JobState
 
 LISTING = "\n".join(f"src/module_{n}/file_{n * 7}.py: {n * 31} lines" for n in range(400))
 ROUND = (
@@ -90,29 +88,32 @@ def test_the_newest_variant_for_so_many_messages() -> None:
 
 
 def test_what_is_made_of_more_than_a_fork_shares_stays_behind() -> None:
-    row = Rendition("a/b/00000003.00000002", (variant(2), variant(5), variant(2)), 7, 1)
+    row = Rendition("a/b/00000003.00000002", (variant(2), variant(5), variant(2)))
     copy = without_later(row, 2, "c/d/00000003.00000002")
     assert [bool(each.packed) for each in copy.variants] == [True, False, True]
     assert (copy.id, copy.best(2), copy.best(5)) == ("c/d/00000003.00000002", 2, None)
-    assert (copy.due, copy.waits) == (None, 0)
     tiny = Tiny("a/b/00000003", (TinyVariant("short", 1, 2, "a1"), TinyVariant("no", 1, 3, "a1")))
     copied = tiny_without_later(tiny, 2, "c/d/00000003")
     assert [each.text for each in copied.variants] == ["short", ""]
 
 
 def test_how_a_row_stands() -> None:
-    row = Rendition("a/b/00000003.00000002", (variant(2),))
+    row = Rendition("a/b/00000003.00000002", (Variant(b"\x00x", 99, 9, 2, "a1"),))
+    short = Rendition("a/b/00000003.00000003", (Variant(b"\x00x", 9, 9, 2, "a1"),))
+    job = Job("renditions/a/b/00000003", "renditions", ["a/b", 3], JobState.PENDING, due=5)
 
-    def status(work: Work, recipe: str = "a1", prompt: str | None = None) -> str:
-        return status_of(working(row, work), recipe=recipe, prompt=prompt)
+    def status(job: Job | None, recipe: str = "a1", row: Rendition = row) -> str:
+        return status_of(row, job, recipe=recipe, prompt=None)
 
-    assert status(Work()) == "done"
-    assert status(Work(5)) == "pending"
-    assert status(Work(5, 1, "too long")) == "failed"
-    assert status(Work(None, 3, "too long")) == "given up"
-    assert status(Work(), recipe="a2") == "stale"
+    assert status(None) == "done"
+    assert status(job) == "pending"
+    assert status(job.running("us", 9)) == "pending"
+    again = job.running("us", 9).pending(7)
+    assert status(again) == status(again.running("us", 9)) == "failed"
+    assert status(job.failed("too long")) == "given up"
+    assert status(job, row=short) == status(job.failed("too long"), row=short) == "done"
+    assert status(None, recipe="a2") == "stale"
     by_model = Tiny("a/b/00000003", (TinyVariant("x", 1, 1, "m1 ours/big"),))
-    assert status_of(by_model, recipe="a9", prompt=None) == "done"
-    assert status_of(by_model, recipe="a9", prompt="m1") == "done"
-    assert status_of(by_model, recipe="a9", prompt="m2") == "stale"
-    assert status_of(working_tiny(by_model, Work(1)), recipe="a1", prompt="m1") == "pending"
+    assert status_of(by_model, job, recipe="a9", prompt=None) == "done"
+    assert status_of(by_model, None, recipe="a9", prompt="m1") == "done"
+    assert status_of(by_model, None, recipe="a9", prompt="m2") == "stale"

@@ -9,16 +9,15 @@ import base64
 import json
 import random
 import string
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import re2  # type: ignore[import-untyped]  # has no types
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.config import SecretsConfig
 from perdure.core.errors import InvalidConfig
 from perdure.core.messages import (
     ArtifactPointer,
@@ -44,16 +43,9 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 KEY = b"a key for the tags in these tests"
 
 
-class Settings(msgspec.Struct, frozen=True):
-    mask: bool = True
-    allow: Sequence[str] = ()
-    off: Sequence[str] = ()
-    rules: Mapping[str, str] = {}
-
-
 @pytest.fixture(scope="module")
 def masker() -> Masker:
-    return Masker(Settings(), key=KEY)
+    return Masker(SecretsConfig(), key=KEY)
 
 
 # ---- what must be found -------------------------------------------------------------------------
@@ -363,8 +355,8 @@ def test_masks_name_the_rule_and_tell_equal_secrets_from_others(masker: Masker) 
 
 def test_tags_depend_on_a_key(masker: Masker) -> None:
     secret = TOKENS["Anthropic"]
-    assert masker.text(secret) == Masker(Settings(), key=KEY).text(secret)
-    assert len({Masker(Settings()).text(secret)[0] for _ in range(8)}) > 1
+    assert masker.text(secret) == Masker(SecretsConfig(), key=KEY).text(secret)
+    assert len({Masker(SecretsConfig()).text(secret)[0] for _ in range(8)}) > 1
 
 
 def test_a_private_key_has_one_tag_however_it_is_written(masker: Masker) -> None:
@@ -389,7 +381,7 @@ def test_a_mask_of_a_made_up_rule_protects_nothing(masker: Masker) -> None:
 
 
 def test_masking_can_be_switched_off() -> None:
-    masker = Masker(Settings(mask=False))
+    masker = Masker(SecretsConfig(mask=False))
     message = user(TOKENS["GitHub"])
     assert masker.text(TOKENS["GitHub"]) == (TOKENS["GitHub"], [])
     assert masker.messages((message,)) == ((message,), [])
@@ -397,7 +389,7 @@ def test_masking_can_be_switched_off() -> None:
 
 def test_values_and_expressions_can_be_allowed() -> None:
     one, two, three = ("ghp" + "_" + some(36) for _ in "123")
-    masker = Masker(Settings(allow=[one, f"/{two[-6:]}$/"]))
+    masker = Masker(SecretsConfig(allow=(one, f"/{two[-6:]}$/")))
     masked, report = masker.text(f"{one} {two} {three}")
     assert masked.startswith(f"{one} {two} [secret:")
     assert len(report) == 1
@@ -406,7 +398,7 @@ def test_values_and_expressions_can_be_allowed() -> None:
 def test_rules_can_be_switched_off_and_added() -> None:
     secret = "acme" + "-" + some(8, HEX)
     rules = {"acme-key": r"acme-[0-9a-f]{8}", "name": r"«(é+)»"}
-    masker = Masker(Settings(off=["jwt"], rules=rules))
+    masker = Masker(SecretsConfig(off=("jwt",), rules=rules))
     assert masker.text(TOKENS["JWT"])[0] == TOKENS["JWT"]
     assert masker.text(f"use {secret}.")[0] == "use [secret:acme-key]."
     assert masker.text("«éé» «e»")[0] == "«[secret:name]» «e»"
@@ -416,15 +408,17 @@ def test_rules_can_be_switched_off_and_added() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(rules={"mine": r"(?<=hunter)2"}),
-        Settings(rules={"mine": r"hunter2("}),
-        Settings(rules={"Mine!": "hunter2"}),
-        Settings(rules={"jwt": "hunter2"}),
-        Settings(allow=["/hunter2(/"]),
-        Settings(off=["no-such-rule"]),
+        SecretsConfig(rules={"mine": r"(?<=hunter)2"}),
+        SecretsConfig(rules={"mine": r"hunter2("}),
+        SecretsConfig(rules={"Mine!": "hunter2"}),
+        SecretsConfig(rules={"jwt": "hunter2"}),
+        SecretsConfig(allow=("/hunter2(/",)),
+        SecretsConfig(off=("no-such-rule",)),
     ],
 )
-def test_settings_that_cannot_work_are_refused_without_showing_them(settings: Settings) -> None:
+def test_settings_that_cannot_work_are_refused_without_showing_them(
+    settings: SecretsConfig,
+) -> None:
     with pytest.raises(InvalidConfig) as caught:
         Masker(settings)
     assert "hunter2" not in str(caught.value)
@@ -437,12 +431,12 @@ def test_without_the_published_rules_there_is_no_masker(
     file = tmp_path / "published.json"
     monkeypatch.setattr(masking_rules, "FILE", file)
     with pytest.raises(InvalidConfig, match="not installed"):
-        Masker(Settings())
+        Masker(SecretsConfig())
     file.write_bytes(b'{"source": "x", "rules": [{"id": 1}]}')
     published.cache_clear()
     usual_finder.cache_clear()
     with pytest.raises(InvalidConfig, match="cannot be read"):
-        Masker(Settings()).text("hello")
+        Masker(SecretsConfig()).text("hello")
     monkeypatch.undo()
     published.cache_clear()
 
@@ -511,7 +505,7 @@ def test_every_vendor_is_found_by_a_masker_that_has_not_seen_one_before() -> Non
     vendors = [rule for rule in published().rules if rule.kind == "vendor" and rule.lead]
     assert len(vendors) > 70
     for text in (f"heroku_api_key = '{UUID}'", f"datadog-token: {some(40)}"):
-        fresh, seasoned = Masker(Settings(), key=KEY), Masker(Settings(), key=KEY)
+        fresh, seasoned = Masker(SecretsConfig(), key=KEY), Masker(SecretsConfig(), key=KEY)
         seasoned.text("okta_token = '12345678'")
         masked = fresh.text(text)
         assert masked[1]

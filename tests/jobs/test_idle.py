@@ -143,6 +143,33 @@ async def test_at_the_end_each_gets_what_it_asked_for(runner: Runner) -> None:
     assert little.left
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_work_that_does_not_end_does_not_keep_the_runner(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    monkeypatch.setattr("perdure.jobs.idle.CANCEL_PATIENCE", 0.02)
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def work(_: GoOn) -> bool:
+        begun.set()
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                if ends:
+                    raise
+        return False
+
+    wake = runner.idle("endless", work)
+    await runner.start()
+    wake()
+    async with asyncio.timeout(10):
+        await begun.wait()
+        await runner.stop(0.02)
+    assert ("does not end when cancelled" in caplog.text) is not ends
+    free.set()
+
+
 async def test_names_are_unique(runner: Runner) -> None:
     Pile(runner)
     with pytest.raises(InvalidInput):

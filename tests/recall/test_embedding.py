@@ -154,3 +154,22 @@ async def test_constant_appends_do_not_put_it_off_for_ever(store_url: str, tmp_p
             while not embedder.embedded:
                 await session.append([user("zebra"), assistant("Yes")])
                 await asyncio.sleep(0.01)
+
+
+async def test_looking_after_the_index_makes_way_for_writers(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+
+    async def tend(name: str) -> bool:
+        nonlocal steps
+        steps += 1
+        return steps < 1_000
+
+    async with indexed(store_url, tmp_path) as (bank, index):
+        await index.settle()
+        monkeypatch.setattr(engine_of(bank.store.adapter), "tend", tend)
+        assert await index.embeddings._in_a_pause(lambda: False), "there is more to do"
+        assert steps == 2
+        assert not await index.embeddings._in_a_pause(lambda: True)
+        assert steps > 1_000

@@ -151,7 +151,6 @@ async def test_keys_per_agent(start: Processes) -> None:
         ("perdure_entries", "plans/00000001", "collection:perdure_entries"),
         ("perdure_audit", "trail/0123", "collection:perdure_audit"),
         ("perdure_references", "diaries/ada/1", "collection:perdure_references"),
-        ("perdure_rewrites", "diaries/keys=1", "collection:perdure_rewrites"),
         ("perdure_metrics", "host/1/2", "collection:perdure_metrics"),
     ],
 )

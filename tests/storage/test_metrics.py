@@ -479,16 +479,14 @@ def value_of(families: dict[str, Family], name: str, **labels: str) -> float:
     return found
 
 
-@pytest.mark.parametrize("openmetrics", [False, True])
-async def test_the_text(counted: Store, metrics: Metrics, openmetrics: bool) -> None:
+async def test_the_text(counted: Store, metrics: Metrics) -> None:
     notes = counted.collection(Note)
     await notes.put_many([Note("a", text="x" * 100), Note("b")])
     await notes.get("a")
     with pytest.raises(Conflict):
         await notes.put(Note("a"), Options(expected=9))
     source = MetricsSource(metrics.counted(), {"hits": 7, "misses": 2})
-    text = render([source], await counted.adapter.sizes(), openmetrics=openmetrics)
-    families = parse(text, openmetrics=openmetrics)
+    families = parse(render([source], await counted.adapter.sizes()))
     commits = {"operation": "commit", "collection": "notes"}
     assert value_of(families, "perdure_storage_operations_total", **commits) == 2
     assert value_of(families, "perdure_storage_operation_seconds_count", **commits) == 2
@@ -505,7 +503,6 @@ async def test_the_text(counted: Store, metrics: Metrics, openmetrics: bool) -> 
 
 def test_nothing_to_tell() -> None:
     assert render([]) == ""
-    assert render([], openmetrics=True) == "# EOF\n"
 
 
 def test_names_are_escaped_and_processes_told_apart() -> None:
@@ -585,25 +582,13 @@ async def test_a_bank_tells_of_its_cache(tmp_path: Path) -> None:
         assert b"cache" not in (await ask(asgi(bank))).body
 
 
-@pytest.mark.parametrize(
-    ("accept", "openmetrics"),
-    [
-        (b"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5", True),
-        (b"application/openmetrics-text;q=0.3, text/plain;q=0.5, */*;q=0.1", False),
-        (b"application/openmetrics-text;q=x", False),
-        (b"*/*", False),
-        (b"text/html", False),
-    ],
-)
-async def test_who_scrapes_chooses_the_format(
-    counted: Store, metrics: Metrics, accept: bytes, openmetrics: bool
+async def test_whatever_a_scraper_accepts_it_gets_the_text_format(
+    counted: Store, metrics: Metrics
 ) -> None:
-    app = asgi(Scraped(counted, metrics))
-    answer = await ask(app, headers=[(b"Accept", accept)])
-    assert answer.headers["content-type"] == (
-        prometheus_text.OPEN if openmetrics else prometheus_text.TEXT
-    )
-    parse(answer.body.decode(), openmetrics=openmetrics)
+    accept = b"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    answer = await ask(asgi(Scraped(counted, metrics)), headers=[(b"Accept", accept)])
+    assert answer.headers["content-type"] == prometheus_text.TEXT
+    parse(answer.body.decode())
 
 
 async def test_sizes_are_looked_up_now_and_then(metrics: Metrics) -> None:

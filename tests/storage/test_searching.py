@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, DeadlineExceeded
-from perdure.search import attach, sqlite_documents, sqlite_vectors, vector_graphs
+from perdure.search import (
+    attach,
+    sqlite_documents,
+    sqlite_search_tables,
+    sqlite_vectors,
+    vector_graphs,
+)
 from perdure.search.engine import (
     Document,
     Embedding,
@@ -106,6 +112,36 @@ def break_it(file: Path, *texts: str) -> None:
         db.set_busy_timeout(5_000)
         for text in texts:
             db.execute(text)
+
+
+async def test_writes_while_it_is_checked_are_no_damage(
+    file: Path, bank: SQLiteAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(bank, document(1, "one"))
+    entry = sqlite_search_tables.entry
+
+    async def write() -> None:
+        other = await opened(file)
+        await put(other, document(2, "two"))
+        await other.close()
+
+    def traced(db: apsw.Connection, name: str) -> object:
+        found, begun = entry(db, name), list[object]()
+
+        def before_statement(event: object) -> None:
+            begun.append(event)
+            if len(begun) == 2:  # the documents are counted, their words are not
+                thread = threading.Thread(target=lambda: asyncio.run(write()))
+                thread.start()
+                thread.join()
+
+        db.trace_v2(apsw.SQLITE_TRACE_STMT, before_statement)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_search_tables, "entry", traced)
+        assert (await engine_of(bank).state(INDEX.name)).faults == ()
+    assert (await engine_of(bank).state(INDEX.name)).documents == 2
 
 
 # Filing -------------------------------------------------------------------------------------------

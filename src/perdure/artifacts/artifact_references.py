@@ -7,7 +7,7 @@ type got artifacts later, and copied rows, have no note; `ArtifactReferences.unn
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import msgspec
@@ -36,7 +36,7 @@ from perdure.storage.record_references import (
     row_key,
     row_of,
 )
-from perdure.storage.records import RecordType, all_types, type_of
+from perdure.storage.records import RecordType, all_types
 from perdure.storage.rows import Delete, Put, Row
 from perdure.storage.store import Progress, Store
 
@@ -124,24 +124,6 @@ class ArtifactReferences:
                 if stored.key not in living:
                     dropped += await self._drop(stored)
         return dropped
-
-    async def rebuild(
-        self, classes: Iterable[type[msgspec.Struct]], progress: Progress | None = None
-    ) -> int:
-        """Read all records of these types and correct their rows; returns how many were wrong.
-        Safe to interrupt and repeat, and while others write.
-        """
-        wrong = 0
-        for cls in classes:
-            gather, collection = gatherer(cls), self._store.collection(cls)
-            if gather is None or not await collection.is_there():
-                continue
-            for companion in TYPES:
-                await self._store.ready(companion)
-            async for stored, _ in self._wrong(collection, gather, progress):
-                if stored is not None:
-                    wrong += await self._renew(type_of(cls), gather, stored)
-        return wrong
 
     async def unnoted(self, *, mend: bool, progress: Progress | None = None) -> set[str]:
         """Hashes in records that have no reference row; reads all records that may hold

@@ -174,8 +174,7 @@ class Bank:
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
         services = self.services
-        await self.jobs.settle_idle()
-        await services.renditions.settle()
+        await self.jobs.settle()
         await services.recall.start()
         await services.recall.settle()
         if services.made("gateway"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -18,8 +18,8 @@ from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import ConversationState, Position, Round, Turn
-from perdure.history.answer_drafts import AnswerDrafts, DraftWriter
+from perdure.core.turns import ConversationState, Position, Turn
+from perdure.history.answer_drafts import AnswerDrafts, Partial
 from perdure.history.intake import IntakeResult, resolved
 from perdure.history.log_records import (
     AnswerDraft,
@@ -33,7 +33,7 @@ from perdure.history.log_records import (
     undone_at,
 )
 from perdure.history.strategies.raw_rounds import prompt_of
-from perdure.history.streamed_answers import Partial, StreamedAnswer, unpacked
+from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
@@ -133,7 +133,7 @@ class SessionWriter:
             turns = await self._services.reader.turns(self.record, head, *written.repeated)
             await self.resume(written.repeated[1])  # what follows goes where it would have gone
         else:
-            turns = turns_of(written)
+            turns = written.turns()
         return turns[0] if len(turns) == 1 else turns
 
     async def close_turn(self) -> None:
@@ -203,40 +203,29 @@ class SessionWriter:
     # Answers that arrive piece by piece -------------------------------------------------------
 
     def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
-        drafting = AnswerDrafts(self._pen)
         heartbeat = self._services.config.history.heartbeat
-        return StreamedAnswer(
-            drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume
-        )
+        return StreamedAnswer(self._drafts(), model=model, heartbeat=heartbeat, resumed=resume)
 
     async def partials(self) -> list[Partial]:
         head = await self.head()
         drafts = self._services.store.collection(AnswerDraft)
         found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
         return [
-            Partial(turn, unpacked(draft.content), draft.started, draft.updated)
+            Partial(turn, draft.message, draft.started, draft.updated)
             for turn, draft in zip(head.answering, found, strict=True)
             if draft is not None
         ]
 
     async def close_partial(self, partial: Partial) -> Turn:
-        return await AnswerDrafts(self._pen).close(partial)
+        return await self._drafts().close(partial)
 
     async def drop_partial(self, partial: Partial) -> None:
-        await AnswerDrafts(self._pen).drop(partial)
+        await self._drafts().drop(partial)
 
-    @property
-    def _pen(self) -> DraftWriter:
+    def _drafts(self) -> AnswerDrafts:
         services = self._services
-        return DraftWriter(
-            services.store,
-            services.log,
-            services.reader,
-            self.intake,
-            self.cursor,
-            self._writing,
-            services.log.write,
-            turns_of,
+        return AnswerDrafts(
+            services.store, services.log, services.reader, self.intake, self.cursor, self._writing
         )
 
     # The session itself -----------------------------------------------------------------------
@@ -383,30 +372,6 @@ class SessionWriter:
     async def _recent(self) -> list[Message]:
         pieces = await self._services.reader.latest(self.record, _RECENT)
         return [message for piece in pieces for message in piece.messages()]
-
-
-def turns_of(written: Written) -> list[Turn]:
-    session, turns = written.session.id, list[Turn]()
-    pieces_of = {
-        number: list(pieces) for number, pieces in groupby(written.pieces, lambda p: p.turn)
-    }
-    for number, rounds in groupby(written.rounds, lambda round: round.turn):
-        pieces = pieces_of[number]
-        newest = number == written.head.turn
-        is_open = newest and not written.head.mark.closed
-        turns.append(
-            Turn(
-                session=session,
-                number=number,
-                rounds=tuple(Round(round.round, round.messages) for round in rounds),
-                status="open" if is_open else "closed",
-                started=pieces[0].time,
-                ended=pieces[-1].ended,
-                tags=pieces[0].tags,
-                masked=pieces[0].masked,
-            )
-        )
-    return turns
 
 
 def _by_model(message: Message, model: str) -> Message:

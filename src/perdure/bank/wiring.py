@@ -111,7 +111,7 @@ def make_services(
             gateway=lambda: services.gateway,
             counter=lambda: token_counts.counter,
             plain=services.mask_data,
-            scrub=maintenance.scrub,
+            scrub=store.scrub,
             withdraw=ContextForgetting(store, epochs).forget_memories,
             encrypts=chain.encryption.encrypts if chain.encryption else None,
         )
@@ -173,9 +173,7 @@ def make_forgetting(services: Services) -> Forgetting:
         if services.made("gateway"):
             await services.gateway.settle()
 
-    made = Forgetting(
-        services.store, services.reader, services.artifacts, services.maintenance.scrub
-    )
+    made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     services.recall.join(made)

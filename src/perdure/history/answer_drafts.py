@@ -7,56 +7,64 @@ whichever process completes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Turn, TurnSplitter
-from perdure.history.intake import Intake, IntakeResult
+from perdure.history.intake import Intake
 from perdure.history.log_records import AnswerDraft, Head, turn_key
-from perdure.history.streamed_answers import Partial, packed, unpacked
-from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor, Written
+from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor
 from perdure.history.turn_reader import TurnReader
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 
-class DraftWriter(msgspec.Struct):
-    """The writer of one session."""
+class Partial(msgspec.Struct, frozen=True):
+    """An incomplete answer."""
 
-    store: Store
-    log: TurnLog
-    reader: TurnReader
-    intake: Intake
-    writer: WriteCursor
-    writing: asyncio.Lock
-    commit: Callable[[WriteCursor, AppendRequest], Awaitable[Written]]
-    turns: Callable[[Written], list[Turn]]
+    turn: int
+    message: Message
+    #: When it began, and when it last grew. Microseconds.
+    started: int
+    updated: int
 
 
 class AnswerDrafts:
     """Keeps the draft of one answer."""
 
-    def __init__(self, pen: DraftWriter) -> None:
-        self._pen = pen
+    def __init__(  # noqa: PLR0917 (what the writer of a session has)
+        self,
+        store: Store,
+        log: TurnLog,
+        reader: TurnReader,
+        intake: Intake,
+        cursor: WriteCursor,
+        writing: asyncio.Lock,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._reader = reader
+        self._intake = intake
+        self._cursor = cursor
+        self._writing = writing
         self._version = 0
         self._behind: ConversationState | None = None  # If the answer itself opens its turn.
 
     @property
     def _session(self) -> str:
-        return self._pen.writer.record.id
+        return self._cursor.record.id
 
     def now(self) -> int:
-        return self._pen.store.now()
+        return self._store.now()
 
     async def place(self) -> int:
-        pen = self._pen
-        async with pen.writing:
-            head = await pen.log.refresh(pen.writer)
-            own = pen.writer.own
+        async with self._writing:
+            head = await self._log.refresh(self._cursor)
+            own = self._cursor.own
             mark = head.mark if own is None or own.turn >= head.turn else own
             if head.closed and mark is head.mark:
                 mark = ConversationState(head.turn)
@@ -68,17 +76,16 @@ class AnswerDrafts:
 
     async def save_draft(self, turn: int, message: Message, started: int) -> None:
         """Nothing moves to the artifact store: the draft will be replaced."""
-        pen = self._pen
-        (masked,), _ = await pen.intake.masked((message,))
+        (masked,), _ = await self._intake.masked((message,))
         draft = AnswerDraft(
             id=turn_key(self._session, turn),
-            content=packed(masked),
+            content=canonical.encode((masked,)),
             started=started,
             updated=self.now(),
         )
         if self._version:
             try:
-                drafts = pen.store.collection(AnswerDraft)
+                drafts = self._store.collection(AnswerDraft)
                 self._version = await drafts.put(draft, Options(expected=self._version))
                 return
             except Conflict:
@@ -93,7 +100,7 @@ class AnswerDrafts:
         """Write the incomplete answer as part of its turn, marked as partial. Raises `InvalidInput`
         if the draft is gone, `Conflict` if another process takes it right now.
         """
-        found = await self._pen.store.collection(AnswerDraft).fetch(
+        found = await self._store.collection(AnswerDraft).fetch(
             turn_key(self._session, partial.turn)
         )
         if found is None:
@@ -102,9 +109,7 @@ class AnswerDrafts:
                 hint="Others completed, closed or dropped it; partials() tells what there is.",
             )
         draft = found.value  # it may have grown since the caller saw it
-        message = msgspec.structs.replace(
-            unpacked(draft.content), partial=True, ended=draft.updated
-        )
+        message = msgspec.structs.replace(draft.message, partial=True, ended=draft.updated)
         return await self._finish(partial.turn, message, found.version)
 
     async def drop(self, partial: Partial) -> None:
@@ -115,8 +120,8 @@ class AnswerDrafts:
         async def inside(transaction: Transaction, _: Head) -> None:
             await transaction.collection(AnswerDraft).delete(turn_key(self._session, partial.turn))
 
-        async with self._pen.writing:
-            await self._pen.log.change_head(self._pen.writer, change, inside)
+        async with self._writing:
+            await self._log.change_head(self._cursor, change, inside)
 
     async def _announce(self, turn: int, draft: AnswerDraft) -> None:
         def change(head: Head) -> Head:
@@ -131,12 +136,11 @@ class AnswerDrafts:
 
             transaction.after_commit(saved)
 
-        async with self._pen.writing:
-            await self._pen.log.change_head(self._pen.writer, change, inside)
+        async with self._writing:
+            await self._log.change_head(self._cursor, change, inside)
 
     async def _finish(self, turn: int, message: Message, version: int | None) -> Turn:
-        pen = self._pen
-        taken = await pen.intake.take((message,))
+        taken = await self._intake.take((message,))
         order = AppendRequest(
             messages=taken.messages,
             masked=taken.masked,
@@ -146,34 +150,31 @@ class AnswerDrafts:
             draft=version,
         )
         # A writer of its own: the session may have begun another turn meanwhile.
-        writer = WriteCursor(pen.writer.record)
+        writer = WriteCursor(self._cursor.record)
         writer.own = await self._mark(writer, turn)
-        written = await pen.commit(writer, order)
+        written = await self._log.write(writer, order)
         await self._adopt(writer)
-        return await self._wrap_up(taken, written)
+        if taken.moved:
+            await self._intake.confirm(taken)
+        (done,) = written.turns()
+        return done
 
     async def _mark(self, writer: WriteCursor, turn: int) -> ConversationState:
-        head = await self._pen.log.refresh(writer)
+        head = await self._log.refresh(writer)
         if self._behind is not None:
             return self._behind
         if turn < head.turn or (turn == head.turn and head.mark.fresh):
-            return await self._pen.reader.mark(writer.record, turn)
+            return await self._reader.mark(writer.record, turn)
         return head.mark if turn == head.turn else ConversationState(head.turn)
 
     async def _adopt(self, writer: WriteCursor) -> None:
-        pen, done = self._pen, writer.own
+        done = writer.own
         assert done is not None  # noqa: S101 (for the type checker)
         assert writer.head is not None  # noqa: S101 (for the type checker)
-        async with pen.writing:
-            own = pen.writer.own
+        async with self._writing:
+            own = self._cursor.own
             newest = done.turn == writer.head.turn
             if newest if own is None or self._behind else own.turn == done.turn:
-                pen.writer.own = done
-            if pen.writer.version < writer.version:
-                pen.writer.head, pen.writer.version = writer.head, writer.version
-
-    async def _wrap_up(self, taken: IntakeResult, written: Written) -> Turn:
-        if taken.moved:
-            await self._pen.intake.confirm(taken)
-        (done,) = self._pen.turns(written)
-        return done
+                self._cursor.own = done
+            if self._cursor.version < writer.version:
+                self._cursor.head, self._cursor.version = writer.head, writer.version

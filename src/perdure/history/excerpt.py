@@ -33,7 +33,7 @@ _HITS = 16
 _notice = re.compile(
     r"^\[(?:… [\d,]+ (?:lines|characters) left out|Summary: [\d,]+ files found)", re.MULTILINE
 ).search
-_exit_code = re.compile(
+EXIT_CODE = re.compile(
     r"\b(?:exit(?:ed)?(?: with)?[ _-]?(?:code|status)|return[ _]?code)\b[^\w\n-]{0,4}(-?\d+)",
     re.IGNORECASE,
 )
@@ -86,7 +86,7 @@ def unwrap(text: str) -> Whole:
     header = _header(text)
     if header is not None:
         start = header.end()
-        code = _exit_code.search(header[0])
+        code = EXIT_CODE.search(header[0])
         failed = code is not None and int(code[1]) != 0
         return Whole([text[start:]], failed, lambda texts: text[:start] + texts[0])
     return Whole([text], False, lambda texts: texts[0])
@@ -262,7 +262,7 @@ def _is_flag(letter: str) -> bool:
 def _exits(text: str) -> Iterator[tuple[int, int, int]]:
     done = 0
     for start, end in ((0, _EXIT_WINDOW), (len(text) - _EXIT_WINDOW, len(text))):
-        for found in _exit_code.finditer(text, max(start, done), end):
+        for found in EXIT_CODE.finditer(text, max(start, done), end):
             if found.start() >= done:
                 first, done = _around(text, found.start(), done, len(text))
                 yield int(found[1]), first, done

@@ -1,8 +1,7 @@
 """Forgetting for good: a turn's content, a session, an agent.
 
-Each collection with content belongs to a `ForgetPlace`, all joined in one `Forgetting`. A
-collection of Perdure's own that neither belongs to a place nor is listed in `WITHOUT_CONTENT` with
-the reason fails a test.
+Each collection with content belongs to a `ForgetPlace`, all joined in one `Forgetting`. A test
+fails for a collection of Perdure's own that belongs to no place, unless it lists the reason.
 
 Forgetting a turn leaves a tombstone: its number, its times and the hash that the chain needs.
 Forgetting a session leaves nothing. It is done place by place, and can be repeated until it is
@@ -36,13 +35,10 @@ from perdure.history.log_records import (
     turn_key,
     turn_prefix,
 )
-from perdure.history.renditions.rendition_records import (
-    Rendition,
-    Tiny,
-)
+from perdure.history.renditions.rendition_records import TASK, Rendition, Tiny
 from perdure.history.reroot_forks import Rerooting
 from perdure.history.turn_reader import TurnReader
-from perdure.jobs import PendingMark
+from perdure.jobs import Job, PendingMark
 from perdure.storage.collection import Collection
 from perdure.storage.delivery import Parked
 from perdure.storage.memory_windows import WindowEntry
@@ -50,27 +46,6 @@ from perdure.storage.options import STRONG
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
 
-#: Collections of Perdure's own that hold no content, and why.
-WITHOUT_CONTENT = {
-    "perdure_artifact_puts": "when a large artifact was put; goes with it",
-    "perdure_audit": "keys and hashes of the user's own records; a trail outlasts what it tells of",
-    "perdure_audit_open_secrets": "random bytes, to hash with",
-    "perdure_audit_secrets": "random bytes, to hash with",
-    "perdure_cache_names": "random names",
-    "perdure_calibrations": "factors by model",
-    "perdure_condemned": "hashes of deleted artifacts; of forgotten ones for a day (collecting)",
-    "perdure_keys": "wrapped keys; of an agent's, its name stays",
-    "perdure_layer_texts": "reference layers, which people write: not made from turns",
-    "perdure_layers": "what reference layers are called and when they are loaded",
-    "perdure_metrics": "counts",
-    "perdure_jobs": "keys of what is to be worked on, never its content",
-    "perdure_recall_filling": "whether the search index is complete",
-    "perdure_recall_numbers": "the number that the next group of the search index gets",
-    "perdure_references": "hashes of artifacts in records of the user's own; go with them",
-    "perdure_rewrites": "how far a rewrite came",
-    "perdure_schemas": "names and types of fields",
-    "perdure_subscribers": "how far a subscriber has read",
-}
 _PAGE = 200
 
 
@@ -106,30 +81,32 @@ class ForgetPlace(Protocol):
 
 
 class Prefixed:
-    """Records whose keys begin with their session."""
+    """Records whose keys begin with their session, behind `before`."""
 
-    def __init__(self, store: Store, *types: type[msgspec.Struct]) -> None:
+    def __init__(self, store: Store, *types: type[msgspec.Struct], before: str = "") -> None:
         self._collections: list[Collection[msgspec.Struct]] = [
             store.collection(cls) for cls in types
         ]
+        self._before = before
 
     @property
     def collections(self) -> frozenset[str]:
         return frozenset(collection.name for collection in self._collections)
 
     async def forget(self, scope: ForgetScope) -> None:
+        before = self._before
         for collection in self._collections:
             for session in scope.sessions:
                 if scope.turns:
                     for turn in scope.turns:
-                        await remove(collection, turn_prefix(session, turn))
-                        await collection.delete(turn_key(session, turn))
+                        await remove(collection, before + turn_prefix(session, turn))
+                        await collection.delete(before + turn_key(session, turn))
                 else:
-                    await remove(collection, f"{session}/")
-                    await collection.delete(session)
+                    await remove(collection, f"{before}{session}/")
+                    await collection.delete(before + session)
             if scope.agent is not None:
-                await remove(collection, f"{scope.agent}/")
-                await collection.delete(scope.agent)
+                await remove(collection, f"{before}{scope.agent}/")
+                await collection.delete(before + scope.agent)
 
 
 class AgentOnly(Prefixed):
@@ -194,6 +171,7 @@ class Forgetting:
         self.places: list[ForgetPlace] = [
             Prefixed(store, TurnCount, AnswerDraft),
             Prefixed(store, Rendition, Tiny),
+            Prefixed(store, Job, before=f"{TASK}/"),
             Events(store),
         ]
         self._last = AgentOnly(store, Receipt, PendingMark, StateRecord, WindowEntry, Head)

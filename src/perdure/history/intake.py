@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import msgspec
 
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
+from perdure.config import HistoryConfig
 from perdure.core import messages as canonical
 from perdure.core.messages import (
     ArtifactPointer,
@@ -44,15 +45,6 @@ _CALLS_KEPT = 256  # Calls whose results may still come.
 _part = msgspec.msgpack.Decoder(Part)
 
 
-class IntakeSettings(Protocol):
-    """The configuration of intake."""
-
-    @property
-    def offload_over(self) -> int: ...
-    @property
-    def artifact_tools(self) -> Sequence[str]: ...
-
-
 class IntakeResult(msgspec.Struct, frozen=True):
     """Messages as they can be written."""
 
@@ -77,7 +69,7 @@ class Intake:
         session: str,
         artifacts: ArtifactStore,
         masker: Callable[[], Masker | None],
-        settings: IntakeSettings,
+        settings: HistoryConfig,
     ) -> None:
         self._session = session
         self._artifacts = artifacts

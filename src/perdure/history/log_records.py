@@ -227,6 +227,11 @@ class AnswerDraft(msgspec.Struct, frozen=True, kw_only=True):
     started: int
     updated: int  # When it last grew. Microseconds.
 
+    @property
+    def message(self) -> Message:
+        (message,) = canonical.decode(self.content)
+        return message
+
 
 @system_record("uses")
 class Use(msgspec.Struct, frozen=True):

@@ -151,17 +151,6 @@ def prune_tool_results(
     return _pruned_items(items, pruner, wire)
 
 
-def prune_result(
-    result: ToolResult,
-    call: ToolCall | None = None,
-    rules: Iterable[PruneRule | Chooser] | None = None,
-    *,
-    pointer: Pointer | None = None,
-) -> ToolResult:
-    """Like `prune_tool_results` for one result; itself if no rule asks for less."""
-    return _Pruner(rules, pointer).result(result, call)
-
-
 class _Pruner:
     def __init__(
         self, rules: Iterable[PruneRule | Chooser] | None, pointer: Pointer | None

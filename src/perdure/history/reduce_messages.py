@@ -139,37 +139,37 @@ def _filled(
     ]
     if not slots:
         return view
-    room = float(cap - count_messages(counter, view) + sum(slot.tokens for slot in slots))
+    room = cap - count_messages(counter, view) + sum(slot.tokens for slot in slots)
     made = view
     for _ in range(_TRIES):
-        level = max(_level([slot.tokens for slot in slots], room), _LEAST)
-        made = _applied(view, [slot for slot in slots if slot.tokens > level], level, cut)
+        most = max(level([slot.tokens for slot in slots], room), _LEAST)
+        made = _applied(view, [slot for slot in slots if slot.tokens > most], most, cut)
         over = count_messages(counter, made) - cap
-        if level == _LEAST or over <= 0:
+        if most == _LEAST or over <= 0:
             return made
         room -= over + _MARGIN
     return _applied(view, [slot for slot in slots if slot.tokens > _LEAST], _LEAST, cut)
 
 
-def _level(sizes: Sequence[int], room: float) -> int:
+def level(sizes: Sequence[int], room: int) -> int:
     """The size to which the largest are cut so that the sum is `room`."""
     left, ordered = room, sorted(sizes)
     for at, size in enumerate(ordered):
-        share = left / (len(ordered) - at)
+        share = left // (len(ordered) - at)
         if size > share:
-            return int(share)
+            return share
         left -= size
-    return ordered[-1]
+    return ordered[-1] if ordered else room
 
 
 def _applied(
-    view: tuple[Message, ...], slots: Iterable[_Slot], level: int, cut: _Cut
+    view: tuple[Message, ...], slots: Iterable[_Slot], tokens: int, cut: _Cut
 ) -> tuple[Message, ...]:
     made = list(view)
     for slot in slots:
         message = made[slot.message]
         parts = list(message.parts)
-        parts[slot.part] = cut(parts[slot.part], level)
+        parts[slot.part] = cut(parts[slot.part], tokens)
         made[slot.message] = replace(message, parts=tuple(parts))
     return tuple(made)
 
@@ -246,11 +246,9 @@ class _Cutter:
             return media_tokens(inner)
         if isinstance(inner, ArtifactPointer):
             return self._size(inner.head)
-        return self._size(json.dumps(inner.data, default=str)) if _is_unknown(inner) else 0
-
-
-def _is_unknown(inner: Any) -> bool:
-    return isinstance(inner, Unknown)
+        if isinstance(inner, Unknown):
+            return self._size(json.dumps(inner.data, default=str))
+        return 0
 
 
 def _shortened(value: Any, longest: int, note: str) -> Any:

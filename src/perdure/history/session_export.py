@@ -16,7 +16,7 @@ The same session gives the same bytes. Writing and reading take memory for some 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -168,7 +168,7 @@ async def jsonl(
     yield _encoded(_Line(perdure=VERSION, session=header(session.record)))
     turns = messages = 0
     async for turn in session.read(undone=True):
-        yield _encoder.encode(_opening(turn)) + b"\n"
+        yield _encoder.encode(_opening(turn.number, turn.status, turn)) + b"\n"
         turns = turn.number
         for round in turn.rounds:
             for message in round.messages:
@@ -212,75 +212,12 @@ def parse(line: bytes | str) -> Line:
         message = found.message if found.exact is None else _exact(found.exact)
         return ExportedMessage(found.turn, found.round, message)
     if found.status is not None and found.turn is not None:
-        return ExportedTurn(
-            turn=found.turn,
-            status=found.status,
-            started=found.started,
-            ended=found.ended,
-            tags=found.tags,
-            masked=found.masked,
-            tokens=found.tokens,
-        )
+        return _opening(found.turn, found.status, found)
     if found.end is not None:
         return found.end
     raise InvalidInput(
         "This is no line of an export.", hint="Make the file with `perdure export --format jsonl`."
     )
-
-
-def read_export(
-    lines: Iterable[bytes | str],
-) -> tuple[Header, Iterator[ExportedTurn | ExportedMessage | End]]:
-    """A file's header, and an iterator over the rest. Raises, at once or while iterating,
-    `NewerSchema`, and `InvalidInput` with the line number for what is no export, is out of order,
-    or was cut off.
-    """
-    numbered = enumerate(lines, start=1)
-    first = _parsed(*next(numbered, (1, b"")))
-    if not isinstance(first, Header):
-        raise InvalidInput(
-            "Line 1 does not say which session this is.",
-            hint="Make the file with `perdure export --format jsonl`.",
-        )
-    return first, _following(numbered)
-
-
-def _following(
-    numbered: Iterable[tuple[int, bytes | str]],
-) -> Iterator[ExportedTurn | ExportedMessage | End]:
-    turn = messages = number = 0
-    for number, line in numbered:
-        if not line.strip():
-            continue
-        found = _parsed(number, line)
-        if isinstance(found, Header):
-            raise _misplaced(number, "another session begins here")
-        if isinstance(found, End):
-            if (found.turns, found.messages) != (turn, messages):
-                raise _misplaced(number, f"{found.messages} messages were written, not {messages}")
-            yield found
-            return
-        if isinstance(found, ExportedTurn):
-            if found.turn <= turn:
-                raise _misplaced(number, f"T-{found.turn} stands behind T-{turn}")
-            turn = found.turn
-        else:
-            if found.turn != turn:
-                raise _misplaced(number, f"a message of T-{found.turn} stands in T-{turn}")
-            messages += 1
-        yield found
-    raise _misplaced(number, "the file was cut off here")
-
-
-def _parsed(number: int, line: bytes | str) -> Line:
-    try:
-        return parse(line)
-    except InvalidInput as exc:
-        raise InvalidInput(f"Line {number}: {exc.message}", hint=exc.hint) from exc
-
-
-def _misplaced(number: int, what: str) -> InvalidInput:
-    return InvalidInput(f"Line {number}: {what}.", hint="Export the session again.")
 
 
 def _newer(version: int | None) -> NewerSchema:
@@ -299,10 +236,10 @@ def _version_in(line: bytes | str) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _opening(turn: Turn) -> ExportedTurn:
+def _opening(number: int, status: Status, turn: Turn | _Line) -> ExportedTurn:
     return ExportedTurn(
-        turn=turn.number,
-        status=turn.status,
+        turn=number,
+        status=status,
         started=turn.started,
         ended=turn.ended,
         tags=turn.tags,

@@ -14,35 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 import msgspec
 
-from perdure.core import messages as canonical
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, Usage
 from perdure.core.turns import Turn
+from perdure.history.answer_drafts import AnswerDrafts, Partial
 
 _log = logging.getLogger(__name__)
-
-
-class Partial(msgspec.Struct, frozen=True):
-    """An incomplete answer."""
-
-    turn: int
-    message: Message
-    #: When it began, and when it last grew. Microseconds.
-    started: int
-    updated: int
-
-
-class DraftStore(Protocol):
-    """What an answer needs of its session."""
-
-    async def save_draft(self, turn: int, message: Message, started: int) -> None: ...
-    async def finish_draft(self, turn: int, message: Message) -> Turn: ...
-    def now(self) -> int: ...
 
 
 class StreamedAnswer:
@@ -56,15 +37,13 @@ class StreamedAnswer:
 
     def __init__(
         self,
-        drafts: DraftStore,
-        place: Callable[[], Awaitable[int]],
+        drafts: AnswerDrafts,
         *,
         model: str,
         heartbeat: float,
         resumed: Partial | None = None,
     ) -> None:
         self._drafts = drafts
-        self._place = place
         self._heartbeat = heartbeat
         self._number = 0
         self._message = Message("assistant", model=model)
@@ -84,7 +63,7 @@ class StreamedAnswer:
         self.turn: Turn | None = None  # The finished turn, or as much of it as this answer wrote.
 
     async def __aenter__(self) -> Self:
-        self._number = self._number or await self._place()
+        self._number = self._number or await self._drafts.place()
         self._started = self._started or self._drafts.now()
         await self._save()
         return self
@@ -227,12 +206,3 @@ class StreamedAnswer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def packed(message: Message) -> bytes:
-    return canonical.encode((message,))
-
-
-def unpacked(content: bytes) -> Message:
-    (message,) = canonical.decode(content)
-    return message

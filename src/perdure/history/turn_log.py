@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -30,7 +31,7 @@ from perdure.core import clock
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message
-from perdure.core.turns import ConversationState
+from perdure.core.turns import ConversationState, Round, Turn
 from perdure.history import chain
 from perdure.history.log_records import (
     AnswerDraft,
@@ -80,6 +81,27 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     @property
     def last(self) -> int:
         return self.rounds[-1].turn if self.rounds else self.repeated[1] if self.repeated else 0
+
+    def turns(self) -> list[Turn]:
+        """What this append wrote of each turn."""
+        found = list[Turn]()
+        pieces_of = {n: list(pieces) for n, pieces in groupby(self.pieces, lambda p: p.turn)}
+        for number, rounds in groupby(self.rounds, lambda round: round.turn):
+            pieces = pieces_of[number]
+            is_open = number == self.head.turn and not self.head.mark.closed
+            found.append(
+                Turn(
+                    session=self.session.id,
+                    number=number,
+                    rounds=tuple(Round(round.round, round.messages) for round in rounds),
+                    status="open" if is_open else "closed",
+                    started=pieces[0].time,
+                    ended=pieces[-1].ended,
+                    tags=pieces[0].tags,
+                    masked=pieces[0].masked,
+                )
+            )
+        return found
 
 
 Listener = Callable[[Written], None]  # Called after each commit of this process. Must be quick.

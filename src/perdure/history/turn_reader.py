@@ -26,8 +26,8 @@ from perdure.history.log_records import (
     turn_key,
     turn_prefix,
 )
-from perdure.history.streamed_answers import unpacked
 from perdure.storage.finder import QueryBuilder
+from perdure.storage.query import AnyOf, Compare, Op
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
@@ -192,6 +192,13 @@ class TurnReader:
                 return found
             start = page[-1].id
 
+    async def scattered(self, turns: Iterable[Owned]) -> list[TurnPiece]:
+        """The pieces of single turns of any sessions, in one read."""
+        last = {turn_prefix(each.session, each.first): each.piece for each in turns}
+        wanted = AnyOf(tuple([Compare("key", Op.PREFIX, prefix) for prefix in last]))
+        found = await self._pieces.query().where(wanted).order_by("key").values() if last else []
+        return [each for each in found if each.number <= last[each.id[: -len(numbered(0))]]]
+
     async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
         """Raw tokens of turns, as far as they were counted."""
         found = 0
@@ -311,7 +318,7 @@ def _turn(
             said.setdefault(round, []).extend(messages)
     ended = max([piece.ended for piece in pieces], default=0)
     if draft is not None:
-        arriving = unpacked(draft.content)
+        arriving = draft.message
         mark = mark_of(number, [message for messages in said.values() for message in messages])
         cutter = TurnSplitter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncIterator
 
-from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Corrupted
-from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.log_records import Head, SessionRecord, TurnPiece, Use, piece_key
-from perdure.history.turn_log import KEPT
+from perdure.history.log_records import Head, SessionRecord, TurnPiece, piece_key
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
 
@@ -106,18 +103,3 @@ async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIte
         last = page[-1].id
     while early:
         yield heapq.heappop(early)[2]
-
-
-async def verify_uses(store: Store, artifacts: ArtifactStore) -> AsyncIterator[Problem]:
-    """Yields turns that refer to an artifact which is not there."""
-    known = {size.collection for size in await store.adapter.sizes()}
-    if "perdure_uses" not in known:
-        return
-    uses, last = store.collection(Use), ""
-    while page := await uses.behind(last, limit=_PAGE):
-        for use in page:
-            if not use.id.startswith(KEPT) and not await artifacts.exists(use.artifact):
-                session, _, rest = use.id.rpartition("/")
-                turn = Position(int(rest.partition(".")[0]))
-                yield Problem(f"{session}#{turn}", f"refers to {use.artifact}, which is missing")
-        last = page[-1].id

@@ -34,7 +34,7 @@
 """
 
 from perdure.jobs.idle import GoOn, Wake
-from perdure.jobs.job import Job, JobHandler
+from perdure.jobs.job import Job, JobHandler, JobState, RetryLater
 from perdure.jobs.job_run import JobCounts
 from perdure.jobs.marks import PendingMark, marks_of
 from perdure.jobs.runner import Runner
@@ -44,7 +44,9 @@ __all__ = [
     "Job",
     "JobCounts",
     "JobHandler",
+    "JobState",
     "PendingMark",
+    "RetryLater",
     "Runner",
     "Wake",
     "marks_of",

@@ -34,6 +34,7 @@ _IDLE, _LONGEST_IDLE = 0.05, 0.4
 PATIENCE, _MOMENT, _BETWEEN = 1.0, 0.004, 0.25
 #: Seconds before work that failed is tried again; doubled with each failure in a row.
 _FIRST_RETRY, _LONGEST_RETRY = 0.1, 60.0
+CANCEL_PATIENCE = 5.0  # Seconds that cancelled work has to end before it is left to itself.
 _SLICE = 0.002  # Seconds of work after which others get a turn on the event loop.
 _LOOKS = 20  # How often somebody who writes is looked after before there is work again.
 _REST = 25  # Who is polite rests so many times as long as it works, while others write.
@@ -137,18 +138,26 @@ class IdleWork:
                     await self._call(work, _always)
             await self._clear()
 
-    async def stop(self) -> None:
-        """Give each work its last seconds, and end. What is left has its mark, or its row."""
+    async def stop(self, grace: float) -> None:
+        """Give each work its last seconds, and end. What is left has its mark, or its row.
+
+        Work that goes on for `grace` seconds after it was told to stop is cancelled.
+        """
         was_on, self._is_on = self._is_on, False
         self._disarm()
         if self._task is not None:
-            await self._task
+            await _end(self._task, grace)
         if was_on:
-            await self._pass(lambda work: _for(work.closing) if work.closing else None)
-            try:
-                await self._tell_left()
-            except PerdureError as exc:
-                _log.warning("marks of what is left could not be written: %s", exc)
+            closing = sum(work.closing for work in self._works.values())
+            last = asyncio.create_task(self._close(), name="perdure-idle-close")
+            await _end(last, closing + grace)
+
+    async def _close(self) -> None:
+        await self._pass(lambda work: _for(work.closing) if work.closing else None)
+        try:
+            await self._tell_left()
+        except PerdureError as exc:
+            _log.warning("marks of what is left could not be written: %s", exc)
 
     def _arm(self) -> None:
         waiting = [work.not_before for work in self._works.values() if work.waits]
@@ -245,6 +254,13 @@ class IdleWork:
             }:
                 if kind:
                     await self._finished(kind)
+
+
+async def _end(task: asyncio.Task[None], grace: float) -> None:
+    await asyncio.wait({task}, timeout=grace)
+    task.cancel()
+    if not (await asyncio.wait({task}, timeout=CANCEL_PATIENCE))[0]:
+        _log.error("%s does not end when cancelled; it is left to itself", task.get_name())
 
 
 def _always() -> bool:

@@ -87,6 +87,17 @@ class JobKind(msgspec.Struct, frozen=True):
     handler: JobHandler
     retries: int
     timeout: float
+    pause: float  # Seconds before the first retry; twice as long before each further one.
+
+
+class RetryLater(Exception):
+    """Raised by a handler that cannot do its job now: it is called again after so many seconds, and
+    the attempt does not count.
+    """
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
 
 
 async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[Job] | None:

@@ -10,14 +10,13 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
-from perdure.jobs.job import Job, JobKind, JobState, replace
+from perdure.jobs.job import Job, JobKind, JobState, RetryLater, replace
 from perdure.storage.collection_reader import Stored
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)
 
-FIRST_RETRY = SECOND
-LONGEST_RETRY = 600 * SECOND
+LONGEST_RETRY = 600.0  # Seconds.
 
 
 class JobCounts(msgspec.Struct):
@@ -37,8 +36,9 @@ class JobRun:
         self, store: Store, kind: JobKind, held: Stored[Job], lease: float, counts: JobCounts
     ) -> None:
         self.id = held.key
+        self.kind = held.value.kind
         self._store = store
-        self._kind = kind
+        self._how = kind
         self._held = held
         self._lease = lease
         self._counts = counts
@@ -74,14 +74,19 @@ class JobRun:
 
     async def _conclude(self) -> None:
         counts, now = self._counts, self._store.now()
-        attempts, error = self._held.value.attempts, self._error()
-        if error is None:
+        attempts, exc = self._held.value.attempts, self._exception()
+        error = f"{type(exc).__name__}: {exc}".removesuffix(": ")[:500]
+        if exc is None:
             field = "done"
             is_ours = await self._replace(lambda j: j.pending(now, attempts=0) if j.again else None)
         elif self._withdrawn:
             field = "withdrawn"
             is_ours = await self._replace(lambda job: job.pending(now, attempts=attempts - 1))
-        elif attempts > self._kind.retries:
+        elif isinstance(exc, RetryLater):
+            field, why = "retried", str(exc)
+            due, left = now + int(exc.seconds * SECOND), attempts - 1
+            is_ours = await self._replace(lambda job: job.pending(due, attempts=left, error=why))
+        elif attempts > self._how.retries:
             _log.error("gave up on job %s: %s", self.id, error)
             field = "failed"
             is_ours = await self._replace(
@@ -90,16 +95,16 @@ class JobRun:
         else:
             _log.warning("job %s failed: %s", self.id, error)
             field = "retried"
-            due = now + min(FIRST_RETRY << (attempts - 1), LONGEST_RETRY)
+            pause = min(self._how.pause * 2 ** (attempts - 1), LONGEST_RETRY)
+            due = now + int(pause * SECOND)
             is_ours = await self._replace(lambda job: job.pending(due, error=error))
         field = field if is_ours else "lost"
         setattr(counts, field, getattr(counts, field) + 1)
 
-    def _error(self) -> str | None:
+    def _exception(self) -> BaseException | None:
         if self._handler.cancelled():
-            return "CancelledError"
-        exc = self._handler.exception()
-        return None if exc is None else f"{type(exc).__name__}: {exc}"[:500]
+            return asyncio.CancelledError()
+        return self._handler.exception()
 
     async def _replace(self, change: Callable[[Job], Job | None]) -> bool:
         """Change or delete the row; False if it is not ours any more. Enqueueing the same key while

@@ -7,9 +7,10 @@ A job is pending, running or failed; one that is done is deleted. Guaranteed:
 * Several processes may run the jobs of one bank. A worker claims a job by writing a lease into it,
   at the version it read, so one process at a time has it. The lease is renewed while the handler
   runs; if the process dies, the job becomes pending again when the lease has run out.
-* A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds; after the
-  last attempt the job is failed, with the error, until `retry`. Attempts that ended with the death
-  of the process count, so a job that kills its worker fails too.
+* A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds, or
+  what it was registered with; after the last attempt the job is failed, with the error, until
+  `retry`. Attempts that ended with the death of the process count, so a job that kills its worker
+  fails too.
 
 Not guaranteed: jobs begin in the order of their due times, but run side by side and may end in any
 order, unless they share an `order`. A process that stands still for longer than the lease may run a
@@ -28,7 +29,7 @@ import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import InvalidInput
-from perdure.jobs.idle import PATIENCE, IdleWork, Wake, Work
+from perdure.jobs.idle import CANCEL_PATIENCE, PATIENCE, IdleWork, Wake, Work
 from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
 from perdure.jobs.job_run import JobCounts, JobRun
 from perdure.jobs.marks import PendingMark, ProcessMarks
@@ -41,7 +42,6 @@ from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 
-CANCEL_PATIENCE = 5.0  # Seconds a cancelled handler has to end before it is left to itself.
 _PAGE = 16  # Jobs read together: some may have to wait for others of their order.
 
 
@@ -77,15 +77,30 @@ class Runner:
     # Jobs -------------------------------------------------------------------------------------
 
     def register(
-        self, kind: str, handler: JobHandler, *, retries: int = 5, timeout: float = 300.0
+        self,
+        kind: str,
+        handler: JobHandler,
+        *,
+        retries: int = 5,
+        timeout: float = 300.0,
+        pause: float = 1.0,
     ) -> None:
-        """Run jobs of a kind here: one attempt and up to `retries` more. A handler has to bear
-        being cancelled: by its timeout in seconds, and by `stop`.
+        """Run jobs of a kind here: one attempt and up to `retries` more, the first after `pause`
+        seconds. A handler has to bear being cancelled: by its timeout in seconds, and by `stop`.
         """
         if check_kind(kind) in self._kinds:
             raise InvalidInput(f"Jobs of kind {kind!r} have a handler.", hint="Register it once.")
-        self._kinds[kind] = JobKind(handler, retries, timeout)
+        self._kinds[kind] = JobKind(handler, retries, timeout, pause)
         self._wake.set()
+
+    async def unregister(self, kind: str) -> None:
+        """Begin no more jobs of this kind; cancel those that run, which are pending again."""
+        self._kinds.pop(kind, None)
+        running = {task for task, run in self._running.items() if run.kind == kind}
+        for task in running:
+            self._running[task].withdraw()
+        if running:
+            await asyncio.wait(running, timeout=CANCEL_PATIENCE)
 
     async def enqueue(
         self,
@@ -100,9 +115,10 @@ class Runner:
         """Add a job, to begin after `delay` seconds; returns its id.
 
         It exists only if the transaction commits; None for one of its own. With a key, at most one
-        job of this kind and key waits: if there is one, nothing is added, and it keeps its payload
-        and due time. A running one does not count, since it may have begun before this commit: it
-        runs once more when it has ended. A failed one begins anew. Jobs with the same order run one
+        job of this kind and key waits: if there is one, nothing is added, and it keeps its payload;
+        it begins at the earlier time, unless it is to be tried again. A running one does not count,
+        since it may have begun before this commit: it runs once more when it has ended. A failed
+        one begins anew. Jobs with the same order run one
         after the other, as enqueued, whatever their kind; one that is to be tried again keeps the
         others waiting.
         """
@@ -125,6 +141,8 @@ class Runner:
                 await jobs.put(job)
             elif found.state is JobState.RUNNING and not found.again:
                 await jobs.put(msgspec.structs.replace(found, payload=payload, again=True))
+            elif found.state is JobState.PENDING and not found.attempts and job.due < found.due:
+                await jobs.put(msgspec.structs.replace(found, due=job.due))
 
         if transaction is None:
             await self._store.transact(add)
@@ -247,13 +265,13 @@ class Runner:
         """Begin nothing more and wait for what is running; after `grace` seconds, cancel it.
 
         A cancelled job is pending again at once, and the attempt does not count. Idle work gets the
-        seconds that it asked for. Safe to call twice.
+        seconds that it asked for, before. Safe to call twice.
         """
         if self._task is None:
             return
         self._stopping = True
         self._wake.set()
-        await self._idle.stop()
+        await self._idle.stop(grace)
         others = {self._task}
         others |= {task for periodic in self._periodic.values() if (task := periodic.stop())}
         await asyncio.wait(others | self._running.keys(), timeout=grace)
@@ -366,7 +384,9 @@ class Runner:
 
     async def _claim(self, found: Stored[Job]) -> bool:
         job = found.value
-        kind = self._kinds[job.kind]
+        kind = self._kinds.get(job.kind)
+        if kind is None:
+            return True  # unregistered a moment ago
         if job.attempts > kind.retries:
             # Only after the death of a worker: the others do not know how often to try this kind.
             if await replace(self._store, found, job.failed(job.error)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perdure.config import Config
-from perdure.core.errors import Unavailable
 from perdure.jobs import Runner
 from perdure.storage.adapter import Capability
 from perdure.storage.assembly import Chain
@@ -70,16 +69,6 @@ class StoreMaintenance:
         """Write the last figures of this process, if it wrote some before."""
         if self._watching.publish_every:
             await self._publisher.close()
-
-    async def scrub(self) -> bool:
-        """Make deleted content unreadable; False if some may still be readable."""
-        if Capability.ERASURE not in self._store.adapter.capabilities:
-            return Capability.DURABLE not in self._store.adapter.capabilities
-        try:
-            await self._store.adapter.scrub()
-        except Unavailable:
-            return False
-        return True
 
     async def _sweep(self) -> None:
         while await self._store.adapter.sweep(_SWEEP_PAGE) == _SWEEP_PAGE:

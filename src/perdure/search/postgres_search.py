@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
 from psycopg import errors as pg
 
 from perdure.core.errors import Corrupted, InvalidInput, PerdureError
@@ -118,19 +119,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
 
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
         tables = self._filer.tables(index)
-
-        async def work(conn: Connection) -> list[bytes | None]:
-            cursor = await conn.execute(
-                f"SELECT place, note FROM {tables.words}"
-                " WHERE place = ANY(%s::bigint[]) AND part = 0",
-                (list(places),),
-                binary=True,
-                prepare=False,
-            )
-            found: dict[int, bytes] = dict(await cursor.fetchall())
-            return [found.get(place) for place in places]
-
-        return await self._read(tables, work)
+        return await self._read(tables, lambda conn: _notes(conn, tables, places))
 
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         tables = self._filer.tables(index)
@@ -177,11 +166,16 @@ class PostgresSearch(SearchEngine, PostgresExtension):
                 raise _corrupted(tables, exc.__cause__) from exc
             raise
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
+    async def vectors(
+        self, index: str, model: str, places: Sequence[int], noted: Sequence[int] = ()
+    ) -> VectorRows:
         tables = self._filer.tables(index)
-        return await self._read(
-            tables, lambda conn: VectorReader(tables).vectors(conn, model, places)
-        )
+
+        async def work(conn: Connection) -> VectorRows:
+            found = await VectorReader(tables).vectors(conn, model, places)
+            return msgspec.structs.replace(found, notes=await _notes(conn, tables, noted))
+
+        return await self._read(tables, work)
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
         tables = self._filer.tables(index)
@@ -237,6 +231,19 @@ class PostgresSearch(SearchEngine, PostgresExtension):
                 raise _corrupted(tables, exc) from exc
 
         return await self._adapter.reader.run(attempt, deadline)
+
+
+async def _notes(conn: Connection, tables: Tables, places: Sequence[int]) -> list[bytes | None]:
+    if not places:
+        return []
+    cursor = await conn.execute(
+        f"SELECT place, note FROM {tables.words} WHERE place = ANY(%s::bigint[]) AND part = 0",
+        (list(places),),
+        binary=True,
+        prepare=False,
+    )
+    found: dict[int, bytes] = dict(await cursor.fetchall())
+    return [found.get(place) for place in places]
 
 
 def _corrupted(tables: Tables, exc: BaseException) -> Corrupted:

@@ -193,21 +193,21 @@ async def fault(conn: Connection, tables: Tables) -> str | None:
 
 async def finds_its_last(conn: Connection, tables: Tables) -> bool:
     """Whether a document is found by one of its words: a short check of the index."""
-    row = await conn.row(
-        f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
-        " WHERE words <> '' ORDER BY place DESC LIMIT 1"
-    )
-    if row is None:
-        return True
     async with conn.transaction():
-        await conn.execute("SET LOCAL enable_seqscan = off")
-        return (
-            await conn.value(
-                f"SELECT EXISTS (SELECT FROM {tables.words} WHERE words @@ %s::tsquery)",
-                (quoted(row[0]),),
-            )
-            is True
+        # Both statements see the same documents, whatever is withdrawn meanwhile.
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        word = await conn.value(
+            f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
+            " WHERE words <> '' ORDER BY place DESC LIMIT 1"
         )
+        if word is None:
+            return True
+        await conn.execute("SET LOCAL enable_seqscan = off")
+        found = await conn.value(
+            f"SELECT EXISTS (SELECT FROM {tables.words} WHERE words @@ %s::tsquery)",
+            (quoted(word),),
+        )
+        return bool(found)
 
 
 async def tidy(conn: Connection, tables: Tables) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import zstandard
 
-from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.errors import Corrupted
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -28,7 +28,10 @@ from perdure.storage.middleware import (
     collection_of,
 )
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Put, Recode, Row, checksum
+from perdure.storage.rows import Batch, Put, Recode, Row
+from perdure.storage.store import Store
+
+W = TypeVar("W", Put, Recode)
 
 #: The dictionary that values are compressed with. A better one gets the next number, and a file
 #: beside this one: values name the one they need, so those that were released stay.
@@ -43,25 +46,14 @@ _WORTH_IT = 64
 _FORMAT = zstandard.FORMAT_ZSTD1_MAGICLESS
 
 
-class Declarations(Protocol):
-    """What compression needs of its store."""
-
-    @property
-    def declared(self) -> dict[str, RecordType[Any]]: ...
-
-
-class Compression(Resident):
+class Compression(Resident[Store]):
     """Compresses values on write, expands them on read; with ``writing=False`` only expands."""
 
     stage: ClassVar[Stage] = Stage.COMPRESS
 
     def __init__(self, *, writing: bool = True) -> None:
         self._writing = writing
-        self._store: Declarations | None = None
         self._decompressors: dict[int, zstandard.ZstdDecompressor] = {}
-
-    def attach(self, store: Declarations) -> None:
-        self._store = store
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -79,51 +71,33 @@ class Compression(Resident):
         return self._packed(row.value) is not None
 
     def _compressed(self, commit: Commit) -> Commit:
-        declared, batch = self._declared, commit.batch
+        declared, batch = self.store.declared, commit.batch
         for write in batch.writes:
             if declared[write.collection].compressed:
                 break
         else:
             return commit
         writes = tuple(
-            self._compressed_put(write)
+            self._packed_write(write)
             if isinstance(write, Put) and declared[write.collection].compressed
             else write
             for write in batch.writes
         )
         return Commit(Batch(writes, batch.checks, batch.events, batch.changes), commit.options)
 
-    def _compressed_put(self, put: Put) -> Put:
-        packed = self._packed(put.value)
+    def _packed_write(self, write: W) -> W:
+        packed = self._packed(write.value)
         if packed is None:
-            return put
-        content_type = f"{put.content_type}{_MARK}{NUMBER}"
-        return Put(
-            put.collection,
-            put.key,
-            packed,
-            content_type,
-            put.schema,
-            checksum(put.key, content_type, put.schema, packed),
-            put.columns,
-            put.tags,
-            put.expires,
-            put.expected,
-        )
+            return write
+        content_type = f"{write.content_type}{_MARK}{NUMBER}"
+        return msgspec.structs.replace(write, value=packed, content_type=content_type, checksum=0)
 
     def _compressed_again(self, rewrite: Rewrite) -> Rewrite:
-        declared = self._declared.get(rewrite.collection)
+        declared = self.store.declared.get(rewrite.collection)
         if declared is None or not declared.compressed:
             return rewrite
-        recodes = tuple(self._compressed_recode(recode) for recode in rewrite.recodes)
+        recodes = tuple(self._packed_write(recode) for recode in rewrite.recodes)
         return msgspec.structs.replace(rewrite, recodes=recodes)
-
-    def _compressed_recode(self, recode: Recode) -> Recode:
-        packed = self._packed(recode.value)
-        if packed is None:
-            return recode
-        content_type = f"{recode.content_type}{_MARK}{NUMBER}"
-        return msgspec.structs.replace(recode, value=packed, content_type=content_type, checksum=0)
 
     def _packed(self, value: bytes) -> bytes | None:
         if len(value) < _WORTH_IT:
@@ -148,17 +122,7 @@ class Compression(Resident):
                 else "It was written by a newer Perdure: install that one.",
                 record=name,
             ) from exc
-        return Row(
-            row.key,
-            value,
-            content_type,
-            row.schema,
-            row.version,
-            row.created,
-            row.updated,
-            row.expires,
-            row.checksum,
-        )
+        return msgspec.structs.replace(row, value=value, content_type=content_type)
 
     # Neither may be used by two threads at once, so each middleware has its own --------------
 
@@ -174,14 +138,6 @@ class Compression(Resident):
         made = zstandard.ZstdDecompressor(dict_data=_dictionary(number, 0), format=_FORMAT)
         self._decompressors[number] = made
         return made
-
-    @property
-    def _declared(self) -> dict[str, RecordType[Any]]:
-        if self._store is None:
-            raise InvalidInput(
-                "This compression belongs to no store.", hint="Put it in a store's chain."
-            )
-        return self._store.declared
 
 
 def _compressor(level: int) -> Callable[[bytes], bytes]:

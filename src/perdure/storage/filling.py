@@ -19,12 +19,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from perdure.core.errors import PerdureError
-from perdure.storage import row_rewrites
+from perdure.storage.adapter import Adapter
 from perdure.storage.concurrency import Pace
+from perdure.storage.options import Options
 from perdure.storage.records import RecordType
 from perdure.storage.row_rewrites import Failure, plain_rows
 from perdure.storage.rows import Fill, Row
@@ -38,11 +39,14 @@ _AGAIN = 60.0
 _MOST_FAILED = 10_000
 
 
-class Host(row_rewrites.RewriteHost, Protocol):
+class Host(Protocol):
     """What is needed of a store."""
 
     @property
+    def adapter(self) -> Adapter: ...
+    @property
     def declared(self) -> dict[str, RecordType[Any]]: ...
+    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
 
 
 class _Work:

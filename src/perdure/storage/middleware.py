@@ -22,7 +22,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ from perdure.storage.rows import Batch, Check, Recode, Row
 
 if TYPE_CHECKING:
     from perdure.storage.records import RecordType
+
+S = TypeVar("S")
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -98,11 +100,24 @@ class Middleware(Protocol):
     def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
 
-class Resident:
+class Resident(Generic[S]):
     """A middleware that is attached to its store, and opened and closed with it."""
 
-    def attach(self, store: Any) -> None:
+    _store: S | None = None
+
+    def attach(self, store: S) -> None:
         """Called once, when the store is made."""
+        self._store = store
+
+    @property
+    def store(self) -> S:
+        """Raises `InvalidInput` if it is in no store's chain."""
+        if self._store is None:
+            raise InvalidInput(
+                f"This {type(self).__name__} belongs to no store.",
+                hint="Put it in a store's chain.",
+            )
+        return self._store
 
     async def open(self) -> None:
         """Called when the backend is open."""

@@ -48,8 +48,6 @@ class Migrated(msgspec.Struct, frozen=True):
     newer: int = 0
     #: Records that are not as they should be, because old code wrote them meanwhile.
     left: int = 0
-    #: Whether it went on with what an earlier run had begun; what that did is counted, too.
-    resumed: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -116,9 +114,7 @@ class _Migration:
         done = await self._pass(dry_run=False)
         for _ in range(_PASSES):
             again = await self._pass(dry_run=False)
-            done = msgspec.structs.replace(
-                again, rewritten=done.rewritten + again.rewritten, resumed=done.resumed
-            )
+            done = msgspec.structs.replace(again, rewritten=done.rewritten + again.rewritten)
             if not (again.rewritten or again.passed_over):
                 return done, 0
         return done, (await self._pass(dry_run=True)).rewritten
@@ -126,14 +122,21 @@ class _Migration:
     async def _pass(self, *, dry_run: bool) -> Rewritten:
         declared = self._declared
         kept = None if dry_run else self._references
+
+        async def write(recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
+            if kept is not None:
+                return await kept.write(recodes)
+            if dry_run:
+                return len(recodes), []
+            return await self._store.rewrite(declared.name, recodes), []
+
         return await rewrite_collection(
-            self._store,
+            self._store.adapter,
             declared.name,
-            purpose=f"schema={declared.schema};{declared.content_type}",
             wanted=self._is_wanted,
+            read=self._store.read,
             remade=partial(self._remade, note=kept.note if kept else None),
-            write=kept.write if kept else None,
-            dry_run=dry_run,
+            write=write,
             progress=_named(self._progress, f"migrating {declared.name}"),
         )
 
@@ -184,7 +187,6 @@ class _Migration:
             done.failures,
             sum(rows for schema, rows in found.items() if schema > declared.schema),
             left,
-            done.resumed,
         )
 
 

@@ -119,6 +119,10 @@ class Recode(msgspec.Struct, frozen=True):
     #: All that it is to have. A collection without tags takes no notice of them.
     tags: tuple[tuple[str, str], ...] | None = None
 
+    @property
+    def new_schema(self) -> int:
+        return self.row.schema if self.schema is None else self.schema
+
 
 class RowCopy(msgspec.Struct, frozen=True, gc=False):
     """A row with everything that belongs to it: what a backup holds."""

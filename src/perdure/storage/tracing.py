@@ -41,7 +41,7 @@ _DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
 _LOOK_EVERY = 1.0
 
 
-class Tracing(Resident):
+class Tracing(Resident[Store]):
     """The middleware. Uses the given providers, else the program's, if any."""
 
     stage: ClassVar[Stage] = Stage.WATCH
@@ -55,10 +55,9 @@ class Tracing(Resident):
         self._signals: _Signals | None = None
         self._look_at = 0.0
         self._system = "perdure"
-        self._store: Store | None = None
 
     def attach(self, store: Store) -> None:
-        self._store = store
+        super().attach(store)
         self._system = store.adapter.system
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:

@@ -15,9 +15,7 @@ length of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-
-from perdure.core.messages import ArtifactPointer, Message, Text, words_of
+from collections.abc import Iterator
 
 # The alternatives are tried in this order at each place, and words in small letters, most of all,
 # are passed over. All repeat one class at a time, and a bounded number of times, so that none can
@@ -177,25 +175,3 @@ def _is_name(text: str, word: str, start: int) -> bool:
         return False
     before = text[max(0, start - 24) : start].rstrip(_OPENING)
     return bool(before) and before[-1] not in _ENDS and not _numbered(before)
-
-
-def keeps(source_words: str, rendition: str) -> float | None:
-    """The share of the facts in some words that a rendition names, each counted once; None if there
-    are none.
-    """
-    named = facts(source_words)
-    if not named:
-        return None
-    lowered = rendition.casefold()
-    return sum(holds(lowered, fact) for fact in named) / len(named)
-
-
-def words_said(messages: Iterable[Message]) -> str:
-    """What users and assistants said: no tools, reasoning, harness notes or events."""
-    return "\n".join(
-        words_of(part)
-        for message in messages
-        if message.role in {"user", "assistant"} and not message.injected
-        for part in message.parts
-        if isinstance(part, Text | ArtifactPointer)
-    )

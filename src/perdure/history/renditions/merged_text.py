@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
+from perdure.history.reduce_messages import level
 from perdure.history.renditions.facts import facts
 from perdure.history.renditions.sentences import binds, retracts, truncate
 from perdure.history.renditions.unit_choice import gist_of, names_of, value_of
@@ -122,7 +123,7 @@ def _chatter(line: str) -> bool:
 
 
 def _told(items: list[_Item], room: int, counter: Counter) -> list[str]:
-    share = _level([item.tokens for item in items], room)
+    share = level([item.tokens for item in items], room)
     lines: list[str] = []
     for item in items:
         if item.tokens <= share:
@@ -132,17 +133,6 @@ def _told(items: list[_Item], room: int, counter: Counter) -> list[str]:
         if text:
             lines.append(f"{item.id}{text}")
     return lines
-
-
-def _level(sizes: Sequence[int], room: int) -> int:
-    left = room
-    ordered = sorted(sizes)
-    for number, size in enumerate(ordered):
-        share = left // (len(ordered) - number)
-        if size > share:
-            return share
-        left -= size
-    return ordered[-1] if ordered else room
 
 
 def _shortened(text: str, room: int, counter: Counter) -> str:

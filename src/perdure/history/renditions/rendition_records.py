@@ -7,8 +7,6 @@ showed by its place in the row, and show the same words years later.
 The rows of a turn belong to the session that owns the turn. A fork that shares only a part of a
 turn has variants of its own in them: each says how many messages it is made from.
 
-A row also says whether and when a model is to work on it; a partial index holds only such rows.
-
 Keys: ``planner/auth/00000183.00000004`` for a round, ``planner/auth/00000183`` for a turn.
 """
 
@@ -19,10 +17,12 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from perdure.history.log_records import turn_prefix
+from perdure.jobs import Job, JobState
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
-from perdure.storage.rows import Index
 
+#: What model calls for renditions are called in outcomes, and the kind of their jobs.
+TASK = "renditions"
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
 #: the last time, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is
 #: used until it is shown the next time.
@@ -33,9 +33,10 @@ BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do n
 #: another is stale.
 PROMPT = f"{BY_MODEL}1"
 MOST_VARIANTS = 255  # A manifest names a variant in one byte.
+#: Tokens of S: what is shorter or longer is left to the algorithm.
+_SHORTEST, _LONGEST = 24, 16_000
 
 V = TypeVar("V", "Variant", "TinyVariant")
-_DUE = Index(("due",), where=(("waits", 1),))
 
 
 class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,26 +60,12 @@ class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipe: str
 
 
-class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a model has still to do, and how that went so far."""
-
-    due: int | None = None  # When it is to be tried, in microseconds; None if nothing is to do.
-    #: How often it failed, and with what at last.
-    attempts: int = 0
-    problem: str = ""
-
-
-@system_record("renditions", indexes=[_DUE])
+@system_record("renditions")
 class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A round at S and C."""
 
     id: Annotated[str, Key()]  # session/turn.round
     variants: tuple[Variant, ...] = ()
-    due: int | None = None
-    #: 1 while `due` is set.
-    waits: int = 0
-    attempts: int = 0
-    problem: str = ""
 
     @property
     def turn(self) -> int:
@@ -96,16 +83,12 @@ class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return _newest(self.variants)
 
 
-@system_record("tinies", indexes=[_DUE])
+@system_record("tinies")
 class Tiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A turn at T."""
 
     id: Annotated[str, Key()]  # session/turn
     variants: Annotated[tuple[TinyVariant, ...], Compressed()] = ()
-    due: int | None = None
-    waits: int = 0
-    attempts: int = 0
-    problem: str = ""
 
     @property
     def turn(self) -> int:
@@ -123,32 +106,33 @@ def rendition_key(session: str, turn: int, round: int) -> str:
     return f"{turn_prefix(session, turn)}{numbered(round)}"
 
 
-def work_of(row: Rendition | Tiny) -> Work:
-    return Work(row.due, row.attempts, row.problem)
+def is_by_model(row: Rendition | Tiny) -> bool:
+    """By the current prompt."""
+    return row.newest is not None and row.newest.recipe.partition(" ")[0] == PROMPT
 
 
-def working(row: Rendition, work: Work) -> Rendition:
-    return Rendition(
-        row.id, row.variants, work.due, int(work.due is not None), work.attempts, work.problem
-    )
+def is_worth_a_model(row: Rendition | Tiny) -> bool:
+    if row.newest is None:
+        return False
+    return isinstance(row, Tiny) or _SHORTEST <= row.newest.smooth <= _LONGEST
 
 
-def working_tiny(row: Tiny, work: Work) -> Tiny:
-    return Tiny(
-        row.id, row.variants, work.due, int(work.due is not None), work.attempts, work.problem
-    )
+def lacks_model(row: Rendition | Tiny) -> bool:
+    return is_worth_a_model(row) and not is_by_model(row)
 
 
-def status_of(row: Rendition | Tiny, *, recipe: str, prompt: str | None) -> Status:
-    """`recipe` is the algorithm's current one; `prompt` the current beginning of models' recipes,
-    None if no model is asked: then any model's variant counts as current.
+def status_of(row: Rendition | Tiny, job: Job | None, *, recipe: str, prompt: str | None) -> Status:
+    """`job` is the one of the row's turn; `recipe` the algorithm's current one; `prompt` the
+    current beginning of models' recipes, None if no model is asked: then any model's variant counts
+    as current.
     """
-    if row.waits:
-        return "failed" if row.attempts else "pending"
+    job = job if lacks_model(row) else None
+    if job is not None and job.state is not JobState.FAILED:
+        return "failed" if job.attempts > (job.state is JobState.RUNNING) else "pending"
     newest = row.newest
     if newest is None or is_stale(newest.recipe, recipe=recipe, prompt=prompt):
         return "stale"
-    return "given up" if row.problem else "done"
+    return "done" if job is None else "given up"
 
 
 def is_stale(made_by: str, *, recipe: str, prompt: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 Renditions are made in the background, when nothing is being written; marks of the log tell what a
 killed process left undone. Nobody waits for that: `sizes`, `tinies` and `texts` make what is
-missing at once. What a model could make better waits as a row: see `model_renditions`.
+missing at once. What a model could make better waits as a job: see `model_renditions`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.config import RenditionsConfig
-from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
+from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
-    Rendition,
+    TASK,
     Tiny,
+    TinyVariant,
     is_stale,
     rendition_key,
 )
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
     MakeRequest,
-    Marked,
     RenditionStore,
     RoundAtLevel,
     RoundSizes,
+    ShortenedRound,
     TinySize,
     portions,
     runs,
@@ -43,7 +44,7 @@ from perdure.history.renditions.rendition_store import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import TurnReader
-from perdure.jobs import GoOn, Runner, Wake
+from perdure.jobs import GoOn, Job, Runner
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ if TYPE_CHECKING:
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
 _ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
-#: A round of an open turn waits so long for the others of its turn before a model is asked.
-_GATHER = 60 * SECOND
+_IDLE_BATCH = 4  # The same for idle work: an append may come meanwhile, and waits for its commit.
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
-_POLL = 30.0  # Seconds between two looks for what others left to models, or what failed.
+#: Seconds that a model may take for a turn, and before it is asked again after a failure.
+_TIMEOUT, _BACK_OFF = 3_600.0, 120.0
 
 _log = logging.getLogger(__name__)
 
@@ -93,12 +94,19 @@ class RenditionService:
         #: Sessions with turns that cannot be read.
         self._damaged: set[str] = set()
         self._jobs = jobs
-        self._wake_models: Wake = _nothing
         self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
-        if self.uses_models and self._wake_models is _nothing:
-            self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
+        """Let models work on what waits for them."""
+        if self.uses_models:
+            retries = self._config.attempts - 1
+            self._jobs.register(
+                TASK, self._ask_model, retries=retries, timeout=_TIMEOUT, pause=_BACK_OFF
+            )
+
+    async def stop(self) -> None:
+        """Cancel running calls. What is not done is found again: by its mark, or by its job."""
+        await self._jobs.unregister(TASK)
 
     @property
     def uses_models(self) -> bool:
@@ -110,15 +118,10 @@ class RenditionService:
         from perdure.history.renditions.model_renditions import ModelRenditions
 
         assert self._gateway is not None  # noqa: S101 (for the type checker)
-        made = ModelRenditions(self._store, self._maker, self._config, self._gateway)
-        made.on_room = self._look_for_more
-        return made
+        return ModelRenditions(self._store, self._maker, self._config.concurrency, self._gateway)
 
-    def _look_for_more(self) -> None:
-        self._wake_models()
-
-    async def _ask_models(self) -> None:
-        await self.models.begin()
+    async def _ask_model(self, job: Job) -> None:
+        await self.models.work(job)
 
     @property
     def _prompt(self) -> str | None:
@@ -159,7 +162,7 @@ class RenditionService:
     async def _work_on_bulk(self, go_on: GoOn) -> None:
         name, (record, first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
-        many = 1 if name in self._damaged else _BATCH
+        many = 1 if name in self._damaged else _IDLE_BATCH
         last = min(first + many - 1, end, head.turn if head is not None else 0)
         if head is None or last < first:
             self._bulk.pop(name, None)
@@ -183,7 +186,7 @@ class RenditionService:
     async def _work_on_noted(self, go_on: GoOn) -> None:
         some = 1  # whoever has but a moment reads no more than it can use
         while self._noted and (some == 1 or go_on()):
-            some = min(some * 2, _BATCH)
+            some = min(some * 2, _IDLE_BATCH)
             name, (record, turns) = next(iter(self._noted.items()))
             head = await self._heads.get(name)
             if head is None:
@@ -211,15 +214,13 @@ class RenditionService:
         self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
         first, last = run
-        wish = self._wish()
+        wish = MakeRequest(tiny=True, models=self.uses_models)
         if (session, first) in self._open:
             # A long turn is not read from its beginning for each new round.
             last = first
             round, piece = self._open[session, first]
             wish = wish._replace(tiny=False, round=round, piece=piece)
         found = await self._renditions.make(Owned(session, first, last), head, wish, go_on)
-        if found and wish.due is not None:
-            self._wake_models()
         left = set[int]()
         for each in found:
             number = each.told.number
@@ -232,23 +233,6 @@ class RenditionService:
                 left.add(number)  # its T needs all of it
         return set(range(first, last + 1)) - left
 
-    def _wish(self) -> MakeRequest:
-        if not self.uses_models:
-            return MakeRequest(tiny=True)
-        now = self._store.now()
-        return MakeRequest(tiny=True, due=now, due_open=now + _GATHER)
-
-    async def settle(self) -> None:
-        """Make everything queued, and let models make what is due. Not what failed."""
-        await self._jobs.settle_idle("making renditions")
-        if self.uses_models:
-            await self.models.settle()
-
-    async def stop(self) -> None:
-        """What is not done is found again: by its mark, or by its row."""
-        if "models" in self.__dict__:
-            await self.models.stop()
-
     async def sizes(
         self,
         record: SessionRecord,
@@ -256,15 +240,13 @@ class RenditionService:
         first: RoundId,
         last: RoundId,
         progress: Progress | None = None,
-        *,
-        marked: Marked | None = None,
     ) -> list[RoundSizes]:
         """The sizes of the rounds from `first` to `last` of a session's line, in order. Makes what
         is missing. Leaves out undone and forgotten turns.
         """
         found = list[RoundSizes]()
         wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
-        async for made in self._walk(record, head, turns, wish, progress, marked=marked):
+        async for made in self._walk(record, head, turns, wish, progress):
             found += made
         return [made for made in found if first <= made.place <= last]
 
@@ -273,15 +255,13 @@ class RenditionService:
         record: SessionRecord,
         head: Head,
         turns: Iterable[int],
-        known: dict[str, Tiny | None] | None = None,
-        marked: Marked | None = None,
     ) -> dict[int, TinySize]:
         """The sizes of these turns at T. Makes what is missing. Leaves out undone and forgotten
-        turns. Rows that were read, and hold, are added to `known`, for `tiny_texts`.
+        turns.
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
         found = dict[int, TinySize]()
-        for stretch in await self._renditions.stretches(record, head, wanted, marked):
+        for stretch in await self._renditions.stretches(record, head, wanted):
             owned = stretch.owned
             numbers = [n for n in wanted if owned.first <= n <= owned.last]
             for some in portions(numbers, KEYS_AT_ONCE):
@@ -296,8 +276,6 @@ class RenditionService:
                         unknown.append(number)
                     else:
                         found[number] = TinySize(row.variants[at].tokens, at)
-                        if known is not None:
-                            known[row.id] = row
                 for a, b in runs(unknown, _BATCH):
                     part = msgspec.structs.replace(owned, first=a, last=b)
                     made = await self._renditions.make(
@@ -307,22 +285,39 @@ class RenditionService:
         return found
 
     async def texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[RoundAtLevel],
-        rows: Mapping[str, Rendition | None] | None = None,
+        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
     ) -> list[str]:
-        return await self._renditions.texts(record, head, wanted, rows)
+        return await self._renditions.texts(record, head, wanted)
 
     async def tiny_texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[tuple[int, int]],
-        known: Mapping[str, Tiny | None] | None = None,
+        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
     ) -> list[str]:
-        return await self._renditions.tiny_texts(record, head, wanted, known)
+        return await self._renditions.tiny_texts(record, head, wanted)
+
+    async def scattered(self, turns: Sequence[Owned]) -> dict[tuple[str, int], TurnMessages]:
+        """The messages of single turns of any sessions, by session and number, in one read. Leaves
+        out forgotten and damaged ones.
+        """
+        return await self._maker.scattered(turns)
+
+    async def raw(self, messages: tuple[Message, ...]) -> str:
+        """The words of a round at R."""
+        await self._maker.load()
+        from perdure.history.renditions import algorithm
+
+        return algorithm.raw(await self._maker.full(messages))
+
+    async def shortened(
+        self, rounds: Mapping[str, tuple[RoundId, tuple[Message, ...]]]
+    ) -> dict[str, ShortenedRound]:
+        """S and C of rounds of any sessions, by `rendition_key`, in one read."""
+        return await self._renditions.shortened(rounds)
+
+    async def tiny_of(
+        self, turns: Mapping[tuple[str, int], TurnMessages]
+    ) -> dict[tuple[str, int], TinyVariant]:
+        """T of turns of any sessions, by session and number, in one read."""
+        return await self._renditions.tiny_of(turns)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were checked.
@@ -370,7 +365,6 @@ class RenditionService:
                         done += row is None or len(row.variants) <= made.variant
                 if self.uses_models:
                     await self.models.want(part)
-                    self._wake_models()
         return done
 
     async def status(self, session: str | None = None) -> list[RenditionStatus]:
@@ -385,12 +379,10 @@ class RenditionService:
         turns: tuple[int, int],
         wish: MakeRequest,
         progress: Progress | None,
-        *,
-        marked: Marked | None = None,
     ) -> AsyncIterator[list[RoundSizes]]:
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)
-        for stretch in await self._renditions.stretches(record, head, numbers, marked):
+        for stretch in await self._renditions.stretches(record, head, numbers):
             owned = stretch.owned
             for a in range(owned.first, owned.last + 1, _ROWS):
                 b = min(a + _ROWS - 1, owned.last)
@@ -404,6 +396,3 @@ class RenditionService:
                     for each in await self._renditions.make(some, head, wish):
                         known[each.told.number] = each.rounds
                 yield [made for number in live for made in known.get(number, ())]
-
-
-def _nothing() -> None: ...

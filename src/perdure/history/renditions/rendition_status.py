@@ -11,21 +11,22 @@ from perdure.history.log_records import Head, SessionRecord, TurnCount
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
+    TASK,
     Rendition,
     Status,
     Tiny,
     TinyVariant,
     Variant,
+    lacks_model,
     status_of,
 )
+from perdure.jobs import Job
 from perdure.storage.collection import Collection
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: What model calls for renditions are called in outcomes.
-TASK = "renditions"
 _PAGE = 500
 
 
@@ -84,7 +85,8 @@ async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> 
     raw = {count.turn: count for count in counts if not head.is_undone(count.turn)}
     ended = head.closed or head.mark.closed or head.mark.fresh
     closed = [turn for turn in raw if turn < head.turn or ended]
-    tally = _Tally(prompt)
+    jobs = await _all(store.collection(Job), f"{TASK}/{record.id}")
+    tally = _Tally(prompt, {int(job.id[-8:]): job for job in jobs})
     rows = [row for row in await _all(store.collection(Rendition), record.id) if row.turn in raw]
     for row in rows:
         if (used := row.newest) is not None:
@@ -120,8 +122,9 @@ async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> 
 
 
 class _Tally:
-    def __init__(self, prompt: str | None) -> None:
+    def __init__(self, prompt: str | None, jobs: dict[int, Job]) -> None:
         self._prompt = prompt
+        self._jobs = jobs
         self.counts: dict[Status, int] = {}
         self.levels: dict[str, tuple[int, int]] = {}
         self.problems: dict[str, int] = {}
@@ -133,12 +136,14 @@ class _Tally:
         used: Variant | TinyVariant,
         levels: dict[str, tuple[int, int]],
     ) -> None:
-        status = status_of(row, recipe=algorithm.RECIPE, prompt=self._prompt)
+        job = self._jobs.get(row.turn)
+        status = status_of(row, job, recipe=algorithm.RECIPE, prompt=self._prompt)
         self.counts[status] = self.counts.get(status, 0) + 1
         self.made += 1
         self.by_model += used.recipe.startswith(BY_MODEL)
-        if row.problem:
-            self.problems[row.problem] = self.problems.get(row.problem, 0) + 1
+        if job is not None and job.error and lacks_model(row):
+            problem = job.error.removeprefix("BadAnswer: ")
+            self.problems[problem] = self.problems.get(problem, 0) + 1
         for name, (tokens, raw) in levels.items():
             before = self.levels.get(name, (0, 0))
             self.levels[name] = before[0] + tokens, before[1] + raw

@@ -51,10 +51,6 @@ _months = re.compile(
 _FULL_LINE = 56  # A line this long was broken by a margin, not by a thought.
 
 
-def sentences(text: str) -> list[str]:
-    return [unit.text for unit in units(text)]
-
-
 def units(text: str) -> list[Unit]:
     """In order. Blank lines and lines that only decorate are in none."""
     found: list[Unit] = []

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from perdure.core.display import plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
-from perdure.history.excerpt import ends, looks_failed, unwrap
+from perdure.history.excerpt import EXIT_CODE, ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
 from perdure.history.renditions.unit_weights import is_idle
 
@@ -45,10 +45,6 @@ _error = re.compile(
     r"^.*(?:(?:Error|Exception)\b.*|\b(?:error|fatal|panic|failed|FAILED|FAIL|ERROR"
     r"|denied|not found|No such file|cannot|Cannot|Unable|unable|does not|is not|missing)\b.*)$",
     re.MULTILINE,
-)
-_exit_code = re.compile(
-    r"\b(?:exit(?:ed)?(?: with)?[ _-]?(?:code|status)|return[ _]?code)\b[^\w\n-]{0,4}(-?\d+)",
-    re.IGNORECASE,
 )
 _telling = re.compile(r"[^\W\d_]{2}").search
 _escapes = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
@@ -215,7 +211,7 @@ def _printed(result: ToolResult) -> Printed:
     code = None
     if failed:
         wrapping = whole.wrap([""] * len(whole.texts)) if output != text.strip("\n") else text[:200]
-        found = _exit_code.search(wrapping)
+        found = EXIT_CODE.search(wrapping)
         code = int(found[1]) if found and len(found[1]) < 12 else None
     if len(output) <= _LARGE:
         output = cleaned(output)

@@ -7,12 +7,12 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.config import SecretsConfig
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -48,19 +48,6 @@ _APART = "\n\0\n"  # Between texts that are searched together: no secret reaches
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
-class MaskerSettings(Protocol):
-    """The configuration of masking."""
-
-    @property
-    def mask(self) -> bool: ...
-    @property
-    def allow(self) -> Sequence[str]: ...
-    @property
-    def off(self) -> Sequence[str]: ...
-    @property
-    def rules(self) -> Mapping[str, str]: ...
-
-
 class Masked(msgspec.Struct, frozen=True):
     """What kind of secret was masked, where, how often. Never the secret."""
 
@@ -84,7 +71,7 @@ class Masker:
     `InvalidConfig` as `SecretFinder` does.
     """
 
-    def __init__(self, settings: MaskerSettings, *, key: bytes = b"") -> None:
+    def __init__(self, settings: SecretsConfig, *, key: bytes = b"") -> None:
         self._settings = settings
         self._key = key or secrets.token_bytes(16)
         self._made: SecretFinder | None = None

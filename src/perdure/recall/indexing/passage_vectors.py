@@ -222,7 +222,7 @@ class Embeddings:
 
     async def _work(self, go_on: GoOn = always, progress: Progress | None = None) -> None:
         # Before what follows, because it gives room back that vectors can take.
-        await self._tend()
+        is_tended = await self._tend(go_on)
         if self._is_able:
             await self._drain(go_on)
             if self._behind and not self._waiting:
@@ -232,14 +232,16 @@ class Embeddings:
                 except BaseException:
                     self._behind = True
                     raise
-            self._is_left = bool(self._waiting or self._behind)
-            await self._tend()
+            is_tended = await self._tend(go_on)
+        self._is_left = not is_tended or bool(self._is_able and (self._waiting or self._behind))
 
-    async def _tend(self) -> None:
-        is_left = True
-        while is_left:
-            is_left = await engine_of(self._store.adapter).tend(INDEX.name)
+    async def _tend(self, go_on: GoOn) -> bool:
+        """Do a step of what the index needs, and more if it may; whether that is all."""
+        while await engine_of(self._store.adapter).tend(INDEX.name):
+            if not go_on():
+                return False
             await asyncio.sleep(0)
+        return True
 
     async def _drain(self, go_on: GoOn = always) -> None:
         while self._waiting:

@@ -61,7 +61,7 @@ _NEEDED = (
 )
 
 
-class Audit(Resident):
+class Audit(Resident[Store]):
     """Adds audit entries.
 
     It reads what is about to be overwritten, and reads again if that changed before the commit.
@@ -86,7 +86,6 @@ class Audit(Resident):
         self._config = config
         self._written = Chosen(config.collections)
         self._read = Chosen(config.reads)
-        self._store: Store | None = None
         self._hasher: Hasher | None = None
 
     def attach(self, store: Store) -> None:
@@ -98,8 +97,8 @@ class Audit(Resident):
                 " audit trail needs.",
                 hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
             )
-        self._store = store
-        self._scribe = EntryWriter(store.now, self._config.actor)
+        super().attach(store)
+        self._entries = EntryWriter(store.now, self._config.actor)
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
         # Not async itself: what leaves no entries should not pay for a coroutine.
@@ -174,7 +173,7 @@ class Audit(Resident):
         except (Corrupted, KeyRefused):
             if len(keys) > 1:
                 return [(await self._rows(name, [key], proceed, time_left))[0] for key in keys]
-        (stored,) = await self._attached().adapter.get(name, keys, options)
+        (stored,) = await self.store.adapter.get(name, keys, options)
         if stored is None:
             return [None]
         return [msgspec.structs.replace(stored, value=b"", content_type="")]
@@ -201,14 +200,14 @@ class Audit(Resident):
         version = 0 if row is None else row.version
         before = hasher.of_row(row)
         if isinstance(write, Delete):
-            return self._scribe.entry(
+            return self._entries.entry(
                 Action.DELETE,
                 write.collection,
                 write.key,
                 version_before=version,
                 hash_before=before,
             )
-        return self._scribe.entry(
+        return self._entries.entry(
             Action.PUT,
             write.collection,
             write.key,
@@ -227,23 +226,44 @@ class Audit(Resident):
             removed: int = await proceed(call)
             return removed
         count = 0
-        pages = _removal_pages(await self._found(query, proceed, time_left))
+        rows = await self._found(query, proceed, time_left)
         try:
-            while pages:
-                page = pages.pop()
-                if await self._remove_page(query.collection, page.rows, proceed, time_left):
-                    count += len(page.rows)
+            for start in range(0, len(rows), _PAGE):
+                page = rows[start : start + _PAGE]
+                if await self._remove_rows(query.collection, page, proceed, time_left):
+                    count += len(page)
                     continue
-                if page.attempt == ATTEMPTS:
-                    raise _contended(count)
-                await back_off(page.attempt)
-                again = _still_among(query, page)
-                pages += page.halves(await self._found(again, proceed, time_left))
+                for row in page:  # a busy one does not keep the others
+                    is_removed = await self._remove_one(query, row.key, proceed, time_left)
+                    if is_removed is None:
+                        raise Unavailable(
+                            f"Others kept writing what was to be removed; {count:,} records were.",
+                            hint=_ON,
+                        )
+                    count += is_removed
         except DeadlineExceeded as exc:
-            raise _late(count) from exc
+            raise DeadlineExceeded(
+                f"The time allowed was over; {count:,} records were removed.",
+                hint=f"Allow more time. {_ON}",
+            ) from exc
         return count
 
-    async def _remove_page(
+    async def _remove_one(
+        self, query: Query, key: str, proceed: Handler, time_left: TimeLeft
+    ) -> bool | None:
+        """False if the query does not fit the record any more; None if others keep writing it."""
+        where = All((query.where, Compare("key", Op.EQ, key)))
+        one = Query(query.collection, where, query.prefix)
+        for attempt in range(ATTEMPTS):
+            found = await self._found(one, proceed, time_left)
+            if not found:
+                return False
+            if await self._remove_rows(query.collection, found, proceed, time_left):
+                return True
+            await back_off(attempt)
+        return None
+
+    async def _remove_rows(
         self, name: str, rows: Sequence[Row], proceed: Handler, time_left: TimeLeft
     ) -> bool:
         """Remove rows with their entries; or nothing, if one of them was changed."""
@@ -263,7 +283,7 @@ class Audit(Resident):
             found: list[Row] = await proceed(Find(query, options))
             return found
         except (Corrupted, KeyRefused):
-            stored = await self._attached().adapter.find(query, options)
+            stored = await self.store.adapter.find(query, options)
         keys = [row.key for row in stored]
         rows = await self._rows(query.collection, keys, proceed, time_left)
         return [row for row in rows if row is not None]
@@ -288,7 +308,7 @@ class Audit(Resident):
         """One entry for each row whose content changes; one for all that keep theirs."""
         hasher = await self._ready()
         entries = [
-            self._scribe.entry(
+            self._entries.entry(
                 Action.REWRITE,
                 call.collection,
                 recode.row.key,
@@ -302,7 +322,7 @@ class Audit(Resident):
             if not keeps_content(recode)
         ]
         if others := len(call.recodes) - len(entries):
-            entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
+            entries.append(self._entries.entry(Action.REWRITE, call.collection, count=others))
         return entries
 
     async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
@@ -314,19 +334,19 @@ class Audit(Resident):
             entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
         elif isinstance(call, Find):
             name, shape = call.query.collection, of_query(call.query)
-            entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
+            entries.append(self._entries.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
         else:
             name, shape = call.summary.query.collection, of_summary(call.summary)
             entries.append(
-                self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
+                self._entries.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
             )
         await self._leave(entries, proceed, call.options)
         return answer
 
     def _about_read(self, name: str, key: str, row: Row | None, hasher: Hasher) -> AuditEntry:
         version, hash_ = (0, "") if row is None else (row.version, hasher.of_row(row))
-        return self._scribe.entry(
+        return self._entries.entry(
             Action.READ,
             name,
             key,
@@ -345,15 +365,9 @@ class Audit(Resident):
 
     async def _ready(self) -> Hasher:
         if self._hasher is None:
-            store = self._attached()
-            await store.ready(type_of(AuditEntry))
-            self._hasher = await Hasher.of(store)
+            await self.store.ready(type_of(AuditEntry))
+            self._hasher = await Hasher.of(self.store)
         return self._hasher
-
-    def _attached(self) -> Store:
-        if self._store is None:
-            raise InvalidInput("This audit belongs to no store.", hint="Put it in a store's chain.")
-        return self._store
 
 
 def _refusal() -> InvalidInput:
@@ -363,6 +377,9 @@ def _refusal() -> InvalidInput:
     )
 
 
+#: Rows removed in one commit.
+_PAGE = 100
+_ON = "Try again: it goes on with the others."
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
 
@@ -404,45 +421,4 @@ def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
         (check.version, check.created) == (version, created)
         for check in batch.checks
         if (check.collection, check.key) == place
-    )
-
-
-PAGE = 100
-_ON = "Try again: it goes on with the others."
-
-
-class RemovalPage(msgspec.Struct, frozen=True):
-    """Rows to remove in one commit, and how often it failed."""
-
-    rows: Sequence[Row]
-    attempt: int = 0
-
-    def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
-        """Smaller pages to try next: one busy row then holds up fewer others."""
-        middle = (len(rows) + 1) // 2
-        return [
-            RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
-        ]
-
-
-def _removal_pages(rows: Sequence[Row]) -> list[RemovalPage]:
-    found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
-    return found[::-1]
-
-
-def _still_among(query: Query, page: RemovalPage) -> Query:
-    wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
-    return Query(query.collection, All((query.where, wanted)), query.prefix)
-
-
-def _contended(count: int) -> Unavailable:
-    return Unavailable(
-        f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
-    )
-
-
-def _late(count: int) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"The time allowed was over; {count:,} records were removed.",
-        hint=f"Allow more time. {_ON}",
     )

@@ -20,35 +20,26 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Protocol, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 
 from perdure.config.settings import CacheConfig
 from perdure.core.clock import Clock
-from perdure.core.errors import Conflict, InvalidInput, Unsupported
-from perdure.storage.adapter import Adapter
+from perdure.core.errors import Conflict, Unsupported
 from perdure.storage.cache.cache_entries import NEVER, CacheRead, CacheStats, Entries, Place
 from perdure.storage.cache.shared_cache import SharedCache, SharedLookup
-from perdure.storage.collection import Collection
 from perdure.storage.middleware import Call, Commit, Get, Handler, Remove, Resident, Rewrite, Stage
 from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, system_record
 from perdure.storage.rows import Row
+from perdure.storage.store import Store
 
 #: Collections of Perdure itself: what reads them relies on the newest.
 OWN = "perdure_"
 
 
-class CachedStore(Protocol):
-    """What a cache needs of its store."""
-
-    adapter: Adapter
-
-    def collection(self, cls: type[Any]) -> Collection[Any]: ...
-
-
-class RowCache(Resident):
+class RowCache(Resident[Store]):
     """Used from one event loop. Whatever writes beside the chain in this process must `clear`."""
 
     stage: ClassVar[Stage] = Stage.CACHE
@@ -56,7 +47,6 @@ class RowCache(Resident):
     def __init__(self, config: CacheConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._host: CachedStore | None = None
         self._kept: dict[str, bool] = {}
         self.stats = CacheStats()
         self._entries = Entries(config.entries, self.stats)
@@ -65,9 +55,6 @@ class RowCache(Resident):
             self._shared = SharedCache(
                 config.shared, config.ttl, self._on_message, self._entries.clear
             )
-
-    def attach(self, store: CachedStore) -> None:
-        self._host = store
 
     async def open(self) -> None:
         """Connect to the shared cache, if any. An unreachable server is no error.
@@ -79,7 +66,7 @@ class RowCache(Resident):
         await self._validate()
         if self._shared is None:
             return
-        host = self._attached()
+        host = self.store
         place = await host.adapter.identity()
         if place is None:
             raise Unsupported(
@@ -145,7 +132,7 @@ class RowCache(Resident):
     async def _validate(self) -> bool:
         """Ask the store whether others have written; True if all that is cached is still right."""
         asked = time.monotonic()
-        generation = await self._attached().adapter.generation()
+        generation = await self.store.adapter.generation()
         if generation is None:
             return False
         return self._entries.confirm(asked, generation, time.monotonic())
@@ -197,7 +184,7 @@ class RowCache(Resident):
 
     def _fresh(self, options: Options, start: float) -> float:
         """The moment at which rows read with these options were surely current."""
-        if not self._attached().adapter.replicated or options.consistency is Consistency.STRONG:
+        if not self.store.adapter.replicated or options.consistency is Consistency.STRONG:
             return start
         return NEVER if options.max_staleness is None else start - options.max_staleness
 
@@ -250,11 +237,6 @@ class RowCache(Resident):
     def _within(self, collection: str, keys: Iterable[str]) -> list[Place]:
         return [(collection, key) for key in keys] if self._keeps(collection) else []
 
-    def _attached(self) -> CachedStore:
-        if self._host is None:
-            raise InvalidInput("This cache belongs to no store.", hint="Put it in a store's chain.")
-        return self._host
-
 
 _NEW = Options(consistency=Consistency.STRONG, expected=0)
 
@@ -267,7 +249,7 @@ class CacheName(msgspec.Struct, frozen=True):
     name: str
 
 
-async def bank_name(host: CachedStore, place: str) -> str:
+async def bank_name(host: Store, place: str) -> str:
     """The name of this very bank. A copy, which has the same random name, lies elsewhere."""
     names = host.collection(CacheName)
     while (found := await names.get("bank", STRONG)) is None:

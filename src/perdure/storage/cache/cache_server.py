@@ -57,17 +57,18 @@ class CacheServer:
         process, and one of `failures` if the server is unreachable. The script may have run all the
         same, or may run later. The waiting connection is not used again.
         """
-        patience = _Patience()
+        call = asyncio.ensure_future(self._client.register_script(script)(keys=names, args=args))
+        due = time.monotonic() + TIMEOUT
         try:
-            async with asyncio.timeout(None) as patience.limit:
-                patience.begin()
-                return await self._client.register_script(script)(keys=names, args=args)
-        except TimeoutError as exc:
-            if patience.is_extended or await _takes_long_for_a_turn():
-                raise LoopBusy from exc
-            raise
+            await asyncio.wait({call}, timeout=TIMEOUT)
+            is_late = time.monotonic() - due > LATE
+            if is_late and not call.done():  # the answer may be there, unseen
+                await asyncio.wait({call}, timeout=TIMEOUT)
+            if call.done():
+                return call.result()
+            raise LoopBusy if is_late else TimeoutError
         finally:
-            patience.end()
+            call.cancel()
 
     async def subscribe(self, channel: str) -> None:
         self._subscription = self._pool.make_connection()  # type: ignore[no-untyped-call]
@@ -109,33 +110,6 @@ class CacheServer:
         if not run or (self.run and self.run != run):
             raise Restarted("it was restarted")
         self.run = run
-
-
-class _Patience:
-    """Waits for `TIMEOUT`; once more if the event loop was late and may have missed the answer."""
-
-    limit: asyncio.Timeout
-
-    def __init__(self) -> None:
-        self.is_extended = False
-        self._loop = asyncio.get_running_loop()
-
-    def begin(self) -> None:
-        self._timer = self._loop.call_later(TIMEOUT, self._over)
-
-    def end(self) -> None:
-        self._timer.cancel()
-
-    def _over(self) -> None:
-        now = self._loop.time()
-        self.is_extended = now - self._timer.when() > LATE
-        self.limit.reschedule(now + TIMEOUT if self.is_extended else now)
-
-
-async def _takes_long_for_a_turn() -> bool:
-    start = time.monotonic()
-    await asyncio.sleep(0)
-    return time.monotonic() - start > LATE
 
 
 def checked(url: str) -> str:

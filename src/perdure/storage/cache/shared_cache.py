@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -71,19 +71,8 @@ class _Message(msgspec.Struct, array_like=True):
     keys: list[str] = []
 
 
-class _Slot(msgspec.Struct, array_like=True):
-    moment: int
-    key: str
-    value: bytes
-    content_type: str
-    schema: int
-    version: int
-    created: int
-    updated: int
-    expires: int | None
-    checksum: int
-
-
+#: The server's time at which it was read, and the fields of a `Row`.
+_Slot: TypeAlias = tuple[int, str, bytes, str, int, int, int, int, int | None, int]
 _slot = msgspec.msgpack.Decoder(_Slot)
 _message = msgspec.msgpack.Decoder(_Message)
 
@@ -157,7 +146,7 @@ class SharedCache:
         pairs: list[str | bytes] = []
         for row in rows:
             if row.key in look.leased and len(row.value) <= LARGEST:
-                slot = _Slot(look.moment, *msgspec.structs.astuple(row))
+                slot = (look.moment, *msgspec.structs.astuple(row))
                 pairs += [row.key, cache_server.ROW + msgspec.msgpack.encode(slot)]
         if pairs and self.is_ready:
             life = int(self._ttl * 1_000)
@@ -328,12 +317,11 @@ class SharedCache:
 def _row(content: bytes, key: str) -> tuple[Row | None, int]:
     """The row in a slot and its moment; None if it cannot be trusted."""
     try:
-        slot = _slot.decode(content)
+        moment, *fields = _slot.decode(content)
     except msgspec.DecodeError:
         return None, 0
-    _, *facts = msgspec.structs.astuple(slot)
-    row = Row(*facts)
+    row = Row(*fields)
     sound = row.key == key and row.checksum == checksum(
         row.key, row.content_type, row.schema, row.value
     )
-    return (row if sound else None), slot.moment
+    return (row if sound else None), moment

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -21,13 +22,11 @@ from perdure.core.clock import to_datetime
 from perdure.core.errors import (
     Conflict,
     Corrupted,
-    InvalidInput,
     KeyRefused,
     PerdureError,
     Unsupported,
 )
-from perdure.storage.adapter import Adapter, Capability
-from perdure.storage.collection import Collection
+from perdure.storage.adapter import Capability
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.encryption.data_keys import DataKeys, Ring
 from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
@@ -48,22 +47,21 @@ from perdure.storage.middleware import (
 )
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
-
-if TYPE_CHECKING:
-    from perdure.storage.store import Progress, Store
-
-T = TypeVar("T", bound=msgspec.Struct)
+from perdure.storage.row_rewrites import Failure
+from perdure.storage.rows import Batch, Check, Put, Recode, Row
+from perdure.storage.store import Progress, Store
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Encryption(Resident):
+class Encryption(Resident[Store]):
     """Encrypts types with a field marked `Encrypted`; with `everything`, all collections.
 
-    Without master keys such types cannot be written, and nothing encrypted can be read.
+    Without master keys such types cannot be written, and nothing encrypted can be read. Without
+    `records`, in a file that is encrypted as a whole, only objects outside of it are encrypted;
+    older records stay readable.
 
     Raises `InvalidInput` for malformed master keys, and `KeyRefused` if `everything` is to be
     encrypted without any.
@@ -77,36 +75,26 @@ class Encryption(Resident):
         *,
         scope: Literal["collection", "agent"] = "collection",
         everything: bool = False,
+        records: bool = True,
     ) -> None:
         check(masters, scope, everything=everything)
         self._masters = masters
         self._by_agent = scope == "agent"
         self._everything = everything
-        self._host: Store | None = None
-        self._keys: DataKeys | None = None
+        self._records = records
         self._holders: list[Holder] = []
         self._has_read: set[str] = set()
-        self._is_capable = False
 
-    def attach(self, store: Store) -> None:
-        self._host = store
-        self._keys = DataKeys(store, self._masters)
-        self._is_capable = store.adapter.capabilities >= _NEEDED
-
-    @property
+    @cached_property
     def keys(self) -> DataKeys:
-        if self._keys is None:
-            raise InvalidInput(
-                "This encryption belongs to no store.", hint="Put it in a store's chain."
-            )
-        return self._keys
+        return DataKeys(self.store, self._masters)
 
     def encrypts(self, collection: str) -> bool:
-        if collection in CLEAR:
+        if not self._records or collection in CLEAR:
             return False
         if self._everything:
             return True
-        known = self._attached().declared.get(collection)
+        known = self.store.declared.get(collection)
         return known is not None and known.encrypted
 
     def scope_of(self, collection: str, key: str) -> str:
@@ -150,15 +138,21 @@ class Encryption(Resident):
         Returns whether nothing of the keys is left in the store's files. Earlier backups still hold
         them, wrapped: see the guide.
         """
-        return await shred(self._attached(), self.keys, scope, confirm)
+        return await shred(self.store, self.keys, scope, confirm)
 
     async def status(self, *, rows: bool = False) -> list[ScopeStanding]:
         """All scopes with their data keys; `rows` counts the rows that need each."""
-        return await standing(self._attached(), self.keys, rows=rows)
+        return await standing(self.store, self.keys, rows=rows)
 
     def _rotation(self) -> Rotation:
-        host = self._attached()
-        return Rotation(host, self.keys, self._holders, _FromEncryption(host, self), self.scope_of)
+        return Rotation(
+            self.store,
+            self.keys,
+            self._holders,
+            self.scope_of,
+            read=self._read_stored,
+            rewrite=self._rewrite_stored,
+        )
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -178,13 +172,15 @@ class Encryption(Resident):
 
     async def _commit(self, commit: Commit, scopes: Sequence[str], proceed: Handler) -> Any:
         batch = commit.batch
-        if self._masters is None or not self._is_capable:
+        if self._masters is None or not self.store.adapter.capabilities >= _NEEDED:
             raise self._refusal(batch, scopes)
         time_left = TimeLeft(commit.options)
 
         async def send(rings: dict[str, Ring]) -> Any:
             writes = tuple(
-                seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
+                seal(write, (write.collection, write.key, write.schema), rings[scope])
+                if scope and isinstance(write, Put)
+                else write
                 for write, scope in zip(batch.writes, scopes, strict=True)
             )
             checks = _with_keys(batch.checks, rings)
@@ -221,7 +217,7 @@ class Encryption(Resident):
                 hint="Make one with `perdure keys make FILE`, and set encryption.key to file:FILE.",
             )
         return Unsupported(
-            f"{type(self._attached().adapter).__name__} cannot check keys along with a"
+            f"{type(self.store.adapter).__name__} cannot check keys along with a"
             f" commit, so no encrypted record such as {name} can be kept in it.",
             hint="Open the bank on sqlite:// or postgresql://.",
         )
@@ -236,7 +232,7 @@ class Encryption(Resident):
             scopes = await self._kept(rewrite, scopes, proceed)
         if not any(scopes):
             return await proceed(rewrite)
-        return await self.rewrite_in(rewrite, scopes, proceed)
+        return await self._rewrite_in(rewrite, scopes, proceed)
 
     async def _kept(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> list[str]:
         """The scopes; else that of the stored row: this process may not know its type."""
@@ -248,13 +244,15 @@ class Encryption(Resident):
                 kept[at] = kept[at] or scope_at(name, places[at], agent=mark.agent)
         return kept
 
-    async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
+    async def _rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
         """Rewrite rows, each encrypted in its given scope; those without one as they are."""
         collection, time_left = rewrite.collection, TimeLeft(rewrite.options)
 
         async def send(rings: dict[str, Ring]) -> Any:
             recodes = tuple(
-                seal_recode(recode, collection, rings[scope]) if scope else recode
+                seal(recode, (collection, recode.row.key, recode.new_schema), rings[scope])
+                if scope
+                else recode
                 for recode, scope in zip(rewrite.recodes, scopes, strict=True)
             )
             checks = _with_keys(rewrite.checks, rings)
@@ -313,64 +311,35 @@ class Encryption(Resident):
                 await ring.unlock(generation, self._masters)
         return ring
 
-    async def decrypted(self, collection: str, row: Row) -> Row | None:
-        """A stored row, decrypted if encrypted; None if it was deleted, with its key."""
-        call, below = Get(collection, (row.key,), STRONG), self._attached().below(self)
-        (plain,) = await self._decrypted(call, [row], below, TimeLeft(STRONG))
-        return plain
+    async def _read_stored(
+        self, collection: str, keys: Sequence[str], options: Options
+    ) -> list[Row | None]:
+        """Decrypted rows; the content type is the stored one, which tells their scope.
 
-    def _attached(self) -> Store:
-        if self._host is None:
-            raise InvalidInput(
-                "This encryption belongs to no store.", hint="Put it in a store's chain."
-            )
-        return self._host
+        Outer middleware, such as compression, is left out: the encrypted bytes stay.
+        """
+        call, below = Get(collection, keys, options), self.store.below(self)
+        rows: list[Row | None] = await below(call)
+        plain = await self._decrypted(call, rows, below, TimeLeft(options))
+        return [
+            new and old and msgspec.structs.replace(new, content_type=old.content_type)
+            for old, new in zip(rows, plain, strict=True)
+        ]
 
-
-class _FromEncryption:
-    """The chain from encryption downwards, as a store for rewriting.
-
-    Outer middleware, such as compression, is left out: the encrypted bytes stay. Rows keep the
-    stored content type, which tells their scope.
-    """
-
-    def __init__(self, host: Store, encryption: Encryption) -> None:
-        self._host = host
-        self._encryption = encryption
-        self._below = host.below(encryption)
-
-    @property
-    def adapter(self) -> Adapter:
-        return self._host.adapter
-
-    def collection(self, cls: type[T]) -> Collection[T]:
-        return self._host.collection(cls)
-
-    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
-        rows: list[Row | None] = await self._below(Get(name, keys, options))
-        return [None if row is None else await self._opened(name, row) for row in rows]
-
-    async def _opened(self, name: str, row: Row) -> Row | None:
-        plain = await self._encryption.decrypted(name, row)
-        if plain is None:
-            return None
-        return msgspec.structs.replace(plain, content_type=row.content_type)
-
-    async def rewrite(
-        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
-    ) -> int:
+    async def _rewrite_stored(
+        self, collection: str, recodes: Sequence[Recode]
+    ) -> tuple[int, list[Failure]]:
         plain, scopes = [], []
         for recode in recodes:
             mark = mark_of(recode.content_type)
-            scope = self._encryption.scope_of(collection, recode.row.key)
+            scope = self.scope_of(collection, recode.row.key)
             if mark is not None:
                 scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
                 recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
             plain.append(recode)
             scopes.append(scope)
-        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
-        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
-        return int(written)
+        call = Rewrite(collection, tuple(plain), DEFAULT)
+        return int(await self._rewrite_in(call, scopes, self.store.below(self))), []
 
 
 def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check, ...]:
@@ -380,37 +349,15 @@ def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check
     return (*checks, *(ring.check for ring in rings.values() if ring.check not in checks))
 
 
-def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
-    nonce = os.urandom(NONCE_BYTES)
-    place = _encode((*record, ring.scope, ring.current))
-    return nonce + ring.cipher.encrypt(nonce, value, place)
+W = TypeVar("W", Put, Recode)
 
 
-def seal_put(put: Put, ring: Ring) -> Put:
-    plain = put.content_type
-    value = _sealed(put.value, ring, (put.collection, put.key, put.schema, plain))
-    content_type = plain + ring.suffix
-    return Put(
-        put.collection,
-        put.key,
-        value,
-        content_type,
-        put.schema,
-        checksum(put.key, content_type, put.schema, value),
-        put.columns,
-        put.tags,
-        put.expires,
-        put.expected,
-    )
-
-
-def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
-    row, plain = recode.row, recode.content_type
-    schema = row.schema if recode.schema is None else recode.schema
-    value = _sealed(recode.value, ring, (collection, row.key, schema, plain))
-    return msgspec.structs.replace(
-        recode, value=value, content_type=plain + ring.suffix, checksum=0
-    )
+def seal(write: W, place: tuple[str, str, int], ring: Ring) -> W:
+    """Encrypted for this collection, key and schema. The store computes the checksum."""
+    nonce, plain = os.urandom(NONCE_BYTES), write.content_type
+    about = _encode((*place, plain, ring.scope, ring.current))
+    value = nonce + ring.cipher.encrypt(nonce, write.value, about)
+    return msgspec.structs.replace(write, value=value, content_type=plain + ring.suffix, checksum=0)
 
 
 def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:
@@ -430,17 +377,7 @@ def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:
             hint="Somebody may have tampered with the store; restore the record from a backup.",
             record=name,
         ) from exc
-    return Row(
-        row.key,
-        value,
-        plain,
-        row.schema,
-        row.version,
-        row.created,
-        row.updated,
-        row.expires,
-        row.checksum,
-    )
+    return msgspec.structs.replace(row, value=value, content_type=plain)
 
 
 def unreadable(

@@ -12,10 +12,10 @@ keys are wrapped again, one write for each scope.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from perdure.storage.encryption.master_keys import MasterKeys
 from perdure.storage.row_rewrites import (
     MOST_FAILURES,
     Failure,
-    RewriteHost,
+    Read,
     Rewritten,
     rewrite_collection,
 )
@@ -35,8 +35,6 @@ from perdure.storage.rows import Recode, Row
 
 if TYPE_CHECKING:
     from perdure.storage.store import Progress, Store
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Holder(Protocol):
@@ -90,16 +88,19 @@ class Rotation:
         host: Store,
         keys: DataKeys,
         holders: Sequence[Holder],
-        chain: RewriteHost,
         scope_of: Callable[[str, str], str],
+        *,
+        read: Read,
+        rewrite: Callable[[str, Sequence[Recode]], Awaitable[tuple[int, list[Failure]]]],
     ) -> None:
-        """`chain` is the store from encryption downwards: its rows are in clear, and keep the
+        """`read` and `rewrite` go from encryption downwards: rows are in clear, and keep the
         content type they are stored with, so that it is known which scope they are of.
         """
         self._host = host
         self._keys = keys
-        self._chain = chain
         self._scope_of = scope_of
+        self._read = read
+        self._rewrite = rewrite
         self._holders = holders
         #: Whether a row was found that should be encrypted, and was in clear.
         self._saw_clear = False
@@ -166,21 +167,18 @@ class Rotation:
     async def _encrypt_anew(
         self, scope: str | None, rings: dict[str, KeyRing], progress: Progress | None
     ) -> list[Rewritten]:
-        # What rows are brought to: where an interrupted run with the same aim came to, this one
-        # goes on.
-        aim = sorted((name, ring.newest) for name, ring in rings.items())
-        digest = hashlib.sha256(msgspec.msgpack.encode((scope, aim))).hexdigest()[:16]
         done = []
         for size in await self._host.adapter.sizes():
             if size.collection in CLEAR:
                 continue
             done.append(
                 await rewrite_collection(
-                    self._chain,
+                    self._host.adapter,
                     size.collection,
-                    purpose=f"keys={digest}",
                     wanted=self._wanted(size.collection, scope, rings),
+                    read=self._read,
                     remade=lambda row: Recode(row, row.value, row.content_type),
+                    write=partial(self._rewrite, size.collection),
                     progress=progress,
                 )
             )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, Unavailable
-from perdure.storage.adapter import Adapter, Capability
+from perdure.core.errors import InvalidInput
+from perdure.storage.adapter import Adapter
 from perdure.storage.encryption.data_keys import DataKeys, Generation, KeyRing
 from perdure.storage.encryption.key_scopes import (
     CLEAR,
@@ -160,7 +160,7 @@ async def shred(host: Store, keys: DataKeys, scope: str, confirm: str) -> bool:
 
     await host.transact(destroy, STRONG)
     await keys.reload(scope)
-    return await _scrubbed(host.adapter)
+    return await host.scrub()
 
 
 async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
@@ -176,14 +176,3 @@ async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
                     f"The agent {name} still has sessions, or memories.",
                     hint=f"Forget it first: `perdure forget --agent {name}`. Then shred {scope}.",
                 )
-
-
-async def _scrubbed(adapter: Adapter) -> bool:
-    """Make overwritten data unreadable; True if nothing of it is left."""
-    if Capability.ERASURE not in adapter.capabilities:
-        return Capability.DURABLE not in adapter.capabilities
-    try:
-        await adapter.scrub()
-    except Unavailable:
-        return False
-    return True

@@ -35,7 +35,7 @@ from perdure.storage.backends.sqlite.writer import SQLiteWriter
 from perdure.storage.concurrency import in_thread
 from perdure.storage.extension import Extensions
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.query import All, Query, Scalar, Summary
+from perdure.storage.query import All, AnyOf, Compare, Op, Query, Scalar, Summary
 from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
 from perdure.storage.tables import Prepared
@@ -268,6 +268,13 @@ class SQLiteAdapter(SQLAdapter):
             return await self.reader.run(
                 f"list {query.collection} {query.limit}",
                 lambda db: self._list(db, layout, query, moment),
+                options.deadline,
+            )
+        if prefixes := _prefixes(query):
+            parts = [Query(query.collection, prefix=prefix) for prefix in prefixes]
+            return await self.reader.run(
+                f"list {query.collection} prefixes",
+                lambda db: [row for part in parts for row in self._list(db, layout, part, moment)],
                 options.deadline,
             )
         text, params = _EMITTER.select(
@@ -512,6 +519,29 @@ class SQLiteAdapter(SQLAdapter):
     @property
     def reader(self) -> SQLiteReader:
         return opened(self._reader)
+
+
+def _prefixes(query: Query) -> list[str]:
+    """In order, if all that is asked for are the rows whose keys have one of these; else none.
+
+    SQLite would look at every row: to it, a key is an expression over two columns.
+    """
+    match query.where:
+        case AnyOf(parts) | All((AnyOf(parts),)):
+            pass
+        case _:
+            return []
+    if query != Query(query.collection, query.where, order=query.order) or any(
+        order.column != "key" or order.descending for order in query.order
+    ):
+        return []
+    found = list[str]()
+    for part in sorted(parts, key=lambda part: str(getattr(part, "value", ""))):
+        if not isinstance(part, Compare) or (part.column, part.op) != ("key", Op.PREFIX):
+            return []
+        if not found or not str(part.value).startswith(found[-1]):
+            found.append(str(part.value))
+    return found
 
 
 def _place(position: str) -> int:
