@@ -53,7 +53,7 @@ except ImportError as exc:
         hint="Run: pip install 'perdure[valkey]'",
     ) from exc
 
-from perdure.storage.backends.valkey import address, admission, erasing, rows, scripts
+from perdure.storage.backends.valkey import address, admission, erasure, rows, scripts
 from perdure.storage.backends.valkey.links import ValkeyLink, ValkeyPool
 from perdure.storage.backends.valkey.writer import Answer, ValkeyWriter, sweep_tickets
 
@@ -256,7 +256,7 @@ class ValkeyAdapter(LayoutAdapter):
         """The server rewrites its log and its snapshot, if it keeps any. Raises `Unavailable` if
         the user may not have that done.
         """
-        await self._open_links().run(lambda link: erasing.scrub(link, self._server))
+        await self._open_links().run(lambda link: erasure.scrub(link, self._server))
 
     async def sweep(self, limit: int) -> int:
         moment = self._clock()
