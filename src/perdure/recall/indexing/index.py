@@ -153,7 +153,7 @@ class RecallIndex:
             await self.prepared()
             if self.pending is not None:
                 await self.pending.write()
-            await self._care(progress)
+            await self._care()
             await self.embeddings.settle(progress)
         elif self._blotting is not None:
             await asyncio.wait({self._blotting})
