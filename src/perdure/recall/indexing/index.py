@@ -153,10 +153,20 @@ class RecallIndex:
             await self.prepared()
             if self.pending is not None:
                 await self.pending.write()
-            await self._care()
+            await self._care(progress)
             await self.embeddings.settle(progress)
         elif self._blotting is not None:
             await asyncio.wait({self._blotting})
+
+    async def complete(self, progress: Progress | None = None) -> None:
+        """Fill an index that was not filled to its end, of a restored bank, say; without vectors.
+
+        For commands, which do not look after the index in the background.
+        """
+        if self.is_on:
+            await self.prepared()
+            if not self.is_complete:
+                await self._care(progress)
 
     async def rebuild(self, progress: Progress | None = None) -> None:
         """Make every document anew, from everything that is in the bank.
@@ -327,7 +337,7 @@ class RecallIndex:
             await self.filler.begin()
         return False
 
-    async def _care(self) -> None:
+    async def _care(self, progress: Progress | None = None) -> None:
         """Fill the index if it is not complete; make it anew if it is damaged."""
         async with self._filling:
             if await self.faults():
@@ -335,7 +345,7 @@ class RecallIndex:
             state = await self.filler.state()
             anew = state is not None and state.recipe != RECIPE
             if state is None or anew or not state.complete or await self._is_empty():
-                await self._fill(anew=anew)
+                await self._fill(progress, anew=anew)
 
     async def _is_empty(self) -> bool:
         """Nothing is in it: whoever made it may have died before it could say so."""
