@@ -32,12 +32,11 @@ from perdure.storage.record_references import (
     Gather,
     Referring,
     gatherer,
-    no_row_of,
     row_key,
-    row_of,
+    write_of,
 )
 from perdure.storage.records import RecordType, all_types
-from perdure.storage.rows import Delete, Put, Row
+from perdure.storage.rows import Row
 from perdure.storage.store import Progress, Store
 
 _PAGE = 200
@@ -275,7 +274,8 @@ class ArtifactReferences:
             try:
                 async with self._store.transaction() as transaction:
                     transaction.expect(declared.name, stored.key, stored.version, stored.created_us)
-                    await transaction.write([_row(declared, row, hashes)], STRONG)
+                    write = write_of(declared.name, row.key, hashes, row.expires)
+                    await transaction.write([write], STRONG)
             except Conflict:
                 again = await self._store.collection(declared.cls).fetch(stored.key, STRONG)
                 if again is None:
@@ -285,12 +285,6 @@ class ArtifactReferences:
             else:
                 return True
         return False
-
-
-def _row(declared: RecordType[Any], record: Row, hashes: dict[str, int]) -> Put | Delete:
-    if not hashes:
-        return no_row_of(declared.name, record.key)
-    return row_of(declared.name, record.key, hashes, record.expires)
 
 
 def _sizes(row: Referring | None) -> dict[str, int]:

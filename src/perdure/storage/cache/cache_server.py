@@ -135,7 +135,7 @@ local function era(name)
   end
   return known
 end
-local slots = ARGV[1] .. era(KEYS[1]) .. era(KEYS[2])
+local slots = ARGV[1] .. era(KEYS[1]) .. ':'
 """
 
 # ARGV: prefix, new era, token, milliseconds of a lease, keys…
@@ -177,10 +177,8 @@ end
 return redis.call('PUBLISH', ARGV[3], ARGV[4])
 """
 
-# ARGV: era, channel, message. KEYS: the eras that end.
+# ARGV: prefix, new era, channel, message.
 END = """
-for i = 1, #KEYS do
-  redis.call('SET', KEYS[i], ARGV[1], 'EX', 604800)
-end
-return redis.call('PUBLISH', ARGV[2], ARGV[3])
+redis.call('SET', KEYS[1], ARGV[2], 'EX', 604800)
+return redis.call('PUBLISH', ARGV[3], ARGV[4])
 """

@@ -288,7 +288,7 @@ class Encryption(Resident[Store]):
                 scope = scope_at(collection, row.key, agent=mark.agent)
                 ring = keys.fresh(scope)
                 if ring is None or mark.generation not in ring.ciphers:
-                    ring = await self._opened(scope, mark.generation)
+                    ring = await keys.opened(scope, mark.generation)
                 if ring is None or mark.generation not in ring.ciphers:
                     break
                 plain.append(unseal(row, collection, mark, ring))
@@ -302,14 +302,6 @@ class Encryption(Resident[Store]):
             # cache, read it, and reading it again helps: once, for each key.
             destroyed.add(missing)
             rows = await proceed(time_left.from_primary(call))
-
-    async def _opened(self, scope: str, generation: int) -> Ring | None:
-        ring = self.keys.fresh(scope)
-        if ring is None or not await ring.unlock(generation, self._masters):
-            ring = await self.keys.reload(scope)
-            if ring is not None:
-                await ring.unlock(generation, self._masters)
-        return ring
 
     async def _read_stored(
         self, collection: str, keys: Sequence[str], options: Options
