@@ -34,7 +34,7 @@ from perdure.core.errors import (
 from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sqlite import snapshots
 from perdure.storage.encryption import make_file
-from perdure.storage.rows import Row, RowCopy
+from perdure.storage.rows import Layout, Row, RowCopy
 from tests.conftest import DURABLE, url_on
 
 LARGE = b"a large artifact of many words " * 10_000
@@ -425,16 +425,18 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         papers = (Paper(f"{n:04d}", "t", text) for n, text in enumerate(texts))
         await bank.collection(Paper).put_many(papers)
         await backup(bank.services, folder)
-        open_before, add, calls = _open_files(tmp_path), snapshots._Table.add, 0
+        open_before, add, calls = _open_files(tmp_path), snapshots._Loader.add, 0
 
-        def full(table: snapshots._Table, page: Sequence[RowCopy]) -> None:
+        def full(
+            loader: snapshots._Loader, layout: Layout, page: Sequence[RowCopy], first: int
+        ) -> None:
             nonlocal calls
             calls += 1
             if calls % 3 == 0:
                 raise apsw.FullError("database or disk is full")
-            add(table, page)
+            add(loader, layout, page, first)
 
-        monkeypatch.setattr(snapshots._Table, "add", full)
+        monkeypatch.setattr(snapshots._Loader, "add", full)
         for _ in range(5):
             with pytest.raises(StorageFull, match=r"no room left for the bank .*bank\.db"):
                 await backup(bank.services, folder)

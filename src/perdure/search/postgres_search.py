@@ -37,7 +37,7 @@ from perdure.storage.backends.postgres.errors import DAMAGE, translated
 from perdure.storage.backends.postgres.extension import Participant, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rows import Layout
+from perdure.storage.tables import Built
 
 T = TypeVar("T")
 
@@ -145,8 +145,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
             faults = [fault] if fault else []
             if not await search_tables.finds_its_last(conn, tables):
                 faults.append(f"A document of {index!r} is not found by its words.")
-            cursor = await conn.execute(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
-            row = await cursor.fetchone()
+            row = await conn.row(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
             vectors = await VectorReader(tables).count(conn)
             return SearchState(row[0] if row else 0, vectors, faults=tuple(faults))
 
@@ -188,15 +187,15 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         """The HNSW index of a model is built in one go."""
         tables = self._filer.tables(index)
 
-        async def work(conn: Connection) -> dict[str, indexes.PostgresIndex]:
+        async def work(conn: Connection) -> dict[str, Built]:
             await search_tables.tidy(conn, tables)
             return await VectorReader(tables).wanted(conn)
 
         wanted = await self._read(tables, work)
         if wanted:
-            table = Layout(tables.vectors.partition(".")[2])
+            table = tables.vectors.partition(".")[2]
             with translated(self._adapter.server):
-                await indexes.build(self._adapter.links, self._adapter.server, table, wanted)
+                await indexes.build(self._adapter.reader, self._adapter.server, table, wanted)
         return False
 
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:
