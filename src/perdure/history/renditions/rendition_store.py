@@ -362,7 +362,7 @@ class _Batch:
         self._tinies: dict[str, Tiny] = {}
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
-        self._for_models: dict[int, bool] = {}  # Turns, and whether they are closed.
+        self._for_models: dict[int, bool] = {}  # Turns, and whether all of them is there.
 
     async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
@@ -380,8 +380,8 @@ class _Batch:
     async def store(self, transaction: Transaction) -> None:
         await transaction.collection(Rendition).put_many(self._changed.values())
         await transaction.collection(Tiny).put_many(self._changed_tinies.values())
-        for turn, closed in self._for_models.items():
-            delay = 0.0 if closed else _GATHER
+        for turn, is_whole in self._for_models.items():
+            delay = 0.0 if is_whole else _GATHER
             await self._maker.ask_model(transaction, self._session, turn, delay)
 
     async def turned(
@@ -415,6 +415,8 @@ class _Batch:
         if wish.tiny and (closed or wish.open_tiny):
             tiny = await self._tiny(told, go_on, closed=closed)
             left = left or tiny is None
+        if left and told.number in self._for_models:
+            self._for_models[told.number] = False  # one call is to make all of it, when it is there
         return TurnRenditions(told, closed, rounds, tiny, left)
 
     async def _tiny(
