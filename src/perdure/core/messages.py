@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 #: ``event`` records what happened to the conversation (it was compacted, say): it is kept, shown
 #: and exported, and never sent to a model.
@@ -197,6 +199,20 @@ def words_of(part: Part) -> str:
     if isinstance(part, ArtifactPointer):
         return part.head
     return ""
+
+
+def changed(value: S, **fields: Any) -> S:
+    """The value with other fields; the same object if nothing differs. Structs in fields are
+    compared by identity.
+    """
+    new = {name: each for name, each in fields.items() if not _is_same(getattr(value, name), each)}
+    return msgspec.structs.replace(value, **new) if new else value
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    return new is old or (isinstance(new, str) and new == old)
 
 
 def references(messages: Iterable[Message]) -> Iterator[str]:

@@ -12,13 +12,14 @@ import fnmatch
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
 from perdure.config import HistoryConfig
 from perdure.core import messages as canonical
+from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -29,6 +30,7 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
 )
 
 if TYPE_CHECKING:
@@ -89,10 +91,10 @@ class Intake:
         artifact store raises; then nothing was written.
         """
         messages, masked = await self.masked(messages)
-        weight = _weight(messages)
+        size = weight(messages)
         self._remember(messages)
         await self._find_calls(messages)
-        if weight <= self._limit and not self._must_move(messages):
+        if size <= self._limit and not self._must_move(messages):
             return IntakeResult(messages, masked, ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
@@ -109,7 +111,7 @@ class Intake:
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
         masker, counts = self._masker(), dict[str, int]()
         if masker is not None:
-            if _weight(messages) > _HEAVY:
+            if weight(messages) > _HEAVY:
                 messages, found = await asyncio.to_thread(masker.messages, messages)
             else:
                 messages, found = masker.messages(messages)
@@ -181,10 +183,7 @@ class Intake:
         return bool(name) and self._is_artifact_tool(name)
 
     def _lightened(self, message: Message, move: Callable[[bytes], None]) -> Message:
-        parts = tuple(self._light(part, move) for part in message.parts)
-        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
-            return message
-        return msgspec.structs.replace(message, parts=parts)
+        return changed(message, parts=tuple(self._light(part, move) for part in message.parts))
 
     def _light(self, part: Part, move: Callable[[bytes], None]) -> Part:
         if isinstance(part, ToolResult):
@@ -194,9 +193,7 @@ class Intake:
             content = tuple(
                 self._light_content(inner, move, limit, filename) for inner in part.content
             )
-            if all(new is old for new, old in zip(content, part.content, strict=True)):
-                return part
-            return msgspec.structs.replace(part, content=content)
+            return changed(part, content=content)
         if isinstance(part, ToolCall):
             if len(part.arguments) <= self._limit:
                 return part
@@ -294,13 +291,39 @@ async def resolved(
     messages: Iterable[Message], artifacts: ReferencedContents
 ) -> tuple[Message, ...]:
     """The messages with references replaced by content. Raises `ArtifactMissing` or `Corrupted`."""
-    found = list[Message]()
-    for message in messages:
-        parts = [await _resolved(part, artifacts) for part in message.parts]
-        if any(new is not old for new, old in zip(parts, message.parts, strict=True)):
-            message = msgspec.structs.replace(message, parts=tuple(parts))  # noqa: PLW2901
-        found.append(message)
-    return tuple(found)
+    return tuple([await _each_part(message, _resolved, artifacts) for message in messages])
+
+
+async def with_words(
+    messages: Iterable[Message], artifacts: ReferencedContents
+) -> tuple[Message, ...]:
+    """The messages with references to text replaced by it. What is missing, and media, stay
+    references.
+    """
+    return tuple([await _each_part(message, _with_words, artifacts) for message in messages])
+
+
+_Resolve: TypeAlias = Callable[[Part, ReferencedContents], Awaitable[Any]]
+
+
+async def _each_part(message: Message, resolve: _Resolve, artifacts: ReferencedContents) -> Message:
+    if not any(True for _ in canonical.references((message,))):
+        return message
+    parts = list[Part]()
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            content = [await resolve(inner, artifacts) for inner in part.content]
+            parts.append(changed(part, content=tuple(content)))
+        else:
+            parts.append(await resolve(part, artifacts))
+    return changed(message, parts=tuple(parts))
+
+
+async def _with_words(part: Part, artifacts: ReferencedContents) -> Part:
+    try:
+        return part if isinstance(part, Media) else await _resolved(part, artifacts)
+    except (ArtifactMissing, Corrupted):
+        return part
 
 
 async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
@@ -315,14 +338,11 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
     if isinstance(part, ToolCall) and part.reference is not None:
         arguments = await artifacts.read(part.reference.artifact)
         return msgspec.structs.replace(part, arguments=arguments.decode(), reference=None)
-    if isinstance(part, ToolResult):
-        content_ = [await _resolved(inner, artifacts) for inner in part.content]
-        if any(new is not old for new, old in zip(content_, part.content, strict=True)):
-            return msgspec.structs.replace(part, content=tuple(content_))
     return part
 
 
-def _weight(messages: Iterable[Message]) -> int:
+def weight(messages: Iterable[Message]) -> int:
+    """About how many characters and bytes they hold."""
     total = 0
     for message in messages:
         for part in message.parts:

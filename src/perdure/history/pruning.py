@@ -33,6 +33,7 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
     sound,
 )
 from perdure.history.excerpt import ends, instead_of, is_excerpt, listing, looks_failed, unwrap
@@ -173,9 +174,7 @@ class _Pruner:
             self.result(part, self._calls.get(part.call)) if isinstance(part, ToolResult) else part
             for part in message.parts
         )
-        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
-            return message
-        return msgspec.structs.replace(message, parts=parts)
+        return changed(message, parts=parts)
 
     def result(self, result: ToolResult, call: ToolCall | None) -> ToolResult:
         texts = [part for part in result.content if isinstance(part, Text | ArtifactPointer)]

@@ -27,8 +27,6 @@ from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_PAGE = 500
-
 
 class LevelSize(msgspec.Struct, frozen=True):
     """The tokens of rounds, or turns, at a level, and those of the same ones raw."""
@@ -150,13 +148,7 @@ class _Tally:
 
 
 async def _all(collection: Collection[T], session: str) -> list[T]:
-    found, start, prefix = list[T](), f"{session}/", f"{session}/"
-    while True:
-        page = await collection.behind(start, prefix, limit=_PAGE)
-        found += page
-        if len(page) < _PAGE:
-            return found
-        start = collection.declared.key(page[-1])
+    return [row async for row in collection.walk(f"{session}/")]
 
 
 async def _spent(store: Store, session: str) -> tuple[int, int | None]:

@@ -34,7 +34,6 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
-from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -197,14 +196,13 @@ class RenditionStore:
         return found
 
     async def rows_of(self, owned: Owned) -> list[Rendition]:
-        found, prefix = list[Rendition](), f"{owned.session}/"
-        start, end = (f"{prefix}{numbered(n)}" for n in (owned.first, owned.last + 1))
-        while True:
-            page = await self._rows.behind(start, prefix, limit=KEYS_AT_ONCE)
-            found += [row for row in page if row.id < end]
-            if len(page) < KEYS_AT_ONCE or page[-1].id >= end:
-                return found
-            start = page[-1].id
+        found, end = list[Rendition](), turn_key(owned.session, owned.last + 1)
+        start = turn_key(owned.session, owned.first)
+        async for row in self._rows.walk(f"{owned.session}/", after=start):
+            if row.id >= end:
+                break
+            found.append(row)
+        return found
 
     async def stretches(
         self,
