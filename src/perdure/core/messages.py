@@ -215,16 +215,22 @@ def _is_same(old: Any, new: Any) -> bool:
     return new is old or (isinstance(new, str) and new == old)
 
 
-def references(messages: Iterable[Message]) -> Iterator[str]:
+def leaves(messages: Iterable[Message]) -> Iterator[Part]:
+    """All parts; of tool results, the parts in them."""
     for message in messages:
         for part in message.parts:
-            for inner in part.content if isinstance(part, ToolResult) else (part,):
-                if isinstance(inner, ArtifactPointer) or (
-                    isinstance(inner, Media) and inner.artifact
-                ):
-                    yield inner.artifact  # type: ignore[misc]  # narrowed by the line above
-                elif isinstance(inner, ToolCall) and inner.reference is not None:
-                    yield inner.reference.artifact
+            if isinstance(part, ToolResult):
+                yield from part.content
+            else:
+                yield part
+
+
+def references(messages: Iterable[Message]) -> Iterator[str]:
+    for part in leaves(messages):
+        if isinstance(part, ArtifactPointer) or (isinstance(part, Media) and part.artifact):
+            yield part.artifact  # type: ignore[misc]  # narrowed by the line above
+        elif isinstance(part, ToolCall) and part.reference is not None:
+            yield part.reference.artifact
 
 
 _encoder = msgspec.msgpack.Encoder()

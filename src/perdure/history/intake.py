@@ -11,6 +11,7 @@ import asyncio
 import fnmatch
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -133,9 +134,8 @@ class Intake:
 
     def _remember(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            for part in message.parts:
-                if isinstance(part, ToolCall):
-                    self._keep(part.id, self._noted(part))
+            for call in message.calls:
+                self._keep(call.id, self._noted(call))
 
     def _noted(self, call: ToolCall) -> _Call:
         if call.reference is not None:
@@ -153,10 +153,10 @@ class Intake:
         if self.recent_messages is None:
             return
         unknown = [
-            part.call
+            result.call
             for message in messages
-            for part in message.parts
-            if isinstance(part, ToolResult) and part.call not in self._calls
+            for result in message.results
+            if result.call not in self._calls
         ]
         if unknown:
             self._remember(await self.recent_messages())
@@ -165,17 +165,10 @@ class Intake:
                     self._keep(id, _Call(""))
 
     def _must_move(self, messages: Iterable[Message]) -> bool:
-        for message in messages:
-            for part in message.parts:
-                if isinstance(part, ToolResult):
-                    if self._makes_artifacts(part):
-                        return True
-                    for inner in part.content:
-                        if isinstance(inner, Media) and inner.data is not None:
-                            return True
-                elif isinstance(part, Media) and part.data is not None:
-                    return True
-        return False
+        leaves = canonical.leaves(messages)
+        return any(isinstance(leaf, Media) and leaf.data is not None for leaf in leaves) or any(
+            self._makes_artifacts(result) for message in messages for result in message.results
+        )
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
         call = self._calls.get(result.call)
@@ -231,31 +224,22 @@ class Intake:
     def _text(
         self, text: str, move: Callable[[bytes], None], filename: str, native: canonical.Native
     ) -> ArtifactPointer:
-        content = canonical.sound(text).encode()
-        move(content)
-        artifact = Artifact.of(content)
-        return ArtifactPointer(
-            artifact.hash,
-            artifact.size,
-            filename=filename,
-            session=self._session,
-            agent=self._session.partition("/")[0],
-            head=text[:_HEAD],
-            native=native,
-        )
+        pointer = self._moved(canonical.sound(text).encode(), move, text)
+        return msgspec.structs.replace(pointer, filename=filename, native=native)
 
     def _whole(self, part: Part, move: Callable[[bytes], None]) -> ArtifactPointer:
-        content = _packed(part)
+        pointer = self._moved(_packed(part), move, canonical.words_of(part))
+        return msgspec.structs.replace(pointer, of="part", media_type="application/msgpack")
+
+    def _moved(self, content: bytes, move: Callable[[bytes], None], text: str) -> ArtifactPointer:
         move(content)
-        artifact = Artifact.of(content)
+        artifact, agent = Artifact.of(content), self._session.partition("/")[0]
         return ArtifactPointer(
             artifact.hash,
             artifact.size,
-            of="part",
-            media_type="application/msgpack",
             session=self._session,
-            agent=self._session.partition("/")[0],
-            head=canonical.words_of(part)[:_HEAD],
+            agent=agent,
+            head=text[:_HEAD],
         )
 
 
@@ -343,17 +327,7 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
 
 def weight(messages: Iterable[Message]) -> int:
     """About how many characters and bytes they hold."""
-    total = 0
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, Text):
-                total += len(part.text)
-            elif isinstance(part, ToolResult):
-                for inner in part.content:
-                    total += _weight_of(inner)
-            else:
-                total += _weight_of(part)
-    return total
+    return sum(map(_weight_of, canonical.leaves(messages)))
 
 
 def _weight_of(part: Part) -> int:
@@ -388,15 +362,10 @@ def _packed(data: Any) -> bytes:
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     lowered = [pattern.lower() for pattern in patterns]
-    known: dict[str, bool] = {}
 
+    @lru_cache(maxsize=1_000)
     def matches(name: str) -> bool:
-        found = known.get(name)
-        if found is None:
-            found = any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
-            if len(known) < 1_000:
-                known[name] = found
-        return found
+        return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
 
     return matches
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +24,6 @@ from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
     TASK,
-    Rendition,
     Tiny,
     is_stale,
     rendition_key,
@@ -79,6 +78,7 @@ class RenditionService:
         self._store = store
         self._maker = RenditionMaker(store, reader, artifacts, counts, jobs)
         self._renditions = RenditionStore(store, self._maker, counts)
+        self.texts, self.tiny_texts = self._renditions.texts, self._renditions.tiny_texts
         self._config = config or RenditionsConfig()
         self._gateway = gateway
         self._tinies = store.collection(Tiny)
@@ -287,24 +287,6 @@ class RenditionService:
                     )
                     found |= {t.told.number: t.tiny for t in made if t.tiny is not None}
         return found
-
-    async def texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[RoundAtLevel],
-        rows: Mapping[str, Rendition | None] | None = None,
-    ) -> list[str]:
-        return await self._renditions.texts(record, head, wanted, rows)
-
-    async def tiny_texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[tuple[int, int]],
-        known: Mapping[str, Tiny | None] | None = None,
-    ) -> list[str]:
-        return await self._renditions.tiny_texts(record, head, wanted, known)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were checked.

@@ -34,9 +34,11 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
+from perdure.storage.collection import Collection
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
+S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 _READ, KEYS_AT_ONCE = 32, 512  # Turns whose content, and keys that, are read together.
@@ -160,9 +162,7 @@ class RenditionStore:
             here = [each for each in wanted if owned.first <= each[0] <= owned.last]
             for some in portions(here, KEYS_AT_ONCE):
                 keys = [turn_key(owned.session, turn) for turn, _ in some]
-                unknown = [key for key in keys if key not in known]
-                read = dict(zip(unknown, await self._tinies.get_many(unknown), strict=True))
-                rows = [known[key] if key in known else read[key] for key in keys]
+                rows = await _fetched(self._tinies, keys, known)
                 for (turn, at), row in zip(some, rows, strict=True):
                     if row is not None and at < len(row.variants) and row.variants[at].recipe:
                         found[turn, at] = row.variants[at].text
@@ -235,14 +235,12 @@ class RenditionStore:
         self, owned: Owned, wanted: Sequence[RoundAtLevel], known: Mapping[str, Rendition | None]
     ) -> dict[RoundAtLevel, str]:
         session = owned.session
-        keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
-        unknown = [key for key in keys if key not in known]
-        read = dict(zip(unknown, await self._rows.get_many(unknown), strict=True))
-        rows = [known[key] if key in known else read[key] for key in keys]
+        keys = [rendition_key(session, each.place.turn, each.place.round) for each in wanted]
+        rows = await _fetched(self._rows, keys, known)
         told = {each.number: each for each in await self._maker.told(owned)}
         found = dict[RoundAtLevel, str]()
         for each, row in zip(wanted, rows, strict=True):
-            turn, round = _numbers(each.place)
+            turn, round = each.place.turn, each.place.round
             if turn not in told or round not in told[turn].rounds:
                 continue
             messages, variant = told[turn].rounds[round], None
@@ -445,15 +443,19 @@ class _Batch:
         return known
 
 
+async def _fetched(
+    collection: Collection[S], keys: Sequence[str], known: Mapping[str, S | None]
+) -> list[S | None]:
+    unknown = [key for key in keys if key not in known]
+    found = {**known, **dict(zip(unknown, await collection.get_many(unknown), strict=True))}
+    return [found[key] for key in keys]
+
+
 def _is_counted(told: TurnMessages, counts: dict[int, TurnCount]) -> bool:
     count = counts.get(told.number)
     return count is not None and all(
         count.of(round).messages >= len(messages) for round, messages in told.rounds.items()
     )
-
-
-def _numbers(place: RoundId) -> tuple[int, int]:
-    return place.turn, place.round
 
 
 def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
