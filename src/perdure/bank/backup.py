@@ -202,7 +202,7 @@ class _BackupRun:
             self._referred.update(name for entry in page for name, _ in entry.tags)
         elif collection == ARTIFACT_ROWS:
             self._rows.update(hash_of_key(key) or "" for key in keys)
-        elif collection == _USES:  # see `history.uses`
+        elif collection == _USES:  # see `history.artifact_uses`
             used = (key[-_DIGITS:] for key in keys if not key.startswith(KEPT))
             self._referred.update(f"{ALGORITHM}:{digits}" for digits in used)
 

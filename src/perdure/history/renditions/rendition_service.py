@@ -85,7 +85,7 @@ class RenditionService:
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
         self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}  # Turns written to.
-        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}  # Imported: first, last missing.
+        self._bulk: dict[str, tuple[int, int]] = {}  # Imported: first, last missing.
         #: Where the newest round of an open turn begins: its number, and that of its piece.
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
         self._met: set[str] = set()
@@ -128,7 +128,7 @@ class RenditionService:
 
     def note(self, written: Written) -> None:
         if written.bulk:
-            self._missed_bulk(written.session, written.first, written.last)
+            self._missed_bulk(written.session.id, written.first, written.last)
         else:
             self.missed(written.session, written.first, written.last)
 
@@ -141,12 +141,12 @@ class RenditionService:
             turns.add(first - 1)
         self._wake()
 
-    def _missed_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+    def _missed_bulk(self, session: str, first: int, last: int) -> None:
         """Turns of an importer are made last, and no model is asked for them: a history of years
         would cost a fortune.
         """
-        _, begun, end = self._bulk.get(record.id, (record, first, last))
-        self._bulk[record.id] = record, min(begun, first), max(end, last)
+        begun, end = self._bulk.get(session, (first, last))
+        self._bulk[session] = min(begun, first), max(end, last)
         self._wake()
 
     async def work(self, go_on: GoOn) -> bool:
@@ -158,7 +158,7 @@ class RenditionService:
         return bool(self._noted or self._bulk)
 
     async def _work_on_bulk(self, go_on: GoOn) -> None:
-        name, (record, first, end) = next(iter(self._bulk.items()))
+        name, (first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
         many = 1 if name in self._damaged else _BATCH
         last = min(first + many - 1, end, head.turn if head is not None else 0)
@@ -177,9 +177,9 @@ class RenditionService:
                 _log.warning("T-%d of %s cannot be shortened: %s", first, name, exc)
             else:
                 done = first
-        _, begun, end = self._bulk.get(name, (record, done, end))
+        begun, end = self._bulk.get(name, (first, end))
         if begun == first:
-            self._bulk[name] = record, done, end
+            self._bulk[name] = done, end
 
     async def _work_on_noted(self, go_on: GoOn) -> None:
         some = 1  # whoever has but a moment reads no more than it can use

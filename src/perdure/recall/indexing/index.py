@@ -224,17 +224,17 @@ class RecallIndex:
     # Writing ----------------------------------------------------------------------------------
 
     def note(self, written: Written) -> None:
-        """Index what was appended, soon. See `history.log.Listener`."""
+        """Index what was appended, soon. See `history.turn_log.Listener`."""
         if self.pending is not None:
             self.pending.note(written)
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index turns that a process left a mark about. See `history.log.Recovery`."""
+        """Index turns that a process left a mark about. See `history.turn_log.Recovery`."""
         if self.pending is not None:
             self.pending.missed(record, first, last)
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an importer appends, in its transaction. See `history.log.Hook`."""
+        """Index what an importer appends, in its transaction. See `history.turn_log.AppendHook`."""
         if written.bulk and written.rounds and self.pending is not None:
             await self.prepared()
             await self.pending.index_now(transaction, written)
