@@ -101,7 +101,7 @@ import asyncio, sys
 from perdure.cli import terminal
 
 async def work():
-    with terminal.ProgressBar("counting") as bar:
+    async with terminal.ProgressBar("counting") as bar:
         for done in range(3):
             await asyncio.sleep(float(sys.argv[1]))
             bar("counting", done, 3)

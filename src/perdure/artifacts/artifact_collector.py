@@ -26,7 +26,7 @@ longer than that from put to commit may refer to deleted content.
 
 References are rows written with the records. Records that a migration brought to a type with
 artifacts, or written past `Collection`, have none: `collect` reads such records and adds the rows
-before it deletes; `release` does not. Call `ArtifactStore.refer_again` after such a migration.
+before it deletes; `release` does not.
 
 Inline content is deleted in a transaction that checks that its row and the condemning row are
 unchanged; a put writes the one and removes the other in one commit.
@@ -34,6 +34,12 @@ unchanged; a put writes the one and removes the other in one commit.
 A killed collector leaves content that is condemned, or deleted and still condemned; the next put
 or collection repairs that. The condemning commit waits for the disk, so a deleted record cannot
 come back after a power loss.
+
+Re-encrypting must not bring back what is deleted meanwhile. In a folder it cannot: deleting and
+replacing exclude each other. On S3 it can during the upload, so `seal_again` looks afterwards: if
+the note of the last put is gone, or the hash is condemned, the object is released. What is left, on
+S3: an object without a note (restored) deleted during the upload comes back, as does one deleted in
+the last milliseconds of it. The next collection deletes them.
 
 Two collectors avoid each other for ten minutes. One that sleeps longer between its last check and
 the deletion, while another collector and then a writer use the same name, could delete that
@@ -172,6 +178,18 @@ class ArtifactCollector:
             return False
         await self._delete_objects(candidate)
         return await self._finish(candidate, token, brief=True)
+
+    async def seal_again(self, place: ArtifactContents, tagged: str, found: StoredObject) -> None:
+        """Re-encrypt an object, while others read, put and delete; see `ArtifactContents`."""
+        was_noted = self.can_collect() and await self._is_noted(tagged)
+        await place.seal_again(tagged, found)
+        if self.can_collect():
+            condemned = await self._store.collection(Condemned).get(tagged, STRONG)
+            if condemned is not None or (was_noted and not await self._is_noted(tagged)):
+                await self.release(tagged, 0)
+
+    async def _is_noted(self, tagged: str) -> bool:
+        return await self._store.collection(LastPut).get(tagged, STRONG) is not None
 
     async def _pages(self) -> AsyncIterator[list[_Candidate]]:
         page: dict[str, _Candidate] = {}

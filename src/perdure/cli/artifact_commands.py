@@ -3,68 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from perdure.artifacts import ArtifactFault, PlaceAddress
-    from perdure.artifacts.artifact_collector import CollectedArtifacts
-    from perdure.artifacts.artifact_contents import MovedArtifacts
-
-app = typer.Typer(
-    help="Look at artifacts: content that is kept by its hash.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-#: Artifacts that are listed one by one, unless more are asked for.
-_LISTED = 50
+    from perdure.artifacts import ArtifactFault
 
 
-@app.command("list")
-@common_options()
 async def list_(
     settings: CommandSettings,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
-    ] = _LISTED,
+    limit: LimitOption = 50,
 ) -> None:
     """Show the artifacts, what they take, and how many refer to each."""
-    found = await _list(settings, limit)
+    from perdure.cli import readable
+
+    shown: list[dict[str, Any]] = []
+    count = size = 0
+    async with ProgressBar("listing artifacts") as bar, existing_bank(settings) as bank:
+        place = str(bank.artifacts.place)
+        async for found in bank.artifacts.located():
+            count += 1
+            size += found.bytes
+            bar("listing artifacts", count, 0)
+            if not limit or len(shown) < limit:
+                shown.append(
+                    {
+                        "artifact": found.artifact,
+                        "place": str(found.place),
+                        "put": readable.absolute_time(found.modified_us),
+                        "bytes": found.bytes,
+                        "references": await bank.artifacts.count(found.artifact),
+                    }
+                )
     if settings.json:
-        terminal.emit(found)
+        terminal.emit({"place": place, "count": count, "bytes": size, "artifacts": shown})
         return
-    terminal.listing(
-        ("Artifact", "Place", "Put", "Size", "Referred to"),
-        [
-            (
-                each["artifact"],
-                each["place"],
-                each["put"],
-                terminal.format_size(each["bytes"]),
-                f"{each['references']:,}",
-            )
-            for each in found["artifacts"]
-        ],
-        right=2,
-    )
-    count, size = found["count"], terminal.format_size(found["bytes"])
-    left = count - len(found["artifacts"])
+    rows = [
+        (
+            each["artifact"],
+            each["place"],
+            each["put"],
+            terminal.format_size(each["bytes"]),
+            f"{each['references']:,}",
+        )
+        for each in shown
+    ]
+    terminal.listing(("Artifact", "Place", "Put", "Size", "Referred to"), rows, right=2)
+    left = count - len(shown)
     more = f" {left:,} are not shown: add --limit 0." if left else ""
-    terminal.note(f"{terminal.plural(count, 'artifact')}, {size}; {found['place']}.{more}")
+    total = f"{terminal.plural(count, 'artifact')}, {terminal.format_size(size)}"
+    terminal.note(f"{total}; {place}.{more}")
 
 
-@app.command()
-@common_options()
 async def check(
     settings: CommandSettings,
     *,
@@ -77,7 +75,20 @@ async def check(
     Names those that are damaged, missing, not to be read, or of another size. Exits with 0 if all
     is well, and with 1 if it is not; orphans are no fault.
     """
-    checked, faults = await _check(settings, orphans=orphans)
+    faults: list[ArtifactFault] = []
+    checked = 0
+    async with ProgressBar("checking artifacts") as bar, existing_bank(settings) as bank:
+
+        def count(what: str, done: int, total: int) -> None:
+            nonlocal checked
+            checked = done
+            bar(what, done, total)
+
+        async for fault in bank.artifacts.check(referred=True, orphans=orphans, progress=count):
+            faults.append(fault)
+            if not settings.json:
+                bar.pause()
+                terminal.say(f"{fault.artifact}: {fault.kind}: {fault.what}")
     bad = [fault for fault in faults if fault.kind != "orphan"]
     if settings.json:
         terminal.emit({"ok": not bad, "checked": checked, "faults": faults})
@@ -90,8 +101,6 @@ async def check(
         raise typer.Exit(1)
 
 
-@app.command()
-@common_options()
 async def collect(
     settings: CommandSettings,
     *,
@@ -108,7 +117,9 @@ async def collect(
     Records refer to them by fields of the type Artifact, turns by what was moved out of them. Safe
     while the bank is in use.
     """
-    done = await _collect(settings, 0.0 if grace in {"0", "0s"} else grace, dry_run=dry_run)
+    spared = 0.0 if grace in {"0", "0s"} else grace
+    async with ProgressBar("looking at artifacts") as bar, existing_bank(settings) as bank:
+        done = await bank.artifacts.collect(grace=spared, dry_run=dry_run, progress=bar)
     if settings.json:
         terminal.emit(done)
         return
@@ -119,8 +130,6 @@ async def collect(
     )
 
 
-@app.command()
-@common_options()
 async def move(
     settings: CommandSettings,
     place: Annotated[
@@ -153,7 +162,9 @@ async def move(
             hint="Move without --delete, set artifacts.folder or artifacts.url to the new place,"
             " then move again with --from the old one and --delete.",
         )
-    done = await _move(settings, place_of(place), old, delete=delete)
+    to = place_of(place)
+    async with ProgressBar("copying artifacts") as bar, existing_bank(settings) as bank:
+        done = await bank.artifacts.move(to, source=old, delete=delete, progress=bar)
     if settings.json:
         terminal.emit(done)
     else:
@@ -172,66 +183,3 @@ async def move(
             terminal.say(f"{tagged}: cannot be read, and stays where it is", style="red")
     if done.damaged:
         raise typer.Exit(1)
-
-
-async def _list(settings: CommandSettings, limit: int) -> dict[str, Any]:
-    from perdure.cli import readable
-    from perdure.core.clock import to_datetime
-
-    shown: list[dict[str, Any]] = []
-    count = size = 0
-    with ProgressBar("listing artifacts") as bar:
-        async with existing_bank(settings) as bank:
-            async for each in bank.artifacts.located():
-                count += 1
-                size += each.bytes
-                bar("listing artifacts", count, 0)
-                if limit and len(shown) >= limit:
-                    continue
-                shown.append(
-                    {
-                        "artifact": each.artifact,
-                        "place": str(each.place),
-                        "put": readable.absolute_time(to_datetime(each.modified_us)),
-                        "bytes": each.bytes,
-                        "references": await bank.artifacts.count(each.artifact),
-                    }
-                )
-            place = str(bank.artifacts.place)
-    return {"place": place, "count": count, "bytes": size, "artifacts": shown}
-
-
-async def _check(settings: CommandSettings, *, orphans: bool) -> tuple[int, list[ArtifactFault]]:
-    faults: list[ArtifactFault] = []
-    checked = 0
-
-    with ProgressBar("checking artifacts") as bar:
-
-        def count(what: str, done: int, total: int) -> None:
-            nonlocal checked
-            checked = done
-            bar(what, done, total)
-
-        async with existing_bank(settings) as bank:
-            async for fault in bank.artifacts.check(referred=True, orphans=orphans, progress=count):
-                faults.append(fault)
-                if not settings.json:
-                    bar.pause()
-                    terminal.say(f"{fault.artifact}: {fault.kind}: {fault.what}")
-    return checked, faults
-
-
-async def _collect(
-    settings: CommandSettings, grace: str | float, *, dry_run: bool
-) -> CollectedArtifacts:
-    with ProgressBar("looking at artifacts") as bar:
-        async with existing_bank(settings) as bank:
-            return await bank.artifacts.collect(grace=grace, dry_run=dry_run, progress=bar)
-
-
-async def _move(
-    settings: CommandSettings, to: PlaceAddress, source: PlaceAddress | None, *, delete: bool
-) -> MovedArtifacts:
-    with ProgressBar("copying artifacts") as bar:
-        async with existing_bank(settings) as bank:
-            return await bank.artifacts.move(to, source=source, delete=delete, progress=bar)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -28,26 +27,12 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-class AskPurpose(StrEnum):
-    """What a question can be for. Nothing is answered for `embed`."""
-
-    CHAT = "chat"
-    COMPRESS = "compress"
-    FILTER = "filter"
-    JUDGE = "judge"
-    REFLECT = "reflect"
+#: As in `perdure.gateway.calls`, which takes time to load. Nothing is answered for `embed`.
+AskPurpose: TypeAlias = Literal["chat", "compress", "filter", "judge", "reflect"]
+AskComplexity: TypeAlias = Literal["simple", "moderate", "complex"]
 
 
-class AskComplexity(StrEnum):
-    """How hard it is."""
-
-    SIMPLE = "simple"
-    MODERATE = "moderate"
-    COMPLEX = "complex"
-
-
-@common_options()
-def ask(
+async def ask(
     settings: CommandSettings,
     question: Annotated[
         list[str] | None,
@@ -65,7 +50,7 @@ def ask(
     ] = "",
     purpose: Annotated[
         AskPurpose, typer.Option("--purpose", help="Whose models are asked.")
-    ] = AskPurpose.CHAT,
+    ] = "chat",
     task: Annotated[
         str, typer.Option("--task", metavar="NAME", help="The kind of work, such as code-review.")
     ] = "",
@@ -100,42 +85,40 @@ def ask(
     Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
     was interrupted.
     """
-    import asyncio
+    import time
 
     request = _request(_question(question or []), system, max_tokens)
 
+    from perdure.bank import Bank
     from perdure.gateway.calls import CallOptions
+    from perdure.gateway.catalog import ModelCatalog
 
     asked = CallOptions(
-        purpose=purpose.value,
-        task=task,
-        complexity=None if complexity is None else complexity.value,
-        agent=agent,
-        model=model,
-        cache=cache,
+        purpose=purpose, task=task, complexity=complexity, agent=agent, model=model, cache=cache
     )
     voice = AnswerPrinter(reasoning=reasoning, silent=settings.json)
+    config = settings.load()
+    candidates = ModelCatalog(config.gateway).candidates(asked)  # before a bank is made for nothing
     try:
-        reply, took = asyncio.run(_ask(settings, request, asked, voice))
+        async with Bank(config=config) as bank:
+            start = time.perf_counter()
+            reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
+            took = time.perf_counter() - start
     except StreamBroken as exc:
-        voice.end()
         if settings.debug:
             raise
         where = "in `partial`" if settings.json else "above"
         told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
         if settings.json:
-            terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
+            partial = getattr(exc.partial, "text", "")
+            terminal.emit({"error": terminal.described(told), "partial": partial})
         else:
             terminal.complain(told)
         raise typer.Exit(1) from exc
-    except KeyboardInterrupt:
-        voice.end()
-        raise
     if settings.json:
         terminal.emit(reply_json(reply))
-        return
-    voice.end()
-    terminal.aside(reply_summary(reply, took))
+    else:
+        terminal.note(reply_summary(reply, took), "dim")
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
@@ -200,7 +183,6 @@ class AnswerPrinter:
         self._careful = sys.stdout.isatty()
         self._held = ""
         self._open: str | None = None  # the stream whose last line has not ended
-        self.speaks = False
 
     def hears(self, delta: calls.Delta) -> bool:
         from perdure.gateway.calls import ReasoningDelta, TextDelta
@@ -217,7 +199,8 @@ class AnswerPrinter:
         elif isinstance(delta, TextDelta):
             self._tell(delta.text)
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """Complete the last line."""
         if self._held:
             held, self._held = self._held, ""
             sys.stdout.write(terminal.visible(held))
@@ -281,26 +264,10 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
         line.stop()
 
 
-async def _ask(
-    settings: CommandSettings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
-) -> tuple[Reply, float]:
-    import time
-
-    from perdure.bank import Bank
-    from perdure.gateway.catalog import ModelCatalog
-
-    config = settings.load()
-    candidates = ModelCatalog(config.gateway).candidates(asked)  # before a bank is made for nothing
-    async with Bank(config=config) as bank:
-        start = time.perf_counter()
-        reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
-        return reply, time.perf_counter() - start
-
-
 async def _listen(
     stream: ReplyStream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
 ) -> Reply:
-    with contextlib.ExitStack() as silence:
+    with contextlib.closing(voice), contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))
         async with stream:
             async for delta in stream:
@@ -355,18 +322,10 @@ def _request(question: str, system: str, max_tokens: int | None) -> Request:
 
 
 def _thoughts(message: Message) -> str:
-    from perdure.core.messages import Reasoning
+    from perdure.core.messages import Reasoning, words_of
 
-    said = (
-        part.text or "\n\n".join(part.summary)
-        for part in message.parts
-        if isinstance(part, Reasoning)
-    )
+    said = (words_of(part) for part in message.parts if isinstance(part, Reasoning))
     return "\n\n".join(words for words in said if words)
-
-
-def _partial(exc: StreamBroken) -> str:
-    return getattr(exc.partial, "text", "")
 
 
 def _count(tokens: int | None) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
-from perdure.core.errors import InvalidInput
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings, moment_of
 
 if TYPE_CHECKING:
     from perdure.storage.audit import AuditEntry, TrailPage, Verdict
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 _HASH = 8
 
 
-@common_options()
-def audit(
+async def audit(
     settings: CommandSettings,
     about: Annotated[
         str,
@@ -56,57 +54,30 @@ def audit(
     Entries are left by banks whose configuration names collections in audit.collections. With
     --verify, exits with 1 if the trail of the record shows that it was changed without an entry.
     """
-    import asyncio
+    from perdure.storage.audit import AuditTrail
 
     collection, _, key = about.partition("/")
-    if verify:
-        if not key:
-            raise typer.BadParameter("Name one record: COLLECTION/KEY.", param_hint="--verify")
-        _show_verdict(settings, asyncio.run(_verify(settings, collection, key)))
-        return
-    wanted = {"collection": collection, "key": key, "actor": actor, "action": action}
-    page = asyncio.run(_entries(settings, wanted, _moment(since), limit))
+    if verify and not key:
+        raise typer.BadParameter("Name one record: COLLECTION/KEY.", param_hint="--verify")
+    first = None if since is None else moment_of(since)
+    async with existing_bank(settings) as bank:
+        trail = AuditTrail(bank.store)
+        if verify:
+            _show_verdict(settings, await trail.verify(collection, key))
+            return
+        page = await trail.entries(
+            collection=collection or None,
+            key=key or None,
+            actor=actor,
+            action=action,
+            since=first,
+            limit=limit,
+            newest_first=True,
+        )
     if settings.json:
         terminal.emit(page)
     else:
         _show(page)
-
-
-def _moment(since: str | None) -> datetime | None:
-    from perdure.core import clock
-
-    if since is None:
-        return None
-    try:
-        return clock.to_datetime(clock.moment(since, clock.now()))
-    except InvalidInput as exc:
-        raise typer.BadParameter(str(exc), param_hint="--since") from exc
-
-
-async def _entries(
-    settings: CommandSettings, wanted: dict[str, str | None], since: datetime | None, limit: int
-) -> TrailPage:
-    from perdure.cli import bank_access
-    from perdure.storage.audit import AuditTrail
-
-    async with bank_access.existing_bank(settings, settings.load()) as bank:
-        return await AuditTrail(bank.store).entries(
-            collection=wanted["collection"] or None,
-            key=wanted["key"] or None,
-            actor=wanted["actor"],
-            action=wanted["action"],
-            since=since,
-            limit=limit,
-            newest_first=True,
-        )
-
-
-async def _verify(settings: CommandSettings, collection: str, key: str) -> Verdict:
-    from perdure.cli import bank_access
-    from perdure.storage.audit import AuditTrail
-
-    async with bank_access.existing_bank(settings, settings.load()) as bank:
-        return await AuditTrail(bank.store).verify(collection, key)
 
 
 def _show(page: TrailPage) -> None:
@@ -126,7 +97,7 @@ def _show(page: TrailPage) -> None:
     ]
     terminal.table(("When", "Who", "What", "Record", "Change", "Why"), rows)
     if page.next is not None:
-        terminal.aside("There are older ones: raise --limit, or narrow the question.")
+        terminal.note("There are older ones: raise --limit, or narrow the question.", "dim")
 
 
 def _time(entry: AuditEntry) -> str:

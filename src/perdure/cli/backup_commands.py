@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -26,7 +28,6 @@ VerifyOption = Annotated[
 ]
 
 
-@common_options()
 async def backup(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -48,14 +49,8 @@ async def backup(
     once, however many snapshots need them. Exits with 1 if something in the bank was found to be
     damaged; the rest is kept.
     """
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at the bank") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            made = await bank.backup(
-                folder, keep_last=keep, plain=plain, verify=verify, progress=bar
-            )
+    async with ProgressBar("looking at the bank") as bar, existing_bank(settings) as bank:
+        made = await bank.backup(folder, keep_last=keep, plain=plain, verify=verify, progress=bar)
     if settings.json:
         import msgspec
 
@@ -66,7 +61,6 @@ async def backup(
         raise typer.Exit(1)
 
 
-@common_options(without=("bank",))
 async def list_(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -80,9 +74,8 @@ async def list_(
     Exits with 1 if one is damaged.
     """
     from perdure.bank.backup import check_backups
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the backups") as bar:
+    async with ProgressBar("looking at the backups") as bar:
         found = await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
@@ -101,7 +94,6 @@ async def list_(
         raise typer.Exit(1)
 
 
-@common_options()
 async def restore(
     settings: CommandSettings,
     folder: FolderArgument,
@@ -121,9 +113,8 @@ async def restore(
     and nobody may have it open. It gets everything, or stays as it is.
     """
     from perdure.bank import bank_copy
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the backup") as bar:
+    async with ProgressBar("looking at the backup") as bar:
         made = await bank_copy.restore(
             folder,
             config=settings.load(),
@@ -136,7 +127,6 @@ async def restore(
     _show_copy(settings, made)
 
 
-@common_options()
 async def copy(
     settings: CommandSettings,
     target: Annotated[
@@ -161,18 +151,15 @@ async def copy(
     given, and nobody may have it open.
     """
     from perdure import config
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
 
-    with ProgressBar("looking at the bank") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            made = await bank.copy_to(
-                target,
-                config=None if target_config is None else config.load(target_config),
-                overwrite=overwrite,
-                verify=verify,
-                progress=bar,
-            )
+    async with ProgressBar("looking at the bank") as bar, existing_bank(settings) as bank:
+        made = await bank.copy_to(
+            target,
+            config=None if target_config is None else config.load(target_config),
+            overwrite=overwrite,
+            verify=verify,
+            progress=bar,
+        )
     _show_copy(settings, made)
 
 
@@ -209,9 +196,10 @@ def _show_backup(made: Backup) -> None:
     if made.not_removed:
         terminal.say(f"No older snapshot was removed: {made.not_removed}", style="red")
     if not made.encrypted:
-        terminal.aside(
+        terminal.note(
             "The backup is not encrypted: whoever can read the folder can read it. What the bank"
-            " keeps encrypted stays so, and still needs the master key."
+            " keeps encrypted stays so, and still needs the master key.",
+            "dim",
         )
     if manifest.damaged:
         terminal.say(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import backup_commands, key_commands, terminal
+from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -24,31 +24,40 @@ if TYPE_CHECKING:
     from perdure.storage.records import RecordType
     from perdure.storage.rows import Size
 
-app = typer.Typer(
-    help="Make a bank, look at one, keep it safe, move it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
-
-@app.command()
-@common_options()
 async def init(settings: CommandSettings) -> None:
     """Make the bank. One that is already there stays as it is."""
-    made = await _init(settings)
+    from perdure.bank import Bank
+    from perdure.storage import registry
+    from perdure.storage.adapter import Capability
+
+    bank = Bank(config=settings.load())
+    url, location = registry.shown(bank.url), registry.location(bank.url)
+    if Capability.DURABLE not in bank.store.adapter.capabilities:
+        raise InvalidInput(
+            f"A bank at {url} ends with the program that opens it.",
+            hint="Name a place that lasts, such as sqlite:///memory.db.",
+        )
+    was_there = await bank.store.adapter.exists()
+    async with ProgressBar("opening the bank"), bank:
+        pass
     if settings.json:
-        terminal.emit(made)
-    elif made["created"]:
-        terminal.say(f"Made a bank at {made['location']}.")
+        terminal.emit({"url": url, "location": location, "created": not was_there})
+    elif was_there:
+        terminal.say(f"The bank at {location} is already there.")
     else:
-        terminal.say(f"The bank at {made['location']} is already there.")
+        terminal.say(f"Made a bank at {location}.")
 
 
-@app.command()
-@common_options()
 async def info(settings: CommandSettings) -> None:
     """Show what the bank is, and what it holds."""
-    found, artifacts = await _info(settings)
+    import asyncio
+
+    from perdure.cli.diagnosis import folder_use
+
+    async with ProgressBar("looking at the bank"), existing_bank(settings) as bank:
+        found = await bank.info()
+        artifacts = await asyncio.to_thread(folder_use, bank.artifacts.place)
     if settings.json:
         import msgspec
 
@@ -58,46 +67,6 @@ async def info(settings: CommandSettings) -> None:
         terminal.emit({**msgspec.structs.asdict(found), "artifacts": place})
     else:
         _show(found, artifacts)
-
-
-app.command("backup")(backup_commands.backup)
-app.command("backups")(backup_commands.list_)
-app.command("restore")(backup_commands.restore)
-app.command("copy")(backup_commands.copy)
-app.command("encrypt")(key_commands.encrypt)
-app.command("decrypt")(key_commands.decrypt)
-
-
-async def _init(settings: CommandSettings) -> dict[str, Any]:
-    from perdure.bank import Bank
-    from perdure.storage import registry
-    from perdure.storage.adapter import Capability
-
-    with ProgressBar("opening the bank"):
-        bank = Bank(config=settings.load())
-        if Capability.DURABLE not in bank.store.adapter.capabilities:
-            raise InvalidInput(
-                f"A bank at {registry.shown(bank.url)} ends with the program that opens it.",
-                hint="Name a place that lasts, such as sqlite:///memory.db.",
-            )
-        was_there = await bank.store.adapter.exists()
-        async with bank:
-            return {
-                "url": registry.shown(bank.url),
-                "location": registry.location(bank.url),
-                "created": not was_there,
-            }
-
-
-async def _info(settings: CommandSettings) -> tuple[BankInfo, FolderUse | S3Address]:
-    import asyncio
-
-    from perdure.cli.diagnosis import folder_use
-
-    with ProgressBar("looking at the bank"):
-        async with existing_bank(settings) as bank:
-            found = await bank.info()
-            return found, await asyncio.to_thread(folder_use, bank.artifacts.place)
 
 
 def _show(found: BankInfo, artifacts: FolderUse | S3Address) -> None:
@@ -146,8 +115,6 @@ DryRunOption = Annotated[
 ]
 
 
-@app.command()
-@common_options()
 async def migrate(
     settings: CommandSettings,
     *,
@@ -162,7 +129,16 @@ async def migrate(
     code kept adding records.
     """
     _import_modules(modules or [])
-    done, unknown = await _migrate(settings, collections or [], dry_run=dry_run)
+    from perdure.storage.record_migrations import migrate as migrate_records
+
+    done: list[Migrated] = []
+    async with ProgressBar("looking at the bank") as bar, existing_bank(settings) as bank:
+        types = _declared()
+        there = [size.collection for size in await bank.store.adapter.sizes()]
+        for name in _chosen(types, there, collections or []):
+            cls = types[name].cls
+            done += await migrate_records(bank.store, cls, dry_run=dry_run, progress=bar)
+    unknown = [] if collections else _undeclared(types, there)
     complete = all(each.is_complete for each in done)
     if settings.json:
         terminal.emit(
@@ -190,23 +166,6 @@ def _import_modules(modules: list[str]) -> None:
                 f"The module {name!r} cannot be imported, it raises {type(exc).__name__}: {exc}.",
                 hint=f"See with `python -c 'import {name}'` where, and mend it.",
             ) from exc
-
-
-async def _migrate(
-    settings: CommandSettings, collections: list[str], *, dry_run: bool
-) -> tuple[list[Migrated], list[str]]:
-    from perdure.storage.record_migrations import migrate as migrate_records
-
-    with ProgressBar("looking at the bank") as bar:
-        async with existing_bank(settings) as bank:
-            types = _declared()
-            there = [size.collection for size in await bank.store.adapter.sizes()]
-            chosen = _chosen(types, there, collections)
-            done: list[Migrated] = []
-            for name in chosen:
-                cls = types[name].cls
-                done += await migrate_records(bank.store, cls, dry_run=dry_run, progress=bar)
-            return done, [] if collections else _undeclared(types, there)
 
 
 def _declared() -> dict[str, RecordType[Any]]:

@@ -8,45 +8,25 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import Corrupted
 
 if TYPE_CHECKING:
     from perdure.cli.diagnosis import Diagnosis
-    from perdure.storage.verify import Problem
     from perdure.testing.conformance import ConformanceReport, Trial
 
 
-@common_options()
 async def verify(settings: CommandSettings) -> None:
     """Check every record and artifact of the bank.
 
     Names each damaged one. Exits with 0 if the bank is sound, and with 1 if it is not.
     """
-    records, problems = await _verify(settings)
-    if settings.json:
-        terminal.emit({"ok": not problems, "records": records, "problems": problems})
-    elif problems:
-        terminal.say(
-            f"{terminal.plural(len(problems), 'problem')} in"
-            f" {terminal.plural(records, 'record')}. Restore what is damaged from a backup.",
-            style="red",
-        )
-    else:
-        terminal.say(f"The bank is sound: {terminal.plural(records, 'record')} checked.")
-    if problems:
-        raise typer.Exit(1)
-
-
-async def _verify(settings: CommandSettings) -> tuple[int, list[Problem]]:
-    """Returns the number of records checked and the problems, printed as they are found."""
     from perdure.storage.verify import Problem
 
     checked: dict[str, int] = {}
     problems: list[Problem] = []
-
-    with ProgressBar("checking the bank") as bar:
+    async with ProgressBar("checking the bank") as bar:
 
         def count(what: str, done: int, total: int) -> None:
             checked[what] = done
@@ -65,10 +45,21 @@ async def _verify(settings: CommandSettings) -> tuple[int, list[Problem]]:
         except Corrupted as exc:
             # Damage so deep that the rest cannot be checked is what was looked for, too.
             report(Problem("store", exc.message))
-    return sum(checked.values()), problems
+    records = sum(checked.values())
+    if settings.json:
+        terminal.emit({"ok": not problems, "records": records, "problems": problems})
+    elif problems:
+        terminal.say(
+            f"{terminal.plural(len(problems), 'problem')} in"
+            f" {terminal.plural(records, 'record')}. Restore what is damaged from a backup.",
+            style="red",
+        )
+    else:
+        terminal.say(f"The bank is sound: {terminal.plural(records, 'record')} checked.")
+    if problems:
+        raise typer.Exit(1)
 
 
-@common_options()
 async def doctor(settings: CommandSettings) -> None:
     """Check versions, paths, and whether every configured part answers.
 
@@ -101,7 +92,6 @@ def _show_diagnosis(report: Diagnosis) -> None:
         show_collections(collections)
 
 
-@common_options(without=("bank", "config"))
 async def conformance(
     settings: CommandSettings,
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of a store to try.")],
@@ -112,24 +102,20 @@ async def conformance(
     collections, perdure_kit_…, stay. A store that is not there is made. Exits with 0 if the backend
     does all it declares, and with 1 if it does not.
     """
-    report = await _try_backend(url)
+    from perdure.testing.conformance import run
+
+    async with ProgressBar("opening the store") as bar:
+
+        def follow(trial: Trial, done: int, total: int) -> None:
+            bar(f"trying {trial.id}", done, total)
+
+        report = await run(url, progress=follow)
     if settings.json:
         terminal.emit(report.to_builtins())
     else:
         _show_conformance(report)
     if not report.passed:
         raise typer.Exit(1)
-
-
-async def _try_backend(url: str) -> ConformanceReport:
-    from perdure.testing.conformance import run
-
-    with ProgressBar("opening the store") as bar:
-
-        def follow(trial: Trial, done: int, total: int) -> None:
-            bar(f"trying {trial.id}", done, total)
-
-        return await run(url, progress=follow)
 
 
 def _show_conformance(report: ConformanceReport) -> None:

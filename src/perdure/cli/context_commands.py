@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session, searched_bank
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -41,7 +42,6 @@ class PromptOptions(NamedTuple):
         return self._replace(at=None) != PromptOptions()
 
 
-@common_options()
 async def context(
     settings: CommandSettings,
     session: SessionArgument,
@@ -93,10 +93,17 @@ async def context(
     if epochs:
         if asked != PromptOptions() or wire is not None or text:
             raise InvalidInput("--epochs lists all of them.", hint="Give it alone, or with --json.")
-        name, made = await _epochs(settings, session)
-        _show_epochs(settings, name, made)
+        async with existing_bank(settings) as bank:
+            looked_at = await find_session(bank, session)
+            _show_epochs(settings, looked_at.name, await looked_at.epochs())
         return
-    found = await _context(settings, session, asked)
+    if at is not None and asked.is_new:
+        raise InvalidInput(
+            "--at shows a prompt as it was sent.",
+            hint="Leave out --prompt, --system, --tools, --budget and --model.",
+        )
+    async with searched_bank(settings) as bank, ProgressBar("putting it together"):
+        found = await _context(await find_session(bank, session), asked)
     if settings.json:
         terminal.emit(context_json(found, wire, text=text))
     elif wire is not None:
@@ -127,25 +134,12 @@ def context_json(found: Context, wire: Wire | None, *, text: bool) -> dict[str, 
     return fields if wire is None else {**fields, "wire": wire, "body": request_body(found, wire)}
 
 
-async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -> Context:
+async def _context(session: Session, asked: PromptOptions) -> Context:
     from perdure.cli.show_commands import position
-
-    if asked.at is not None and asked.is_new:
-        raise InvalidInput(
-            "--at shows a prompt as it was sent.",
-            hint="Leave out --prompt, --system, --tools, --budget and --model.",
-        )
-    with ProgressBar("putting it together"):
-        async with existing_bank(settings) as bank:
-            session = await find_session(bank, name)
-            if asked.at is not None:
-                return await session.past_context(position(asked.at))
-            return await _next(session, asked)
-
-
-async def _next(session: Session, asked: PromptOptions) -> Context:
     from perdure.context.history_tools import HISTORY_TOOLS
 
+    if asked.at is not None:
+        return await session.past_context(position(asked.at))
     prompt = asked.prompt
     if prompt is None:
         head = await session.head()
@@ -163,25 +157,16 @@ async def _next(session: Session, asked: PromptOptions) -> Context:
     )
 
 
-async def _epochs(settings: CommandSettings, name: str) -> tuple[str, list[Epoch]]:
-    async with existing_bank(settings) as bank:
-        session = await find_session(bank, name)
-        return session.name, await session.epochs()
-
-
 def _show(found: Context, *, text: bool) -> None:
     from perdure.cli.charts import BandChart
 
-    out = terminal.console()
     terminal.say(
         f"{found.session} T-{found.turn}: {found.tokens:,} of {found.budget:,} tokens"
         + (f", epoch {found.shown.epoch}" if found.shown.epoch else ""),
         "bold",
     )
     terminal.say()
-    with out.capture() as picture:
-        out.print(BandChart(found.bands, found.budget))
-    print("\n".join(line.rstrip() for line in picture.get().splitlines()))
+    terminal.render(BandChart(found.bands, found.budget))
     terminal.say()
     terminal.table(
         ("Block", "", "Why", "Tokens", "Raw"),
@@ -197,10 +182,8 @@ def _show(found: Context, *, text: bool) -> None:
         ],
         right=2,
     )
-    if text or not out.is_terminal:
-        for line in _lines(found):
-            # Neither wrapped nor cut, and nothing in it steers a terminal.
-            out.print(terminal.visible(line), soft_wrap=True)
+    if text or not sys.stdout.isatty():
+        terminal.verbatim(_lines(found))
 
 
 def _lines(found: Context) -> Iterator[str]:

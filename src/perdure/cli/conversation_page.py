@@ -315,7 +315,9 @@ class Sheet:
     def __init__(self) -> None:
         self._out = terminal.console()
         self.width = min(self._out.width, _WIDEST) if self._out.is_terminal else None
-        self.marks = PageMarks() if _can_say(PageMarks()) else _ASCII
+        marks = PageMarks()
+        can_say = terminal.can_say("".join(msgspec.structs.astuple(marks)))
+        self.marks = marks if can_say else _ASCII
 
     def line(self, words: str | Line, style: str = "") -> None:
         line = Line(words, style=style) if isinstance(words, str) else words
@@ -407,12 +409,3 @@ class Sheet:
         rest = Line(row[len(first) :].lstrip(" "))
         room = max(width - len(indent), _NARROWEST)
         return [first, *(indent + each.plain for each in rest.wrap(self._out, room))]
-
-
-def _can_say(marks: PageMarks) -> bool:
-    """Whether stdout can show these marks."""
-    try:
-        "".join(msgspec.structs.astuple(marks)).encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -79,7 +79,7 @@ class Diagnosis:
 async def diagnose(settings: CommandSettings) -> Diagnosis:
     """Check every part. Raises nothing: errors become faults in the report."""
     report = Diagnosis()
-    with ProgressBar("asking the bank"):
+    async with ProgressBar("asking the bank"):
         _examine_libraries(report)
         config = _examine_config(report, settings)
         if config is not None:

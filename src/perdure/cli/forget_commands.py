@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _LISTED = 20
 
 
-@common_options()
 async def forget(
     settings: CommandSettings,
     session: Annotated[
@@ -42,7 +41,7 @@ async def forget(
     reroot: Annotated[
         bool, typer.Option("--reroot", help="Give forks the turns that they share, as their own.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Forget a session, turns, or an agent, for good.
 
@@ -55,12 +54,13 @@ async def forget(
         raise InvalidInput("Name a session, or an agent with --agent.", hint="One of them.")
     if agent is not None and turns:
         raise InvalidInput("An agent is forgotten whole.", hint="Leave --turn out.")
-    if settings.json and not yes:
-        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to forget it.")
-    gone = await _forget(settings, session, turns, agent, reroot=reroot, yes=yes)
-    if gone is None:
-        terminal.note("Nothing was forgotten.")
-        raise typer.Exit(1)
+    async with existing_bank(settings) as bank:
+        if session is not None and turns:
+            found = await find_session(bank, session)
+            gone = await _forget_turns(settings, bank, found, turns, yes=yes)
+        else:
+            named = None if session is None else (await find_session(bank, session)).name
+            gone = await _forget_sessions(settings, bank, named, agent, reroot=reroot, yes=yes)
     if settings.json:
         terminal.emit(gone)
         return
@@ -83,44 +83,45 @@ def _in_words(gone: Forgotten) -> str:
     return f"Forgot {what}, {memories}, and {artifacts}."
 
 
-async def _forget(
+async def _forget_turns(
+    settings: CommandSettings, bank: Bank, session: Session, turns: list[str], *, yes: bool
+) -> Forgotten:
+    from perdure.bank.bank_info import turn_numbers
+    from perdure.cli.show_commands import position
+
+    numbers = turn_numbers(map(position, turns), session.record)
+    found = [await session.turn(number) for number in numbers]
+    settings.confirm("Forget it?", *_turns_in_words(session, found), done="forgotten", yes=yes)
+    async with ProgressBar("forgetting"):
+        return await bank.forget(session.name, turns=numbers)
+
+
+async def _forget_sessions(
     settings: CommandSettings,
-    name: str | None,
-    turns: list[str],
+    bank: Bank,
+    session: str | None,
     agent: str | None,
     *,
     reroot: bool,
     yes: bool,
-) -> Forgotten | None:
-    from perdure.bank.bank_info import turn_numbers
-    from perdure.cli.show_commands import position
-
-    async with existing_bank(settings) as bank:
-        session = None if name is None else await find_session(bank, name)
-        if session is not None and turns:
-            numbers = turn_numbers(map(position, turns), session.record)
-            found = [await session.turn(number) for number in numbers]
-            if not yes and not _agreed(_turns_in_words(session, found)):
-                return None
-            with ProgressBar("forgetting"):
-                return await bank.forget(session.name, turns=numbers)
-        going = await _going(bank, session, agent, reroot=reroot)
-        memories = [] if agent is None else await bank.memories.list(agent, status=None)
-        if agent is not None and not going and not memories:
-            raise InvalidInput(
-                f"There are no sessions or memories of {agent}.",
-                hint="`perdure sessions` and `perdure memory list` show those there are.",
-            )
-        if not yes and not _agreed(_sessions_in_words(going, len(memories))):
-            return None
-        with ProgressBar("forgetting"):
-            if session is not None:
-                return await bank.forget(session.name, reroot=reroot)
-            return await bank.forget_agent(str(agent), reroot=reroot)
+) -> Forgotten:
+    going = await _going(bank, session, agent, reroot=reroot)
+    memories = [] if agent is None else await bank.memories.list(agent, status=None)
+    if agent is not None and not going and not memories:
+        raise InvalidInput(
+            f"There are no sessions or memories of {agent}.",
+            hint="`perdure sessions` and `perdure memory list` show those there are.",
+        )
+    words = _sessions_in_words(going, len(memories))
+    settings.confirm("Forget it?", *words, done="forgotten", yes=yes)
+    async with ProgressBar("forgetting"):
+        if session is not None:
+            return await bank.forget(session, reroot=reroot)
+        return await bank.forget_agent(str(agent), reroot=reroot)
 
 
 async def _going(
-    bank: Bank, session: Session | None, agent: str | None, *, reroot: bool
+    bank: Bank, session: str | None, agent: str | None, *, reroot: bool
 ) -> list[SessionInfo]:
     """The sessions that would go, with those of sub-agents. Raises `InvalidInput` if one that
     stays shares their turns.
@@ -129,7 +130,7 @@ async def _going(
     going = {
         info.name: info
         for info in infos
-        if (info.name == session.name if session is not None else info.agent == agent)
+        if (info.name == session if session is not None else info.agent == agent)
     }
     while started := [
         info
@@ -199,12 +200,3 @@ def _words(part: Part) -> str:
 def _beginning(text: str, length: int = 60) -> str:
     line = " ".join(text[: length * 4].split())
     return f"{line[:length]}…" if len(line) > length else line
-
-
-def _agreed(words: list[str]) -> bool:
-    for line in words:
-        terminal.note(line)
-    try:
-        return typer.confirm("Forget it?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        return False

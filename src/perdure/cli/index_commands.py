@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -16,34 +16,18 @@ if TYPE_CHECKING:
 
     from perdure.recall.indexing.index import IndexReport
 
-app = typer.Typer(
-    help="Look after the index that recall searches in.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
-
-@app.command()
-@common_options()
 async def check(settings: CommandSettings) -> None:
     """Compare the index with the turns that it is about.
 
     Reads every turn, and changes nothing. Exits with 0 if all is well, and with 1 if it is not;
     what still waits for its vector is no fault.
     """
-    import msgspec
-
-    report = await _check(settings)
-    if settings.json:
-        terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
-    else:
-        _show(report)
-    if report.problems:
-        raise typer.Exit(1)
+    async with ProgressBar("checking the index") as bar, existing_bank(settings) as bank:
+        report = await bank.index.check(bar)
+    _show(settings, report)
 
 
-@app.command()
-@common_options()
 async def rebuild(settings: CommandSettings) -> None:
     """Make the index anew, with all vectors.
 
@@ -51,48 +35,35 @@ async def rebuild(settings: CommandSettings) -> None:
     writing meanwhile. Nothing is lost if it is interrupted: the same command, or whoever opens the
     bank next, completes it.
     """
-    import msgspec
-
-    report = await _rebuild(settings)
-    if settings.json:
-        terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
-    else:
-        _show(report)
-    if report.problems:
-        raise typer.Exit(1)
-
-
-async def _check(settings: CommandSettings) -> IndexReport:
-    async with existing_bank(settings) as bank:
-        with ProgressBar("checking the index") as progress:
-            return await bank.index.check(progress)
-
-
-async def _rebuild(settings: CommandSettings) -> IndexReport:
     from perdure.bank import Bank
 
     config = settings.load()
     async with existing_bank(settings, config):
         pass  # it is there
-    async with Bank(config=config) as bank:  # with its models
-        with ProgressBar("rebuilding the index") as progress:
-            await bank.index.rebuild(progress)
-            return await bank.index.check(progress)
+    async with ProgressBar("rebuilding the index") as bar, Bank(config=config) as bank:
+        await bank.index.rebuild(bar)
+        report = await bank.index.check(bar)
+    _show(settings, report)
 
 
-def _show(report: IndexReport) -> None:
-    if not report.on:
+def _show(settings: CommandSettings, report: IndexReport) -> None:
+    if settings.json:
+        import msgspec
+
+        terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
+    elif not report.on:
         terminal.say(report.why)
-        return
-    if report.is_read:
-        for line in _facts(report):
+    else:
+        for line in _facts(report) if report.is_read else ():
             terminal.say(line)
-    for problem in report.problems:
-        terminal.say(problem, style="red")
-    if not report.problems:
-        terminal.say("The index is sound.")
-    elif report.is_mendable:
-        terminal.say("To mend the index, run: perdure index rebuild")
+        for problem in report.problems:
+            terminal.say(problem, style="red")
+        if not report.problems:
+            terminal.say("The index is sound.")
+        elif report.is_mendable:
+            terminal.say("To mend the index, run: perdure index rebuild")
+    if report.problems:
+        raise typer.Exit(1)
 
 
 def _facts(report: IndexReport) -> Iterator[str]:

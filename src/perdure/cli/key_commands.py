@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings, YesOption
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -16,15 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.storage.encryption import Rewrapped, Rotated, ScopeStanding
 
-app = typer.Typer(
-    help="Make a master key; look at keys, replace or destroy them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
-
-@app.command()
-@common_options(without=("bank", "config"))
 def make(
     settings: CommandSettings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
@@ -47,9 +41,7 @@ def make(
         )
 
 
-@app.command("list")
-@common_options()
-def list_(
+async def list_(
     settings: CommandSettings,
     *,
     rows: Annotated[
@@ -57,9 +49,8 @@ def list_(
     ] = False,
 ) -> None:
     """Show which data keys there are, and which master keys they are wrapped with."""
-    import asyncio
-
-    found = asyncio.run(_list(settings, rows=rows))
+    async with ProgressBar("looking at keys"), existing_bank(settings) as bank:
+        found = await bank.encryption.status(rows=rows)
     if settings.json:
         masters = sorted({each.master for scope in found for each in scope.generations})
         terminal.emit({"masters": masters, "scopes": found})
@@ -67,9 +58,7 @@ def list_(
         _show(found)
 
 
-@app.command()
-@common_options()
-def rotate(
+async def rotate(
     settings: CommandSettings,
     *,
     master: Annotated[
@@ -88,11 +77,11 @@ def rotate(
     Records are encrypted anew, and the old data keys destroyed. Interrupted, it goes on where it
     was when it is called again. Exits with 1 if a record could not be encrypted anew.
     """
-    import asyncio
-
     if master and scope is not None:
         raise typer.BadParameter("The master key is that of all scopes.", param_hint="--scope")
-    done = asyncio.run(_rotate(settings, scope, master=master))
+    async with ProgressBar("replacing keys") as bar, existing_bank(settings) as bank:
+        keys = bank.encryption
+        done = await (keys.rotate_master(bar) if master else keys.rotate_data_keys(scope, bar))
     if settings.json:
         terminal.emit(done)
     else:
@@ -102,65 +91,28 @@ def rotate(
         raise typer.Exit(1)
 
 
-@app.command()
-@common_options()
-def shred(
+async def shred(
     settings: CommandSettings,
     scope: Annotated[
         str, typer.Argument(metavar="SCOPE", help="collection:NAME or agent:NAME; see list.")
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Destroy the data keys of a scope, so that nobody can ever read what it holds.
 
     Backups from before hold these keys too, wrapped with the master key.
     """
-    import asyncio
-
-    if settings.json and not yes:
-        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to destroy the keys.")
-    if not yes and not _agreed(scope):
-        terminal.note("Nothing was destroyed.")
-        raise typer.Exit(1)
-    erased = asyncio.run(_shred(settings, scope))
+    words = f"This makes everything in {scope} unreadable for ever."
+    settings.confirm("Destroy its keys?", words, done="destroyed", yes=yes)
+    async with ProgressBar("destroying keys"), existing_bank(settings) as bank:
+        erased = await bank.encryption.shred(scope, confirm=scope)
     if settings.json:
         terminal.emit({"scope": scope, "shredded": True, "erased": erased})
         return
     terminal.say(f"The data keys of {scope} are destroyed.")
     if not erased:
         terminal.note("Traces of them may still be in the store's files: others had them open.")
-
-
-async def _list(settings: CommandSettings, *, rows: bool) -> list[ScopeStanding]:
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at keys"):
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            return await bank.encryption.status(rows=rows)
-
-
-async def _rotate(
-    settings: CommandSettings, scope: str | None, *, master: bool
-) -> Rotated | Rewrapped:
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("replacing keys") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            if master:
-                return await bank.encryption.rotate_master(bar)
-            return await bank.encryption.rotate_data_keys(scope, bar)
-
-
-async def _shred(settings: CommandSettings, scope: str) -> bool:
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("destroying keys"):
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            return await bank.encryption.shred(scope, confirm=scope)
 
 
 def _show(found: list[ScopeStanding]) -> None:
@@ -202,14 +154,6 @@ def _in_words(done: Rotated | Rewrapped) -> list[str]:
     return lines
 
 
-def _agreed(scope: str) -> bool:
-    terminal.note(f"This makes everything in {scope} unreadable for ever.")
-    try:
-        return typer.confirm("Destroy its keys?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        return False
-
-
 KeyOption = Annotated[
     str | None,
     typer.Option(
@@ -221,7 +165,6 @@ KeyOption = Annotated[
 ]
 
 
-@common_options()
 def encrypt(
     settings: CommandSettings,
     *,
@@ -255,7 +198,6 @@ def encrypt(
     )
 
 
-@common_options()
 def decrypt(
     settings: CommandSettings,
     *,

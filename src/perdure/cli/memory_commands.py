@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings, LimitOption, YesOption
 from perdure.cli.memory_display import (
     author_in_words,
     existing_memory,
@@ -23,18 +22,6 @@ from perdure.cli.memory_display import (
 )
 from perdure.core.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from perdure.recall.memories.memories import Memories
-    from perdure.recall.memory_records import Author, Memory
-
-app = typer.Typer(
-    help="Look at memories, what an agent has learnt, and correct them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-#: Memories that are listed, unless more are asked for.
-_LISTED = 50
-
 WeightOption = Annotated[
     float | None, typer.Option("--weight", min=0, max=1, help="How much it matters, from 0 to 1.")
 ]
@@ -43,8 +30,6 @@ _KINDS = "lesson, preference, pattern, decision, fact, topic"
 _KIND = typer.Option("--kind", help=f"One of {_KINDS}.")
 
 
-@app.command()
-@common_options()
 async def add(
     settings: CommandSettings,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")],
@@ -86,8 +71,6 @@ async def add(
         tell_change(settings, made, known if made.seen > 1 else f"Remembered as {made.name}.")
 
 
-@app.command("list")
-@common_options()
 async def list_(
     settings: CommandSettings,
     agent: Annotated[
@@ -106,9 +89,7 @@ async def list_(
         float, typer.Option("--weight", min=0, max=1, help="Only of this weight and above.")
     ] = 0.0,
     words: Annotated[str, typer.Option("--words", help="Only with all of these words.")] = "",
-    limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
-    ] = _LISTED,
+    limit: LimitOption = 50,
 ) -> None:
     """Show memories, or find them by words; pinned ones first, then by weight."""
     async with existing_bank(settings) as bank:
@@ -131,8 +112,6 @@ async def list_(
     terminal.note(f"{len(found):,} {word}.{more}")
 
 
-@app.command()
-@common_options()
 async def show(settings: CommandSettings, key: KeyArgument) -> None:
     """Show all that is known about a memory."""
     async with existing_bank(settings) as bank:
@@ -143,13 +122,10 @@ async def show(settings: CommandSettings, key: KeyArgument) -> None:
         return
     from perdure.recall.memories.contradictions import said
 
-    for line in terminal.lines(said(memory, rivals.values())):
-        terminal.say(line)
+    terminal.verbatim(terminal.lines(said(memory, rivals.values())))
     terminal.table(("", ""), memory_facts(memory))
 
 
-@app.command()
-@common_options()
 async def edit(
     settings: CommandSettings,
     key: KeyArgument,
@@ -179,14 +155,9 @@ async def edit(
         raise InvalidInput(
             "Nothing is to be changed.", hint="Give a text, --kind, --weight, --tag or --share."
         )
-
-    def words(before: Memory, after: Memory) -> str:
-        done = f"{after.name} is at version {after.version} now."
-        same = f"{after.name} says that already, and is as it was: at version {after.version}."
-        return same if after.version == before.version else done
-
-    async def change(memories: Memories, by: Author) -> Memory:
-        return await memories.edit(
+    async with changed_bank(settings) as bank:
+        before = await existing_memory(bank, key)
+        after = await bank.memories.edit(
             key,
             text=text,
             kind=kind,
@@ -194,14 +165,14 @@ async def edit(
             tags=None if tag is None else [each for each in tag if each],
             shared=None if share is None else [each for each in share if each],
             expected=expected,
-            by=by,
+            by=person_here(bank),
         )
+        words = f"{after.name} is at version {after.version} now."
+        if after.version == before.version:
+            words = f"{after.name} says that already, and is as it was: at version {after.version}."
+        tell_change(settings, after, words, await bank.memories.doubles(after))
 
-    await _change(settings, key, change, words, compares=True)
 
-
-@app.command()
-@common_options()
 async def history(settings: CommandSettings, key: KeyArgument) -> None:
     """Show the versions of a memory: who made each, when, and what was new."""
     async with existing_bank(settings) as bank:
@@ -227,8 +198,6 @@ async def history(settings: CommandSettings, key: KeyArgument) -> None:
     terminal.table(("Version", "When", "By", "New", "Text"), rows)
 
 
-@app.command()
-@common_options()
 async def merge(
     settings: CommandSettings,
     keys: Annotated[
@@ -253,32 +222,24 @@ async def merge(
             terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
 
 
-@app.command()
-@common_options()
 async def pin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come first, and lead where another contradicts it."""
+    async with changed_bank(settings) as bank:
+        before = await existing_memory(bank, key)
+        after = await bank.memories.pin(key, by=person_here(bank))
+        words = "was pinned already" if before.pinned else "is pinned: it comes first"
+        tell_change(settings, after, f"{after.name} {words}.")
 
-    def words(before: Memory, after: Memory) -> str:
-        is_new = f"{after.name} is pinned: it comes first."
-        return f"{after.name} was pinned already." if before.pinned else is_new
 
-    await _change(settings, key, lambda memories, by: memories.pin(key, by=by), words)
-
-
-@app.command()
-@common_options()
 async def unpin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come in its turn."""
+    async with changed_bank(settings) as bank:
+        before = await existing_memory(bank, key)
+        after = await bank.memories.unpin(key, by=person_here(bank))
+        words = "is not pinned any more" if before.pinned else "was not pinned"
+        tell_change(settings, after, f"{after.name} {words}.")
 
-    def words(before: Memory, after: Memory) -> str:
-        is_new = f"{after.name} is not pinned any more."
-        return is_new if before.pinned else f"{after.name} was not pinned."
 
-    await _change(settings, key, lambda memories, by: memories.unpin(key, by=by), words)
-
-
-@app.command()
-@common_options()
 async def retire(
     settings: CommandSettings,
     key: KeyArgument,
@@ -289,90 +250,54 @@ async def retire(
     ] = None,
 ) -> None:
     """Keep a memory, but recall it no more. It loses its pin."""
-
-    def change(memories: Memories, by: Author) -> Awaitable[Memory]:
-        return memories.retire(key, superseded_by=superseded_by, by=by)
-
-    def words(before: Memory, after: Memory) -> str:
+    async with changed_bank(settings) as bank:
+        before = await existing_memory(bank, key)
+        by = person_here(bank)
+        after = await bank.memories.retire(key, superseded_by=superseded_by, by=by)
         status = f"superseded by {superseded_by}" if superseded_by else after.status
         unpinned = ", not pinned any more," if before.pinned else ""
-        is_new = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
-        known = f"{after.name} was {status} already."
-        return known if after.version == before.version else is_new
+        words = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
+        if after.version == before.version:
+            words = f"{after.name} was {status} already."
+        tell_change(settings, after, words)
 
-    await _change(settings, key, change, words)
 
-
-@app.command()
-@common_options()
 async def restore(settings: CommandSettings, key: KeyArgument) -> None:
     """Bring back a memory that was retired, merged or superseded."""
+    async with changed_bank(settings) as bank:
+        before = await existing_memory(bank, key)
+        after = await bank.memories.restore(key, by=person_here(bank))
+        words = f"{after.name} was {before.status}, and is active again."
+        if before.is_active:
+            words = f"{after.name} was active all the time."
+        tell_change(settings, after, words, await bank.memories.doubles(after))
 
-    def words(before: Memory, after: Memory) -> str:
-        is_new = f"{after.name} was {before.status}, and is active again."
-        return f"{after.name} was active all the time." if before.is_active else is_new
 
-    await _change(
-        settings, key, lambda memories, by: memories.restore(key, by=by), words, compares=True
-    )
-
-
-@app.command()
-@common_options()
 async def delete(
     settings: CommandSettings,
     key: KeyArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete a memory for good.
 
     Its former versions go with it, and what was merged into it.
     """
-    if settings.json and not yes:
-        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to delete it.")
-
     async with existing_bank(settings) as bank:
         name = (memory := await existing_memory(bank, key)).name
         parts = [part.name for part in await bank.memories.merged_into(key)]
-        if not yes and not _agreed(memory, parts):
-            terminal.note("Nothing was deleted.")
-            raise typer.Exit(1)
+        others = f" and what was merged into it: {', '.join(parts)}" if parts else ""
+        settings.confirm(
+            "Delete it?",
+            f"{name}: {first_words(memory.text)}",
+            f"This deletes it for good, with its former versions{others}.",
+            done="deleted",
+            yes=yes,
+        )
         erased = await bank.memories.delete(key, by=person_here(bank))
     if settings.json:
         terminal.emit({"memory": name, "deleted": True, "merged": parts, "erased": erased})
         return
-    terminal.say(f"{name} is deleted, with its former versions{_and(parts)}.")
+    terminal.say(f"{name} is deleted, with its former versions{others}.")
     if not erased:
         terminal.note("Traces of it may still be in the bank's files: others had them open.")
-
-
-async def _change(
-    settings: CommandSettings,
-    key: str,
-    change: Callable[[Memories, Author], Awaitable[Memory]],
-    words: Callable[[Memory, Memory], str],
-    *,
-    compares: bool = False,
-) -> None:
-    """Change a memory as the user and report it; with `compares`, also memories that say the
-    same.
-    """
-    async with changed_bank(settings) as bank:
-        before = await existing_memory(bank, key)
-        after = await change(bank.memories, person_here(bank))
-        doubles = await bank.memories.doubles(after) if compares else []
-        tell_change(settings, after, words(before, after), doubles)
-
-
-def _agreed(memory: Memory, parts: list[str]) -> bool:
-    terminal.note(f"{memory.name}: {first_words(memory.text)}")
-    terminal.note(f"This deletes it for good, with its former versions{_and(parts)}.")
-    try:
-        return typer.confirm("Delete it?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        return False
-
-
-def _and(parts: list[str]) -> str:
-    return f" and what was merged into it: {', '.join(parts)}" if parts else ""

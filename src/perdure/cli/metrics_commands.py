@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings
 
 if TYPE_CHECKING:
     from perdure.storage.metrics import Measure, OperationCounts
@@ -29,8 +30,7 @@ class Told(NamedTuple):
         return together(each.counted for each in self.processes)
 
 
-@common_options()
-def metrics(
+async def metrics(
     settings: CommandSettings,
     *,
     prometheus: Annotated[
@@ -43,26 +43,19 @@ def metrics(
     Each process leaves its counters in the bank every metrics.publish_every seconds; those of the
     last day are added up. Processes that lived for less may have left none.
     """
-    import asyncio
+    from perdure.storage.metrics.metrics_publisher import published
 
     if prometheus and settings.json:
         raise typer.BadParameter("Either this or --json.", param_hint="--prometheus")
-    told = asyncio.run(_told(settings))
+    async with existing_bank(settings) as bank:
+        store = bank.store
+        told = Told(await published(store), await store.adapter.sizes(), store.now())
     if prometheus:
         _print_for_prometheus(told)
     elif settings.json:
         terminal.emit(_described(told))
     else:
         _show(told)
-
-
-async def _told(settings: CommandSettings) -> Told:
-    from perdure.cli import bank_access
-    from perdure.storage.metrics.metrics_publisher import published
-
-    async with bank_access.existing_bank(settings, settings.load()) as bank:
-        store = bank.store
-        return Told(await published(store), await store.adapter.sizes(), store.now())
 
 
 def _print_for_prometheus(told: Told) -> None:
@@ -115,16 +108,11 @@ def _show(told: Told) -> None:
     else:
         _show_operations(told)
     if told.sizes:
+        from perdure.cli.bank_commands import show_collections
+
+        largest = sorted(told.sizes, key=lambda size: (-(size.bytes or 0), -size.rows))
         terminal.say()
-        terminal.table(
-            ("Collection", "Rows", "Size"),
-            [
-                (size.collection, f"{size.rows:,}", _size(size.bytes))
-                for size in sorted(told.sizes, key=lambda size: (-(size.bytes or 0), -size.rows))
-                if size.rows
-            ],
-            right=2,
-        )
+        show_collections([size for size in largest if size.rows])
 
 
 def _show_operations(told: Told) -> None:
@@ -155,14 +143,10 @@ def _cells(measure: Measure) -> tuple[str, ...]:
         _milliseconds(measure.estimate(0.5)),
         _milliseconds(measure.estimate(0.95)),
         f"{measure.rows:,}",
-        _size(measure.bytes_read),
-        _size(measure.bytes_written),
+        terminal.format_size(measure.bytes_read),
+        terminal.format_size(measure.bytes_written),
     )
 
 
 def _milliseconds(seconds: float) -> str:
     return "> 30 s" if seconds == float("inf") else f"{seconds * 1e3:,.2f} ms"
-
-
-def _size(count: int | None) -> str:
-    return "–" if count is None else terminal.format_size(count)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
-    from perdure.bank import Bank
     from perdure.cli.circuit_replay import ReplayedCircuit
     from perdure.cli.conversation_page import Sheet
+    from perdure.gateway.calls import Purpose
+    from perdure.gateway.gateway import Gateway
     from perdure.gateway.model_status import ModelUse, ModelView
     from perdure.gateway.prices import Price
-
-
-#: The address of the bank that is looked at if there is none.
-NOWHERE = "memory://"
 
 
 class ListedModel(NamedTuple):
@@ -33,17 +31,6 @@ class ListedModel(NamedTuple):
     circuit: ReplayedCircuit | None
 
 
-class ListedModels(NamedTuple):
-    """What is configured."""
-
-    models: list[ListedModel]
-    missing: list[str]
-    #: The day of the prices that ship.
-    as_of: str
-    file: str
-
-
-@common_options()
 async def models(
     settings: CommandSettings,
     *,
@@ -56,17 +43,33 @@ async def models(
 
     Asking costs no tokens. Keys are never shown. Exits with 0 also if a model cannot be reached.
     """
-    found = await _models(settings, reach=reach)
-    if settings.json:
-        terminal.emit(
-            {
-                "models": [model_json(model) for model in found.models],
-                "missing": found.missing,
-                "prices_as_of": found.as_of,
-            }
+    from perdure import config as configuration
+    from perdure.cli import circuit_replay
+    from perdure.gateway import model_status
+    from perdure.gateway.calls import PURPOSES
+
+    async with ProgressBar("asking the servers"), any_gateway(settings) as gateway:
+        views = await model_status.models(gateway, reach=reach)
+        lately = await circuit_replay.recent_circuits(gateway.store)
+    providers = {view.name: gateway.catalog.find(view.name).provider for view in views}
+    found = [
+        ListedModel(
+            view,
+            _key(view, needs_key=providers[view.name].needs_key),
+            lately.get((view.provider, view.model)),
         )
-    else:
-        _show(found)
+        for view in views
+    ]
+    missing = [purpose for purpose in PURPOSES if not gateway.has(purpose)]
+    as_of = gateway.prices.as_of.isoformat()
+    if settings.json:
+        listed = [model_json(model) for model in found]
+        terminal.emit({"models": listed, "missing": missing, "prices_as_of": as_of})
+        return
+    _show(found)
+    _advise(found, missing, str(settings.config or configuration.config_file()))
+    if any(model.view.price is not None and model.view.base_url for model in found):
+        terminal.prose(f"Prices are those of {as_of}, or your own.", "dim")
 
 
 def model_json(model: ListedModel) -> dict[str, Any]:
@@ -93,52 +96,22 @@ def _rates(price: Price) -> dict[str, float | None]:
     return {kind: readable.dollars_per_million(getattr(price.rates, kind)) for kind in kinds}
 
 
-async def _models(settings: CommandSettings, *, reach: bool) -> ListedModels:
-    from perdure import config as configuration
-    from perdure.cli import circuit_replay
-    from perdure.gateway import model_status
-    from perdure.gateway.calls import PURPOSES
-    from perdure.gateway.gateway import Gateway
-
-    config = settings.load()
-    with ProgressBar("asking the servers"):
-        async with any_bank(settings) as bank:
-            gateway = Gateway(bank.store, config.gateway)
-            try:
-                found = await model_status.models(gateway, reach=reach)
-                lately = await circuit_replay.recent_circuits(bank.store)
-                needing = gateway.catalog.find
-                models = [
-                    ListedModel(
-                        view,
-                        _key(view, needs_key=needing(view.name).provider.needs_key),
-                        lately.get((view.provider, view.model)),
-                    )
-                    for view in found
-                ]
-            finally:
-                await gateway.close()
-    return ListedModels(
-        models,
-        [purpose for purpose in PURPOSES if not gateway.has(purpose)],
-        gateway.prices.as_of.isoformat(),
-        str(settings.config or configuration.config_file()),
-    )
-
-
 @asynccontextmanager
-async def any_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
-    """The bank, or an empty one at `NOWHERE`: models need none to be shown."""
+async def any_gateway(settings: CommandSettings) -> AsyncIterator[Gateway]:
+    """The bank's gateway, or that of an empty bank in memory: models need none to be shown."""
     from perdure.bank import Bank
+    from perdure.gateway.gateway import Gateway
 
     config = settings.load()
     bank = Bank(config=config)
     if not await bank.store.adapter.exists():
-        bank = Bank(NOWHERE, config=config)
+        bank = Bank("memory://", config=config)
     await bank.store.open()
+    gateway = Gateway(bank.store, config.gateway)
     try:
-        yield bank
+        yield gateway
     finally:
+        await gateway.close()
         await bank.store.close()
 
 
@@ -152,24 +125,19 @@ def _key(view: ModelView, *, needs_key: bool) -> str:
     return "keyring" if view.key else "missing"
 
 
-def _show(found: ListedModels) -> None:
+def _show(found: list[ListedModel]) -> None:
     from perdure.cli.conversation_page import Sheet
 
     sheet = Sheet()
-    lengths = dict[tuple[str, str], int]()
-    for model in found.models:
-        for use in model.view.uses:
-            place = (use.purpose, use.complexity)
-            lengths[place] = max(lengths.get(place, 0), use.place)
-    for model in found.models:
+    lengths = Counter[tuple[str, str]](
+        (use.purpose, use.complexity) for model in found for use in model.view.uses
+    )
+    for model in found:
         _show_model(sheet, model, lengths)
         sheet.blank()
-    _advise(found)
-    if any(model.view.price is not None and model.view.base_url for model in found.models):
-        terminal.prose(f"Prices are those of {found.as_of}, or your own.", "dim")
 
 
-def _show_model(sheet: Sheet, model: ListedModel, lengths: dict[tuple[str, str], int]) -> None:
+def _show_model(sheet: Sheet, model: ListedModel, lengths: Mapping[tuple[str, str], int]) -> None:
     from rich.text import Text
 
     view = model.view
@@ -197,7 +165,7 @@ def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
     sheet.block(f"  {name:<8}", [terminal.printable(words)], style, None, depth=11)
 
 
-def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> str:
+def _uses(uses: tuple[ModelUse, ...], lengths: Mapping[tuple[str, str], int]) -> str:
     places = dict[str, dict[str, str]]()
     for use in uses:
         place = f"{use.place} of {lengths[use.purpose, use.complexity]}"
@@ -256,24 +224,22 @@ def _circuit_in_words(circuit: ReplayedCircuit) -> str:
     return f"{state}; {calls}{failed}"
 
 
-def _advise(found: ListedModels) -> None:
-    if "chat" in found.missing:
+def _advise(found: list[ListedModel], missing: list[Purpose], file: str) -> None:
+    if "chat" in missing:
         terminal.prose("No model is configured to chat. Name one, for example:")
         terminal.say()
         for name, note in _EXAMPLES:
             terminal.say(f'  export PERDURE_MODEL_CHAT="{name}"', "bold")
             terminal.say(f"      {note}", "dim")
         terminal.say()
-        terminal.prose(
-            f'Or write chat = ["{_EXAMPLES[0][0]}"] under [gateway.models] in {found.file}.'
-        )
-    background = [purpose for purpose in found.missing if purpose != "chat"]
+        terminal.prose(f'Or write chat = ["{_EXAMPLES[0][0]}"] under [gateway.models] in {file}.')
+    background = [purpose for purpose in missing if purpose != "chat"]
     if background:
         terminal.prose(
             f"No model is configured for {', '.join(background)}: their callers do without one.",
             "dim",
         )
-    if any(model.view.provider == "local" for model in found.models):
+    if any(model.view.provider == "local" for model in found):
         terminal.prose("local embeds texts on this machine, without a key.", "dim")
 
 

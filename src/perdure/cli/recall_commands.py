@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import SessionArgument, find_session, searched_bank
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perdure.bank import Bank
     from perdure.bank.session import Session
     from perdure.config import Config
@@ -27,10 +25,11 @@ _LINES, _LINE = 4, 400
 _DEADLINE, _LOADING = 4.0, 3.0
 #: With fewer seconds than this the model is not loaded at all.
 _LEAST = 1.0
+#: Scores below this are not told apart: “0.00” would say that nothing fits.
+_LEAST_SCORE = 0.01
 _HURRIED = "that takes longer than the deadline"
 
 
-@common_options()
 async def recall(
     settings: CommandSettings,
     session: SessionArgument,
@@ -119,7 +118,7 @@ async def recall(
     from perdure.cli.show_commands import tags_in
     from perdure.core import clock
 
-    now = clock.now()
+    config = settings.load()
     asked: dict[str, Any] = {
         "limit": limit,
         "kinds": kind or None,
@@ -138,60 +137,31 @@ async def recall(
         "wide": wide,
         "judged": judged,
     }
-
-    def show(found: Recalled, agent: str, unmeant: str) -> None:
+    timed = _timed(config, asked)
+    async with searched_bank(settings, timed) as bank:
+        searched = await _session(bank, session)
+        if of:
+            asked["sessions"] = [(await find_session(bank, each)).name for each in of]
+        _load_search()
+        async with ProgressBar("searching; by meaning once the model is loaded"):
+            found = await searched.recall(query, **asked)
+        # Here: a model that is still being loaded keeps the process from ending, not the answer.
         if settings.json:
             terminal.emit(recalled_json(found))
-        else:
-            _print(found, query, agent, now, unmeant)
-
-    await _recall(settings, session, query, asked, show)
+            return
+        hurried = bool(config.recall.vectors) and not timed.recall.vectors
+        _print(found, query, searched.agent, clock.now(), _HURRIED if hurried else _unmeant(found))
+        if not bank.index.is_on:
+            terminal.note(
+                "The newest turns were read one by one: `perdure index check` says why.", "dim"
+            )
 
 
 def recalled_json(found: Recalled) -> dict[str, Any]:
+    names = ("kind", "turn", "key", "level", "score", "why", "text")
+    hits = [{name: getattr(hit, name) for name in names} for hit in found.hits]
     notes = {"notes": list(found.notes)} if found.notes else {}
-    return {
-        "stage": found.stage,
-        "took_ms": found.took_ms,
-        "hits": [
-            {
-                "kind": hit.kind,
-                "turn": hit.turn,
-                "key": hit.key,
-                "level": hit.level,
-                "score": hit.score,
-                "why": hit.why,
-                "text": hit.text,
-            }
-            for hit in found.hits
-        ],
-        **notes,
-    }
-
-
-async def _recall(
-    settings: CommandSettings,
-    name: str,
-    query: str,
-    asked: dict[str, Any],
-    show: Callable[[Recalled, str, str], None],
-) -> None:
-    config = settings.load()
-    timed = _timed(config, asked)
-    async with existing_bank(settings, timed) as bank:
-        session = await _session(bank, name)
-        if asked["sessions"] is not None:
-            asked["sessions"] = [
-                (await find_session(bank, each)).name for each in asked["sessions"]
-            ]
-        _load_search()
-        with ProgressBar("searching; by meaning once the model is loaded"):
-            found = await session.recall(query, **asked)
-        # Here: a model that is still being loaded keeps the process from ending, not the answer.
-        hurried = bool(config.recall.vectors) and not timed.recall.vectors
-        show(found, session.agent, _HURRIED if hurried else _unmeant(found))
-        if not settings.json and not bank.index.is_on:
-            terminal.aside("The newest turns were read one by one: `perdure index check` says why.")
+    return {"stage": found.stage, "took_ms": found.took_ms, "hits": hits, **notes}
 
 
 async def _session(bank: Bank, name: str) -> Session:
@@ -230,7 +200,7 @@ def _print(found: Recalled, query: str, agent: str, now: int, unmeant: str) -> N
     if not found.hits:
         terminal.say(f"Nothing was found for {query!r}.")
         _print_notes(found)
-        terminal.aside(_advice(found))
+        terminal.note(_advice(found), "dim")
         return
     for number, hit in enumerate(found.hits):
         if number:
@@ -245,7 +215,7 @@ def _print(found: Recalled, query: str, agent: str, now: int, unmeant: str) -> N
             terminal.say(f"  {hit.why}", "dim")
     count = terminal.plural(len(found.hits), "hit")
     why = f"; not by meaning: {unmeant}" if unmeant else ""
-    terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{why}")
+    terminal.note(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{why}", "dim")
     _print_notes(found)
 
 
@@ -286,5 +256,5 @@ def _title(hit: Hit, agent: str, now: int) -> str:
         owned = hit.kind == "memory" and "/" not in name
         name = f"{hit.kind} {agent}/{name}" if owned else f"{hit.kind} {name}"
     when = f", {readable.relative_time(hit.time, now)}" if hit.time else ""
-    beside = ", comes along" if hit.neighbour else f", {hit.score:.2f}"
-    return f"{name}{when}{beside}"
+    score = f"{hit.score:.2f}" if hit.score >= _LEAST_SCORE else f"below {_LEAST_SCORE}"
+    return f"{name}{when}, {'comes along' if hit.neighbour else score}"

@@ -9,23 +9,16 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.recall.references.layers import LayerRecord
     from perdure.recall.references.references import Synced
 
-app = typer.Typer(
-    help="Look at reference layers: knowledge that is loaded when it matters.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's name.")]
 
 
-@app.command()
-@common_options()
 async def add(
     settings: CommandSettings,
     file: Annotated[
@@ -58,8 +51,6 @@ async def add(
             terminal.say(f"{made.name} is kept: {terminal.plural(made.tokens, 'token')}.")
 
 
-@app.command("list")
-@common_options()
 async def list_(settings: CommandSettings) -> None:
     """Show the reference layers. Looks for new and changed files first."""
     async with changed_bank(settings) as bank:
@@ -91,8 +82,6 @@ def _list(settings: CommandSettings, synced: Synced, found: list[LayerRecord]) -
         terminal.note(f"{fault.where}: {fault.what}")
 
 
-@app.command()
-@common_options()
 async def show(settings: CommandSettings, name: NameArgument) -> None:
     """Show what a reference layer says."""
     async with existing_bank(settings) as bank:
@@ -105,12 +94,9 @@ async def show(settings: CommandSettings, name: NameArgument) -> None:
     if settings.json:
         terminal.emit(layer)
         return
-    for line in terminal.lines(layer.text):
-        terminal.say(line)
+    terminal.verbatim(terminal.lines(layer.text))
 
 
-@app.command()
-@common_options()
 async def check(settings: CommandSettings) -> None:
     """Look for what is wrong with reference layers and their files. Changes nothing.
 
@@ -134,8 +120,6 @@ async def check(settings: CommandSettings) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
-@common_options()
 async def remove(settings: CommandSettings, name: NameArgument) -> None:
     """Remove a reference layer that was added, or whose file is out of sight.
 

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
 _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 
-@common_options()
 async def renditions(
     settings: CommandSettings,
     words: Annotated[
@@ -39,7 +38,13 @@ async def renditions(
     of the tokens that the same rounds and turns have as they were said.
     """
     make, session = _parsed(words or [])
-    made, found = await _renditions(settings, session, make=make)
+    made = None
+    async with ProgressBar("looking at renditions") as bar, existing_bank(settings) as bank:
+        record = None if session is None else (await find_session(bank, session)).record
+        if make and record is not None:
+            made = await bank.services.renditions.catch_up(record, bar)
+        found = await bank.services.renditions.status(None if record is None else record.id)
+    found = [each for each in found if each.turns or session is not None]
     if settings.json:
         terminal.emit({"made": made, "sessions": [_described(each) for each in found]})
     else:
@@ -57,19 +62,6 @@ def _parsed(words: list[str]) -> tuple[bool, str | None]:
             "Write `perdure renditions [SESSION]`, or `perdure renditions make SESSION`."
         )
     return make, names[0] if names else None
-
-
-async def _renditions(
-    settings: CommandSettings, session: str | None, *, make: bool
-) -> tuple[int | None, list[RenditionStatus]]:
-    made = None
-    async with existing_bank(settings) as bank:
-        record = None if session is None else (await find_session(bank, session)).record
-        with ProgressBar("looking at renditions") as bar:
-            if make and record is not None:
-                made = await bank.services.renditions.catch_up(record, bar)
-            found = await bank.services.renditions.status(None if record is None else record.id)
-    return made, [each for each in found if each.turns or session is not None]
 
 
 def _show(found: list[RenditionStatus], *, alone: bool) -> None:

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import AccessDenied
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from perdure.storage.schemas.schema_records import Schema, Version
-    from perdure.storage.schemas.schema_registry import Checked, SchemaRegistry
+    from perdure.storage.schemas.schema_registry import Checked
     from perdure.storage.schemas.type_shapes import Description
 
-app = typer.Typer(
-    help="Show what record types look like, and check records against them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
 _Collection = Annotated[
     str, typer.Argument(metavar="COLLECTION", help="Its name.", show_default=False)
 ]
 
 
-@app.command("list")
-@common_options()
-def list_(settings: CommandSettings) -> None:
+async def list_(settings: CommandSettings) -> None:
     """List the collections whose record types are known."""
-    import asyncio
-
-    found, rows = asyncio.run(_list(settings))
+    async with existing_bank(settings) as bank:
+        schemas = bank.store.schemas
+        found = [await schemas.describe(name) for name in await schemas.collections()]
+        rows = {size.collection: size.rows for size in await bank.store.adapter.sizes()}
     if settings.json:
         terminal.emit({"collections": [_summary(schema, rows) for schema in found]})
     elif not found:
@@ -63,22 +56,17 @@ def list_(settings: CommandSettings) -> None:
         )
 
 
-@app.command()
-@common_options()
-def show(settings: CommandSettings, collection: _Collection) -> None:
+async def show(settings: CommandSettings, collection: _Collection) -> None:
     """Show the fields of a collection's records, and how they changed."""
-    import asyncio
-
-    schema = asyncio.run(_schema(settings, collection))
+    async with existing_bank(settings) as bank:
+        schema = await bank.store.schemas.describe(collection)
     if settings.json:
         terminal.emit({**_summary(schema), "versions": [_described(v) for v in schema.versions]})
     else:
         _show(schema)
 
 
-@app.command()
-@common_options()
-def proto(
+async def proto(
     settings: CommandSettings,
     collection: _Collection,
     out: Annotated[
@@ -90,9 +78,8 @@ def proto(
 
     With it, `protoc --decode=perdure.notes.Note notes.proto` reads a stored value.
     """
-    import asyncio
-
-    text = asyncio.run(_proto(settings, collection))
+    async with existing_bank(settings) as bank:
+        text = await bank.store.schemas.proto(collection)
     if out is not None:
         _write(out, text)
     if settings.json:
@@ -104,9 +91,7 @@ def proto(
         terminal.say(f"Wrote {out}.")
 
 
-@app.command()
-@common_options()
-def check(
+async def check(
     settings: CommandSettings,
     collection: Annotated[
         str | None,
@@ -118,9 +103,10 @@ def check(
     Needs no code of yours. Records of older schema versions are counted: they are migrated when
     they are read. Exits with 1 if a record does not fit.
     """
-    import asyncio
-
-    found = asyncio.run(_check(settings, collection))
+    async with ProgressBar("checking records") as bar, existing_bank(settings) as bank:
+        schemas = bank.store.schemas
+        names = await schemas.collections() if collection is None else [collection]
+        found = [await schemas.check(name, bar) for name in names]
     unfit = sum(checked.unfit for checked in found)
     if settings.json:
         terminal.emit({"ok": not unfit, "collections": found})
@@ -128,43 +114,6 @@ def check(
         _show_checked(found)
     if unfit:
         raise typer.Exit(1)
-
-
-@asynccontextmanager
-async def _registry(settings: CommandSettings) -> AsyncIterator[SchemaRegistry]:
-    from perdure.cli import bank_access
-
-    async with bank_access.existing_bank(settings, settings.load()) as bank:
-        yield bank.store.schemas
-
-
-async def _list(settings: CommandSettings) -> tuple[list[Schema], dict[str, int]]:
-    from perdure.cli import bank_access
-
-    async with bank_access.existing_bank(settings, settings.load()) as bank:
-        schemas = bank.store.schemas
-        found = [await schemas.describe(name) for name in await schemas.collections()]
-        sizes = await bank.store.adapter.sizes()
-    return found, {size.collection: size.rows for size in sizes}
-
-
-async def _schema(settings: CommandSettings, collection: str) -> Schema:
-    async with _registry(settings) as schemas:
-        return await schemas.describe(collection)
-
-
-async def _proto(settings: CommandSettings, collection: str) -> str:
-    async with _registry(settings) as schemas:
-        return await schemas.proto(collection)
-
-
-async def _check(settings: CommandSettings, collection: str | None) -> list[Checked]:
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("checking records") as bar:
-        async with _registry(settings) as schemas:
-            names = await schemas.collections() if collection is None else [collection]
-            return [await schemas.check(name, bar) for name in names]
 
 
 def _write(out: Path, text: str) -> None:

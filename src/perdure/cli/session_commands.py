@@ -8,16 +8,14 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
-    from perdure.bank.session import Session
 
 
-@common_options()
 async def sessions(
     settings: CommandSettings,
     *,
@@ -30,7 +28,8 @@ async def sessions(
     ] = False,
 ) -> None:
     """List the sessions, the most recently used first."""
-    found = await _sessions(settings, agent, archived=archived)
+    async with ProgressBar("looking at the sessions"), existing_bank(settings) as bank:
+        found = await bank.sessions(agent=agent, archived=archived)
     if settings.json:
         terminal.emit({"sessions": found})
     elif found:
@@ -42,7 +41,6 @@ async def sessions(
         )
 
 
-@common_options()
 async def fork(
     settings: CommandSettings,
     session: SessionArgument,
@@ -59,26 +57,6 @@ async def fork(
 
     It shares the turns up to there: nothing is copied. Its next turn has the next number.
     """
-    made = await _fork(settings, session, new, at)
-    record = made.record
-    if settings.json:
-        terminal.emit({"name": made.name, "parent": record.parent, "forked_at": record.forked_at})
-    else:
-        terminal.say(
-            f"Forked {record.parent} behind T-{record.forked_at}:"
-            f" {made.name} goes on at T-{record.forked_at + 1}."
-        )
-
-
-async def _sessions(
-    settings: CommandSettings, agent: str | None, *, archived: bool
-) -> list[SessionInfo]:
-    with ProgressBar("looking at the sessions"):
-        async with existing_bank(settings) as bank:
-            return await bank.sessions(agent=agent, archived=archived)
-
-
-async def _fork(settings: CommandSettings, session: str, new: str, at: str | None) -> Session:
     from perdure.history.log_records import SessionRecord, agent_of
 
     async with existing_bank(settings) as bank:
@@ -87,7 +65,15 @@ async def _fork(settings: CommandSettings, session: str, new: str, at: str | Non
         agent_of(name)
         if await bank.collection(SessionRecord).get(name) is not None:
             raise InvalidInput(f"There is a session {name} already.", hint="Choose another name.")
-        return await parent.fork(name, at)
+        made = await parent.fork(name, at)
+    record = made.record
+    if settings.json:
+        terminal.emit({"name": made.name, "parent": record.parent, "forked_at": record.forked_at})
+    else:
+        terminal.say(
+            f"Forked {record.parent} behind T-{record.forked_at}:"
+            f" {made.name} goes on at T-{record.forked_at + 1}."
+        )
 
 
 def _show(found: list[SessionInfo], *, tree: bool) -> None:
@@ -150,13 +136,9 @@ def _branches(found: list[SessionInfo]) -> list[tuple[str, SessionInfo]]:
     return rows
 
 
-@common_options()
 async def share(
     settings: CommandSettings,
-    session: Annotated[
-        str,
-        typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
-    ],
+    session: SessionArgument,
     agents: Annotated[
         list[str] | None, typer.Argument(metavar="[AGENT]...", help="Who may recall it.")
     ] = None,
@@ -184,9 +166,17 @@ async def share(
             "No agent is named, and nothing was changed.",
             hint="Name those who may not recall it any more; for all of them, use --stop-all.",
         )
-    name, shared, notes = await _shared(settings, session, named, stop=stop, stop_all=stop_all)
-    for note in notes:
-        terminal.note(note)
+    async with existing_bank(settings) as bank:
+        found = await find_session(bank, session)
+        if stop_all:
+            await found.unshare_all()
+        elif stop:
+            await found.unshare(*named)
+        elif named:
+            await found.share(*named)
+        name, shared = found.name, await found.shared_with()
+        for note in await _unknown(bank, named):
+            terminal.note(note)
     if settings.json:
         terminal.emit({"session": name, "shared_with": shared})
     elif shared:
@@ -194,21 +184,6 @@ async def share(
         terminal.say(f"{name} is shared with {'everybody' if everybody else ', '.join(shared)}.")
     else:
         terminal.say(f"{name} is not shared.")
-
-
-async def _shared(
-    settings: CommandSettings, name: str, agents: list[str], *, stop: bool, stop_all: bool
-) -> tuple[str, list[str], list[str]]:
-    """The session's name, who may recall it afterwards, and which agents are unknown."""
-    async with existing_bank(settings) as bank:
-        session = await find_session(bank, name)
-        if stop_all:
-            await session.unshare_all()
-        elif stop:
-            await session.unshare(*agents)
-        elif agents:
-            await session.share(*agents)
-        return session.name, await session.shared_with(), await _unknown(bank, agents)
 
 
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -63,7 +63,6 @@ class SessionPage(NamedTuple):
     older: bool
 
 
-@common_options()
 async def show(
     settings: CommandSettings,
     session: SessionArgument,
@@ -91,7 +90,8 @@ async def show(
 ) -> None:
     """Show a page of a session: its newest turns, or older."""
     wanted = PageRequest(page, size, since, until, tags_in(tag or []), undone, full)
-    found = await _show(settings, session, wanted)
+    async with ProgressBar("reading"), existing_bank(settings) as bank:
+        found = await _page(await find_session(bank, session), wanted)
     if settings.json:
         turns = [turn_json(turn) for turn in found.turns]
         terminal.emit(
@@ -101,7 +101,6 @@ async def show(
         _print(found, wanted)
 
 
-@common_options()
 async def turn(
     settings: CommandSettings,
     session: SessionArgument,
@@ -135,9 +134,13 @@ async def turn(
             raise InvalidInput(
                 "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
             )
-        _show_rendition(settings, await _rendition(settings, session, id, level))
+        async with existing_bank(settings) as bank:
+            rendition = await (await find_session(bank, session)).turn(position(id), level=level)
+        _show_rendition(settings, rendition)
         return
-    found, folder = await _turn(settings, session, id, resolve=resolve or full, prune=prune)
+    async with existing_bank(settings) as bank:
+        read = await find_session(bank, session)
+        found = await read.turn(position(id), resolve=resolve or full, prune=prune)
     if settings.json:
         terminal.emit(turn_json(found))
         return
@@ -145,7 +148,7 @@ async def turn(
     from perdure.core import clock
 
     detail = conversation_page.FULL if full or prune else conversation_page.TURN
-    conversation_page.ConversationPage(detail, clock.now(), folder).turn(found)
+    conversation_page.ConversationPage(detail, clock.now(), _folder(read)).turn(found)
 
 
 def turn_json(turn: Turn) -> dict[str, Any]:
@@ -158,15 +161,9 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
 
 
-async def _show(settings: CommandSettings, name: str, wanted: PageRequest) -> SessionPage:
-    with ProgressBar("reading"):
-        async with existing_bank(settings) as bank:
-            session = await find_session(bank, name)
-            head = await session.head()
-            return await _page(session, head, wanted)
+async def _page(session: Session, wanted: PageRequest) -> SessionPage:
+    head = await session.head()
 
-
-async def _page(session: Session, head: Head, wanted: PageRequest) -> SessionPage:
     async def turns(before: int | None = None) -> list[Turn]:
         return await session.turns(
             wanted.size + 1,
@@ -201,21 +198,6 @@ def _first_behind(head: Head, wanted: PageRequest) -> int:
     return number
 
 
-async def _turn(
-    settings: CommandSettings, name: str, id: str, *, resolve: bool, prune: bool
-) -> tuple[Turn, str]:
-    async with existing_bank(settings) as bank:
-        session = await find_session(bank, name)
-        found = await session.turn(position(id), resolve=resolve, prune=prune)
-        return found, _folder(session)
-
-
-async def _rendition(settings: CommandSettings, name: str, id: str, level: str) -> Rendering:
-    async with existing_bank(settings) as bank:
-        session = await find_session(bank, name)
-        return await session.turn(position(id), level=level)
-
-
 def _show_rendition(settings: CommandSettings, found: Rendering) -> None:
     if settings.json:
         import msgspec
@@ -223,9 +205,7 @@ def _show_rendition(settings: CommandSettings, found: Rendering) -> None:
         terminal.emit(msgspec.structs.asdict(found))
         return
     terminal.say(f"{found.id}-{found.level}: {terminal.plural(found.tokens, 'token')}", "bold")
-    for line in found.text.split("\n"):
-        # Neither wrapped nor cut, and nothing in it steers a terminal.
-        terminal.console().print(terminal.visible(line.expandtabs(4)), soft_wrap=True)
+    terminal.verbatim(terminal.lines(found.text))
 
 
 def _folder(session: Session) -> str:
@@ -279,12 +259,6 @@ def _ways_on(found: SessionPage, wanted: PageRequest) -> list[str]:
     return facts
 
 
-JsonLinesOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object a line for each message.")
-]
-
-
-@common_options(json=JsonLinesOption)
 async def tail(
     settings: CommandSettings,
     session: SessionArgument,
@@ -298,21 +272,17 @@ async def tail(
 
     By whatever process. Goes on until it is interrupted.
     """
-    await _tail(settings, session, since)
-
-
-async def _tail(settings: CommandSettings, name: str, since: str | None) -> None:
     from perdure.core.turns import Position
 
     after = None if since is None else Position.parse(position(since)).turn - 1
     async with existing_bank(settings) as bank:
-        session = await find_session(bank, name)
+        followed = await find_session(bank, session)
         if not settings.json:
-            newest = (await session.head()).turn
+            newest = (await followed.head()).turn
             stands = f"its newest turn is T-{newest}" if newest else "it has no turns yet"
-            terminal.note(f"Following {session.name}; {stands}. Ctrl-C ends.")
+            terminal.note(f"Following {followed.name}; {stands}. Ctrl-C ends.")
         show = _emit_message if settings.json else _MessagePrinter(bank.store.now)
-        async for said in session.tail(after=after):
+        async for said in followed.tail(after=after):
             show(said)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _FIELDS = (
 _COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "prices", "model"),)
 
 
-@common_options(without=("bank",))
 async def simulate(
     settings: CommandSettings,
     paths: Annotated[
@@ -75,33 +74,6 @@ async def simulate(
     are the tokens that the provider's prompt cache would have served, what the rest would have
     cost, and how much of the history each request still stands for.
     """
-    history, compared = await _simulate(
-        settings,
-        paths,
-        kind,
-        prices=prices,
-        model=model,
-        policies=policy,
-        limits={"budget": budget, "system": system, "injection": injection},
-    )
-    if settings.json:
-        terminal.emit(_described(history, compared))
-    else:
-        from perdure.cli import charts
-
-        charts.show_policies(history, compared)
-
-
-async def _simulate(
-    settings: CommandSettings,
-    paths: list[Path],
-    kind: str | None,
-    *,
-    prices: str,
-    model: str | None,
-    policies: list[str] | None,
-    limits: dict[str, int],
-) -> tuple[History, PolicyComparison]:
     from perdure.gateway.prices import Prices
     from perdure.simulation import POLICIES, read_history, rules_for
     from perdure.simulation import simulate as compare
@@ -109,14 +81,27 @@ async def _simulate(
 
     # What can be wrong is found before files are read.
     bill = Bill.of(rules_for(prices), model, Prices.load(settings.load().gateway.prices))
-    check_budget(limits["budget"])
-    chosen = policies or list(POLICIES)
+    check_budget(budget)
+    chosen = policy or list(POLICIES)
     for name in chosen:
         policy_named(name)
-    with ProgressBar("reading") as bar:
+    async with ProgressBar("reading") as bar:
         history = await read_history(paths, kind, bar)
-        compared = await compare(history, policies=chosen, bill=bill, progress=bar, **limits)
-        return history, compared
+        compared = await compare(
+            history,
+            policies=chosen,
+            bill=bill,
+            progress=bar,
+            budget=budget,
+            system=system,
+            injection=injection,
+        )
+    if settings.json:
+        terminal.emit(_described(history, compared))
+    else:
+        from perdure.cli import charts
+
+        charts.show_policies(history, compared)
 
 
 def _described(history: History, compared: PolicyComparison) -> dict[str, Any]:

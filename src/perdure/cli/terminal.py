@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from perdure.core import display
@@ -16,10 +17,9 @@ from perdure.core.errors import PerdureError
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
-    from types import TracebackType
     from typing import Self
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
 plural, format_size = display.plural, display.format_size
@@ -46,13 +46,8 @@ def described(error: PerdureError) -> dict[str, str]:
     return {"type": type(error).__name__, "message": error.message, "hint": error.hint}
 
 
-def note(text: str) -> None:
-    console(error=True).print(printable(text), soft_wrap=True)
-
-
-def aside(text: str) -> None:
-    """Print a faint message beside the result, on stderr."""
-    console(error=True).print(printable(text), style="dim", soft_wrap=True)
+def note(text: str, style: str = "") -> None:
+    console(error=True).print(printable(text), style=style or None, soft_wrap=True)
 
 
 def murmur(text: str) -> None:
@@ -68,6 +63,13 @@ def say(text: str = "", style: str = "") -> None:
     console().print(printable(text), style=style or None, soft_wrap=True)
 
 
+def verbatim(lines: Iterable[str]) -> None:
+    """Print lines neither wrapped nor cut; nothing in them steers a terminal."""
+    out = console()
+    for line in lines:
+        out.print(visible(line), soft_wrap=True)
+
+
 def prose(text: str, style: str = "") -> None:
     """Print sentences on stdout, wrapped between words on a terminal."""
     from rich.text import Text
@@ -76,8 +78,16 @@ def prose(text: str, style: str = "") -> None:
     out.print(Text(printable(text), style=style), soft_wrap=not out.is_terminal)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: int = 0) -> None:
-    """Print aligned columns, the last `right` of them flush right. No lines are drawn."""
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: int = 0,
+    bars: Sequence[str] = (),
+) -> None:
+    """Print aligned columns, the last `right` of them flush right, then a bar for each row. No
+    lines are drawn.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -91,45 +101,96 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: int 
             overflow="fold",
             no_wrap=numeric,
         )
-    for row in rows:
-        grid.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
+    if bars:
+        grid.add_column(style="cyan")
+    for row, drawn in zip_longest(rows, bars):
+        cells = [Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row]
+        grid.add_row(*cells, *([drawn] if bars else []))
+    render(grid)
+
+
+def render(picture: RenderableType) -> None:
+    """Print what rich draws; off a terminal without blanks at the ends of lines."""
     out = console()
     if out.is_terminal:
-        out.print(grid)
+        out.print(picture)
         return
     with out.capture() as captured:
-        out.print(grid)
+        out.print(picture)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def listing(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: int = 0) -> None:
-    """Print a table if the terminal is wide enough, else two lines for each row, the first
-    column whole, fit to be copied.
+def listing(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: int = 0,
+    shares: Sequence[float] = (),
+) -> None:
+    """Print a table if the terminal is wide enough, else some lines for each row, the first
+    column whole, fit to be copied. `shares`, from 0 to 1, are drawn as bars.
     """
     from rich.cells import cell_len
     from rich.text import Text
 
     out = console()
-    widest = [max(cell_len(row[at]) for row in (headings, *rows)) for at in range(len(headings))]
-    if sum(widest) + 2 * len(widest) <= out.width:
-        table(headings, rows, right=right)
+    columns = range(len(headings))
+    widest = [max(cell_len(printable(row[at])) for row in (headings, *rows)) for at in columns]
+    room = out.width - sum(widest) - 2 * len(widest)
+    if room >= (_NARROWEST_BAR if shares else 0):
+        bars = [bar(share, min(room, _WIDEST_BAR)) for share in shares]
+        table(headings, rows, right=right, bars=bars)
         return
     numeric = len(headings) - right
-    for first, *others in rows:
+    for (first, *others), share in zip_longest(rows, shares):
         name = first.lstrip("│├└─ ")
-        trunk = first[: len(first) - len(name)].translate(_TRUNK)
-        cells = list(enumerate(others, start=1))
+        below = first[: len(first) - len(name)].translate(_TRUNK) + "    "
+        cells = [(at, cell) for at, cell in enumerate(others, start=1) if cell]
         facts = [_counted(cell, headings[at]) for at, cell in cells if at >= numeric]
-        facts += [cell for at, cell in cells if cell and at < numeric]
-        below = Text(f"{trunk}    {' · '.join(map(visible, facts))}", style="dim")
-        below.truncate(out.width, overflow="ellipsis")
-        out.print(Text(visible(first), style="bold"), soft_wrap=True)
-        out.print(below, soft_wrap=True)
+        facts += [_headed(cell, headings[at]) for at, cell in cells if at < numeric]
+        width = max(out.width - cell_len(below), 1)
+        out.print(Text(printable(first), style="bold"), soft_wrap=True)
+        for line in Text(printable(" · ".join(facts)), style="dim").wrap(out, width):
+            out.print(Text(below).append_text(line), soft_wrap=True)
+        if share:
+            drawn = bar(share, min(width, _WIDEST_BAR))
+            out.print(Text(below).append(drawn, style="cyan"), soft_wrap=True)
+
+
+def _headed(cell: str, heading: str) -> str:
+    return f"{heading.lower()}: {cell}" if heading else cell
 
 
 def _counted(count: str, heading: str) -> str:
+    if not count[0].isdigit():
+        return count
     noun = heading.lower()
-    return f"{count} {noun.removesuffix('s') if count == '1' else noun}"
+    if count == "1":
+        noun = f"{noun[:-3]}y" if noun.endswith("ies") else noun.removesuffix("s")
+    return f"{count} {noun}"
+
+
+_WIDEST_BAR, _NARROWEST_BAR = 24, 6
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def bar(share: float, room: int) -> str:
+    """A bar of this share of the room; at least a sign of one unless it is 0."""
+    if share <= 0:
+        return ""
+    if not can_say(_EIGHTHS):
+        return "#" * max(1, round(share * room))
+    full, eighths = divmod(max(1, round(share * room * 8)), 8)
+    return "█" * full + _EIGHTHS[eighths].strip()
+
+
+def can_say(signs: str, encoding: str | None = None) -> bool:
+    """Whether stdout, or a stream of another encoding, can show these signs."""
+    try:
+        signs.encode(encoding or sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 #: The branches of a tree on the line below.
@@ -204,19 +265,14 @@ class ProgressBar:
         if self._shown is not None:
             self._shown.stop()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         if sys.stderr.isatty():
             import asyncio
 
             self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._show)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.pause()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeAlias
 
 import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.command_options import CommandSettings, common_options
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 
@@ -29,7 +28,6 @@ _FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipp
 _REASONS = 6
 
 
-@common_options()
 async def import_(
     settings: CommandSettings,
     kind: Annotated[
@@ -59,22 +57,11 @@ async def import_(
     Importing again adds only what is new. The bank is made if it is not there. What is wrong with a
     file is counted and told, and does not stop the import.
     """
-    await _import(settings, kind, paths or None, session, watch=watch)
-
-
-async def _import(
-    settings: CommandSettings,
-    kind: str,
-    paths: list[Path] | None,
-    session: str | None,
-    *,
-    watch: bool,
-) -> None:
     from perdure.bank import Bank
     from perdure.importers import import_files, importer_for
 
     importer_for(kind)  # raises before a bank is made
-    with ProgressBar("importing") as bar:
+    async with ProgressBar("importing") as bar, Bank(config=settings.load()) as bank:
 
         def heard(added: SessionImport) -> None:
             if settings.json:
@@ -83,25 +70,24 @@ async def _import(
                 bar.pause()
                 terminal.say(f"{added.name}: {_added(added)}")
 
-        async with Bank(config=settings.load()) as bank:
-            imported = await import_files(
-                bank,
-                kind,
-                paths,
-                session=session,
-                watch=watch,
-                progress=None if watch else bar,
-                heard=heard,
-            )
-            bar.pause()
-            if settings.json:
-                terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
-            else:
-                _show(imported, kind)
-            # All is there, and found by its words. Who has no program running that would give it
-            # vectors has them as well; to end this early loses nothing.
-            bar("giving vectors", 0, 0)
-            await bank.index.settle(bar)
+        imported = await import_files(
+            bank,
+            kind,
+            paths or None,
+            session=session,
+            watch=watch,
+            progress=None if watch else bar,
+            heard=heard,
+        )
+        bar.pause()
+        if settings.json:
+            terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
+        else:
+            _show(imported, kind)
+        # All is there, and found by its words. Who has no program running that would give it
+        # vectors has them as well; to end this early loses nothing.
+        bar("giving vectors", 0, 0)
+        await bank.index.settle(bar)
 
 
 def _plain(imported: SessionImport) -> dict[str, Any]:
@@ -176,19 +162,9 @@ def _left_out(skipped: dict[str, int]) -> str:
     return f"Skipped {terminal.plural(sum(skipped.values()), 'record')}: {', '.join(named)}."
 
 
-class ExportFormat(StrEnum):
-    """What a session can be exported to."""
-
-    JSONL = "jsonl"
-    MARKDOWN = "markdown"
+ExportFormat: TypeAlias = Literal["jsonl", "markdown"]
 
 
-ExportJsonOption = Annotated[
-    bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
-]
-
-
-@common_options(json=ExportJsonOption)
 async def export(
     settings: CommandSettings,
     session: SessionArgument,
@@ -196,7 +172,7 @@ async def export(
     kind: Annotated[
         ExportFormat,
         typer.Option("--format", help="jsonl can be imported again; markdown is for people."),
-    ] = ExportFormat.JSONL,
+    ] = "jsonl",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write here; else to stdout."),
@@ -214,42 +190,35 @@ async def export(
             "--json tells what was written to a file, and there is none.",
             hint="Add -o FILE, or leave --json out: the export itself is JSON, line by line.",
         )
-    written = await _export(settings, session, kind, output)
-    if settings.json:
-        terminal.emit(written)
-    elif output is not None:
-        size = terminal.format_size(written["bytes"])
-        terminal.say(f"Wrote {written['session']} to {output} ({size}).")
-
-
-async def _export(
-    settings: CommandSettings, name: str, kind: ExportFormat, output: Path | None
-) -> dict[str, Any]:
     missing = list[PerdureError]()
     total = 0
-    with ProgressBar("exporting") as bar:
-        async with existing_bank(settings) as bank:
-            session = await find_session(bank, name)
-            with _opened(output) as out:
-                async for piece in _pieces(session, kind, missing):
-                    out.write(piece)
-                    total += len(piece)
-                    bar(f"exporting {session.name}", total, 0)
+    async with ProgressBar("exporting") as bar, existing_bank(settings) as bank:
+        exported = await find_session(bank, session)
+        with _opened(output) as out:
+            async for piece in _pieces(exported, kind, missing):
+                out.write(piece)
+                total += len(piece)
+                bar(f"exporting {exported.name}", total, 0)
     for error in missing:
         terminal.note(f"Its reference stands in the file instead: {error.message}")
-    return {
-        "session": session.name,
-        "format": kind.value,
-        "file": None if output is None else str(output),
-        "bytes": total,
-        "missing": [error.message for error in missing],
-    }
+    if settings.json:
+        terminal.emit(
+            {
+                "session": exported.name,
+                "format": kind,
+                "file": str(output),
+                "bytes": total,
+                "missing": [error.message for error in missing],
+            }
+        )
+    elif output is not None:
+        terminal.say(f"Wrote {exported.name} to {output} ({terminal.format_size(total)}).")
 
 
 async def _pieces(
     session: Session, kind: ExportFormat, missing: list[PerdureError]
 ) -> AsyncIterator[bytes]:
-    if kind is ExportFormat.JSONL:
+    if kind == "jsonl":
         from perdure.history.session_export import jsonl
 
         async for line in jsonl(session, on_missing=missing.append):

@@ -70,8 +70,10 @@ class ProcessMarks:
         self._own: dict[str, dict[str, tuple[PendingMark, int]]] = {}
         self._adopted: dict[str, dict[str, int]] = {}
 
-    async def leave(self, transaction: Transaction, kind: str, key: str, first: int) -> None:
-        """Write the mark in this transaction, unless it is there."""
+    async def leave(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
+        """Record work of a kind about a key, from a number on. Call it inside `Runner.writing`,
+        which ends after the work was woken. Writes a row only if this process has none.
+        """
         now = self._store.now()
         known = self._own.get(kind, {}).get(key)
         if known is not None:
@@ -88,10 +90,11 @@ class ProcessMarks:
         transaction.after_commit(committed)
 
     def own(self, kind: str) -> Mapping[str, int]:
-        """The first number by key."""
+        """Marks of this process: the first number by key. Reads nothing."""
         return {key: mark.first for key, (mark, _) in self._own.get(kind, {}).items()}
 
     async def others(self, kind: str, key: str = "") -> list[PendingMark]:
+        """Marks of other processes, about this key or any. One read."""
         found = await marks_of(self._store, kind, key)
         return [mark for mark in found if mark.process != self.process]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.messages import event
+from perdure.core.messages import Message, event
 from perdure.core.turns import is_prompt
 from perdure.importers.claude_code.claude_records import (
     Record,
@@ -121,6 +121,12 @@ class ClaudeCodeReader(TranscriptReader):
         taken = 0
         if not record.is_meta and not any(message.results for message in said):
             taken = self._lineage.rewound(record.parent_uuid, self._main.turn)
+        yield from self._spoken(record, said, size, taken)
+
+    def _spoken(
+        self, record: Record, said: list[Message], size: int, taken: int = 0
+    ) -> Iterator[Step]:
+        """A prompt, before which turns may be taken back; or something that is none."""
         if not taken and not any(is_prompt(message) for message in said):
             yield from self._main.say_behind(said, size)
             self._hang(record)
@@ -149,14 +155,7 @@ class ClaudeCodeReader(TranscriptReader):
         said = user_messages(record, prompt)
         if found.get("commandMode", "prompt") != "prompt":
             said = [msgspec.structs.replace(message, injected=True) for message in said]
-        if not any(is_prompt(message) for message in said):
-            yield from self._main.say_behind(said, len(raw))
-            self._hang(record)
-            return
-        yield from self._main.flush()
-        for message in said:
-            yield self._main.say(named_by(record, message))
-        self._lineage.open(record.uuid, record.parent_uuid, self._main.turn)
+        yield from self._spoken(record, said, len(raw))
 
     def _boundary_of(self, record: Record) -> Iterator[Step]:
         """A compaction is two records: its boundary, and the summary."""

@@ -74,8 +74,6 @@ class PendingTurns:
         self._unread: dict[str, tuple[SessionRecord, int]] = {}
         #: Of sessions that others write to: the store's generation when they were last read.
         self._followed: dict[tuple[str, int], int | None] = {}
-        #: What other processes had marked when somebody last asked.
-        self._marks: list[PendingMark] | None = None
         self._lock = asyncio.Lock()
         self._wake = jobs.idle(_WORK, self._work, covers=TURNS, closing=_CLOSING)
 
@@ -130,10 +128,9 @@ class PendingTurns:
 
     async def catch_up(self, record: SessionRecord) -> None:
         """Write what waits here, and what others have marked: this session's turns first."""
-        self._marks = None
         await self.write()
         generation = await self._store.adapter.generation()
-        marks = self._marks = await self._jobs.marks(TURNS)
+        marks = await self._jobs.marks(TURNS)
         for mark in sorted(marks, key=lambda mark: _distance(mark, record)):
             if _WORK in mark.done:
                 continue
@@ -141,14 +138,6 @@ class PendingTurns:
                 await self._follow(mark, record)
                 self._followed[_named(mark)] = generation
         self._followed = {_named(mark): self._followed.get(_named(mark)) for mark in marks}
-
-    def marked(self, session: str) -> list[int] | None:
-        """From which turns on work is to be done about a session; None if nobody knows."""
-        if self._marks is None:
-            return None
-        own = self._jobs.pending(TURNS)
-        others = [mark.first for mark in self._marks if mark.key == session]
-        return [own[session], *others] if session in own else others
 
     # ------------------------------------------------------------------------------------------
 
