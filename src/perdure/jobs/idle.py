@@ -63,7 +63,7 @@ class IdleWork:
         finished: Callable[[str], Awaitable[None]],
         left: Callable[[str, Iterable[str]], Awaitable[None]],
     ) -> None:
-        # `left` is called at the end for a kind of which some work is done, with the names of that.
+        # `left` is called for a kind of which some work is done, with the names of that.
         self._finished, self._left = finished, left
         self._works: dict[str, _Idle] = {}
         self._writers = 0
@@ -164,10 +164,6 @@ class IdleWork:
 
     async def _close(self) -> None:
         await self._pass(lambda work: _for(work.closing) if work.closing else None)
-        try:
-            await self._tell_left()
-        except PerdureError as exc:
-            _log.warning("marks of what is left could not be written: %s", exc)
 
     def _arm(self) -> None:
         waiting = [work.not_before for work in self._works.values() if work.waits]
@@ -231,13 +227,6 @@ class IdleWork:
             except PerdureError as exc:
                 _log.warning("marks of what is done could not be taken away: %s", exc)
 
-    async def _tell_left(self) -> None:
-        works = self._works.values()
-        for kind in {work.covers for work in works if work.waits and work.covers}:
-            done = [work.name for work in works if work.covers == kind and not work.waits]
-            if done:
-                await self._left(kind, done)
-
     async def _call(self, work: _Idle, go_on: GoOn) -> None:
         work.waits = False
         more = True
@@ -257,13 +246,17 @@ class IdleWork:
         _log.warning(message, work.name, pause, exc, exc_info=None if known else exc)
 
     async def _clear(self) -> None:
-        if not self._writers:  # or they rely on their mark, and wake us when they are done
-            works = self._works.values()
-            for kind in {work.covers for work in works} - {
-                work.covers for work in works if work.waits
-            }:
-                if kind:
-                    await self._finished(kind)
+        """Take away the marks of what is done, and say what of the others is."""
+        works = self._works.values()
+        for kind in {work.covers for work in works if work.covers}:
+            if self._writers:  # they rely on their mark, and wake us when they are done
+                return
+            some = [work for work in works if work.covers == kind]
+            done = [work.name for work in some if not work.waits]
+            if len(done) == len(some):
+                await self._finished(kind)
+            elif done:
+                await self._left(kind, done)
 
 
 async def _end(task: asyncio.Task[None], grace: float) -> None:
