@@ -87,7 +87,8 @@ async def _session_status(
     jobs = {int(job.id[-8:]): job for job in await _all(store.collection(Job), f"{TASK}/{name}")}
     rows = [row for row in await _all(store.collection(Rendition), record.id) if row.turn in raw]
     tinies = [row for row in await _all(store.collection(Tiny), record.id) if row.turn in raw]
-    used = [(row, row.newest, jobs.get(row.turn)) for row in (*rows, *tinies)]
+    every: list[Rendition | Tiny] = [*rows, *tinies]
+    used = [(row, row.newest, jobs.get(row.turn)) for row in every]
     made = [(row, newest, job) for row, newest, job in used if newest is not None]
     statuses = Counter(
         status_of(row, job, recipe=algorithm.RECIPE, prompt=prompt) for row, _, job in made
