@@ -360,7 +360,7 @@ class _Batch:
         self._tinies: dict[str, Tiny] = {}
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
-        self._for_models: dict[int, bool] = {}  # Turns, and whether they are closed.
+        self._for_models: dict[int, bool] = {}  # Turns, and whether nothing of them is to come.
 
     async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
@@ -378,8 +378,8 @@ class _Batch:
     async def store(self, transaction: Transaction) -> None:
         await transaction.collection(Rendition).put_many(self._changed.values())
         await transaction.collection(Tiny).put_many(self._changed_tinies.values())
-        for turn, closed in self._for_models.items():
-            delay = 0.0 if closed else _GATHER
+        for turn, is_whole in self._for_models.items():
+            delay = 0.0 if is_whole else _GATHER
             await self._maker.ask_model(transaction, self._session, turn, delay)
 
     async def turned(
@@ -402,7 +402,7 @@ class _Batch:
                 row = self._changed[row.id] = Rendition(row.id, variants)
                 at = len(variants) - 1
                 if wish.models:
-                    self._for_models[told.number] = closed
+                    self._for_models[told.number] = closed and wish.tiny
             used = row.variants[at]
             counted = count.of(round)
             raw = counted.tokens
