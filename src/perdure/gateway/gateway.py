@@ -13,7 +13,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -66,7 +65,6 @@ R = TypeVar("R")
 _PATIENCE = 60.0
 #: Seconds that an answer waits until it is cached.
 _CACHE_PATIENCE = 1.0
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = CallOptions()
 _EMBED = CallOptions(purpose="embed")
 
@@ -107,7 +105,14 @@ class Gateway:
         self._backoff = backoff or Backoff(config.retries + 1, patience=_PATIENCE)
         self._open_calls = OpenCalls()
         self._state = GatewayState(
-            self.ledger, self.recorder, self.prices, self.health, environ, clock
+            self.catalog,
+            self.ledger,
+            self.recorder,
+            self.prices,
+            self.health,
+            environ,
+            clock,
+            config.timeout,
         )
 
     def has(self, purpose: Purpose) -> bool:
@@ -129,7 +134,8 @@ class Gateway:
             key = self._cache_key(candidate, options, call)
             if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return found
-            attempt = self._attempt(candidate, options, share, request=given, body=call.body)
+            model = self._model(candidate)
+            attempt = Attempt(self._state, model, options, share, request=given, body=call.body)
             async with attempt:
                 sent = await self.transport.post(
                     provider, call, attempt.key, timeout=attempt.timeout
@@ -153,8 +159,14 @@ class Gateway:
             key = self._cache_key(candidate, options, call)
             if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return StartedStream(deltas_of(found.message), lambda: found)
-            attempt = self._attempt(
-                candidate, options, share, request=given, body=call.body, streamed=True
+            attempt = Attempt(
+                self._state,
+                self._model(candidate),
+                options,
+                share,
+                request=given,
+                body=call.body,
+                streamed=True,
             )
             deltas = self._exchange(attempt, call, key)
             started = StartedStream(deltas, attempt.reply, lambda: attempt.answer is not None)
@@ -172,7 +184,7 @@ class Gateway:
 
         async def call_model(candidate: ModelCandidate, share: CandidateShare) -> EmbedReply:
             length = sum(map(len, texts)) // 3 + len(texts)
-            attempt = self._attempt(candidate, options, share, texts=length)
+            attempt = Attempt(self._state, self._model(candidate), options, share, texts=length)
             async with attempt:
                 vectors, usage = await self._vectors(texts, attempt)
                 attempt.embedded(usage, len(vectors[0]) if vectors else 0)
@@ -245,46 +257,23 @@ class Gateway:
         candidates = self.catalog.candidates(options)
         if len(candidates) == 1:
             return candidates
+        task = options.task or options.purpose
         standings = {
-            candidate.name: self._standing(options, target)
+            candidate.name: CandidateStatus(
+                state=model.breaker.state,
+                health=self.health.view(task, model.name),
+                paused=model.gate.view().paused,
+            )
             for candidate in candidates
-            if (target := self.targets.get(candidate.name)) is not None
+            if (model := self.targets.get(candidate.name)) is not None
         }
         return self._selector.order(options, candidates, standings)
 
-    def _standing(self, options: CallOptions, target: ModelState) -> CandidateStatus:
-        return CandidateStatus(
-            state=target.breaker.state,
-            health=self.health.view(options.task or options.purpose, target.name),
-            paused=target.gate.view().paused,
-        )
-
-    def _attempt(
-        self,
-        candidate: ModelCandidate,
-        options: CallOptions,
-        share: CandidateShare,
-        *,
-        request: Request | None = None,
-        body: Mapping[str, Any] = _EMPTY,
-        texts: int = 0,
-        streamed: bool = False,
-    ) -> Attempt:
-        target = self.targets.get(candidate.name)
-        if target is None:
-            target = self.targets[candidate.name] = ModelState(candidate, self._tripping)
-        return Attempt(
-            self._state,
-            target,
-            options,
-            self.catalog.complexity(options),
-            share,
-            timeout=self.config.timeout,
-            request=request,
-            body=body,
-            texts=texts,
-            streamed=streamed,
-        )
+    def _model(self, candidate: ModelCandidate) -> ModelState:
+        model = self.targets.get(candidate.name)
+        if model is None:
+            model = self.targets[candidate.name] = ModelState(candidate, self._tripping)
+        return model
 
     def _built(
         self, request: Request, candidate: ModelCandidate, options: CallOptions, *, stream: bool

@@ -27,36 +27,9 @@ _SHORTEST = 8
 AGAIN = 60.0
 
 
-class Secret:
-    """A key that does not show itself: not by `repr`, `str` or a format, nor in an error."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    def __str__(self) -> str:
-        return "…"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> str:
-        raise TypeError("A key is not written anywhere.")
-
-
 async def key_for(
     provider: Provider, environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE
-) -> Secret | None:
+) -> str | None:
     """The key of a provider, or None.
 
     The variable comes first, read anew each time. The keyring is asked once, in a thread, for
@@ -80,7 +53,7 @@ async def key_for(
             f"The key in {place} has characters that no key has.",
             hint="Copy it again, without line breaks or quotation marks around it.",
         )
-    return Secret(key)
+    return key
 
 
 async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | None:
@@ -94,7 +67,7 @@ async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | N
             hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
             f" keyring set {SERVICE} {provider.key_variable}.",
         )
-    return None if found is None else found.reveal()
+    return found
 
 
 def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:

@@ -52,38 +52,6 @@ _DELTA = frozenset({"content", "refusal", "role", "tool_calls", *REASONING})
 _FIXED = frozenset({"format", "id", "type"})
 
 
-def read(body: Item) -> ModelAnswer:
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise BadAnswer(
-            "The answer has no choices.", hint="Try again; if it stays so, try another model."
-        )
-    choice = present(choices[0])
-    said = present(choice["message"])
-    calls = ToolCalls(_seed(body))
-    for call in said.pop("tool_calls", ()):
-        calls.add(call, whole=True)
-    text, reasoning = _words(said.pop("content", None))
-    message: Item = {"role": "assistant", "content": text or None}
-    message |= {
-        name: value for name, value in said.items() if value not in ("", []) and name != "role"
-    }
-    if reasoning:
-        message.setdefault(REASONING[0], reasoning)
-    if calls:
-        message["tool_calls"] = calls.items()
-    head = present(body)
-    head.pop("object", None)
-    choice |= {"message": message}
-    choice.pop("index", None)
-    return _answered({**head, "choices": [choice]})
-
-
-def _answered(body: Item) -> ModelAnswer:
-    reason = body["choices"][0].get("finish_reason")
-    return answered(message_of(WIRE, body), WIRE, _FINISH.get(reason, "other"))
-
-
 def _seed(head: Item) -> str:
     return str(head.get("id") or head.get("created") or "")
 
@@ -206,8 +174,33 @@ class ChatDecoder(StreamDecoder):
             message["tool_calls"] = self._calls.items()
         return {**self._head, "choices": [{**self._choice, "message": message}]}
 
-    def _read(self, body: Item) -> ModelAnswer:
-        return _answered(body)
+    @staticmethod
+    def read(body: Item) -> ModelAnswer:
+        choices = body.get("choices")
+        if not isinstance(choices, list) or not choices:
+            raise BadAnswer(
+                "The answer has no choices.", hint="Try again; if it stays so, try another model."
+            )
+        choice = present(choices[0])
+        said = present(choice["message"])
+        calls = ToolCalls(_seed(body))
+        for call in said.pop("tool_calls", ()):
+            calls.add(call, whole=True)
+        text, reasoning = _words(said.pop("content", None))
+        message: Item = {"role": "assistant", "content": text or None}
+        message |= {
+            name: value for name, value in said.items() if value not in ("", []) and name != "role"
+        }
+        if reasoning:
+            message.setdefault(REASONING[0], reasoning)
+        if calls:
+            message["tool_calls"] = calls.items()
+        head = present(body)
+        head.pop("object", None)
+        choice |= {"message": message}
+        choice.pop("index", None)
+        finish = _FINISH.get(choice.get("finish_reason"), "other")
+        return answered(message_of(WIRE, {**head, "choices": [choice]}), WIRE, finish)
 
     def _has_ended(self) -> bool:
         return self._heard and (self.done or "finish_reason" in self._choice)

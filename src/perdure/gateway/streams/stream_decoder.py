@@ -84,7 +84,7 @@ class StreamDecoder(ABC):
                 hint="The connection broke, or the server does not keep to its format.",
             )
         try:
-            return self._read(self._body())
+            return self.read(self._body())
         except MISREAD as exc:
             raise self._unreadable("the answer", "") from exc
 
@@ -94,8 +94,10 @@ class StreamDecoder(ABC):
     @abstractmethod
     def _body(self) -> Item: ...
 
+    @staticmethod
     @abstractmethod
-    def _read(self, body: Item) -> ModelAnswer: ...
+    def read(body: Item) -> ModelAnswer:
+        """The answer that a whole body holds."""
 
     @abstractmethod
     def _has_ended(self) -> bool: ...

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
 from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.extension import Extension, Extensions
@@ -30,7 +31,7 @@ try:
 except ImportError as exc:
     raise UnknownBackend(
         "PostgreSQL banks need psycopg, which is not installed or cannot be loaded.",
-        hint="Run: pip install 'perdure[postgres]'",
+        hint=install_hint("postgres"),
     ) from exc
 
 from perdure.storage.backends.postgres import (
