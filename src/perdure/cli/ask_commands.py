@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings
 from perdure.core.errors import InvalidInput, StreamBroken
 
@@ -122,8 +122,6 @@ async def ask(
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
-    from perdure.cli import readable
-
     usage = reply.usage
     counted = ("input", "output", "cache_read", "cache_write", "reasoning")
     return {
@@ -145,8 +143,6 @@ def reply_json(reply: Reply) -> dict[str, Any]:
 
 def reply_summary(reply: Reply, took: float) -> str:
     """What an answer took, in one line; `took` is in seconds, retries included."""
-    from perdure.cli import readable
-
     usage = reply.usage
     joint = "#" if "://" in reply.provider else "/"
     facts = [f"{reply.provider}{joint}{reply.model}"]
@@ -184,19 +180,15 @@ class AnswerPrinter:
         self._held = ""
         self._open: str | None = None  # the stream whose last line has not ended
 
-    def hears(self, delta: calls.Delta) -> bool:
+    def say(self, delta: calls.Delta, before: Callable[[], object]) -> None:
+        """Print a piece, if it is one that is shown; then `before` is called first."""
         from perdure.gateway.calls import ReasoningDelta, TextDelta
 
-        if isinstance(delta, ReasoningDelta):
-            return self._reasoning
-        return isinstance(delta, TextDelta) and not self._silent
-
-    def say(self, delta: calls.Delta) -> None:
-        from perdure.gateway.calls import ReasoningDelta, TextDelta
-
-        if isinstance(delta, ReasoningDelta):
+        if isinstance(delta, ReasoningDelta) and self._reasoning:
+            before()
             self._think(delta.text)
-        elif isinstance(delta, TextDelta):
+        elif isinstance(delta, TextDelta) and not self._silent:
+            before()
             self._tell(delta.text)
 
     def close(self) -> None:
@@ -271,9 +263,7 @@ async def _listen(
         silence.enter_context(waiting(candidates))
         async with stream:
             async for delta in stream:
-                if voice.hears(delta):
-                    silence.close()
-                    voice.say(delta)
+                voice.say(delta, silence.close)
             return stream.reply
 
 

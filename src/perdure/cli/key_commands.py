@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
@@ -116,8 +116,6 @@ async def shred(
 
 
 def _show(found: list[ScopeStanding]) -> None:
-    from perdure.cli import readable
-
     if not found:
         terminal.say("There are no data keys yet: nothing was encrypted.")
         return

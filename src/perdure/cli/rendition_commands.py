@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
@@ -71,8 +71,6 @@ def _show(found: list[RenditionStatus], *, alone: bool) -> None:
     if alone:
         _show_one(found[0])
         return
-    from perdure.cli import readable
-
     rows = [
         [
             each.session,
@@ -88,8 +86,6 @@ def _show(found: list[RenditionStatus], *, alone: bool) -> None:
 
 
 def _show_one(standing: RenditionStatus) -> None:
-    from perdure.cli import readable
-
     turns = terminal.plural(standing.turns, "turn")
     terminal.say(f"{standing.session}: {turns}, {terminal.plural(standing.rounds, 'round')}.")
     made = standing.by_algorithm + standing.by_model
@@ -126,8 +122,6 @@ def _share(standing: RenditionStatus, level: str) -> str:
 
 def _described(standing: RenditionStatus) -> dict[str, Any]:
     import msgspec
-
-    from perdure.cli import readable
 
     levels = {
         name: {"tokens": level.tokens, "raw": level.raw, "ratio": level.ratio}

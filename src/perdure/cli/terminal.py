@@ -213,10 +213,7 @@ def console(*, error: bool = False) -> Console:
 
 def printable(text: str) -> str:
     """The text on one line, control characters escaped."""
-    return "".join(
-        char if char.isprintable() or char == " " else repr(char)[1:-1]
-        for char in " ".join(text.split("\n"))
-    )
+    return visible(text.replace("\n", " "))
 
 
 def lines(text: str) -> list[str]:

@@ -14,7 +14,6 @@ import msgspec
 
 from perdure.config import BudgetConfig
 from perdure.core import clock
-from perdure.core import clock as clocks
 from perdure.core.display import plural
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
 from perdure.gateway.calls import CallOptions, indexable
@@ -117,20 +116,14 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens_left(self) -> int | None:
         """None if tokens are not limited."""
-        limit = self.budget.tokens
-        return (
-            None
-            if limit is None
-            else max(0, limit - self.spending.tokens - self.spending.held_tokens)
-        )
+        taken = self.spending.tokens + self.spending.held_tokens
+        return None if self.budget.tokens is None else max(0, self.budget.tokens - taken)
 
     @property
     def cost_left(self) -> int | None:
         """Picodollars; None if money is not limited."""
-        limit = self.budget.cost
-        return (
-            None if limit is None else max(0, limit - self.spending.cost - self.spending.held_cost)
-        )
+        taken = self.spending.cost + self.spending.held_cost
+        return None if self.budget.cost is None else max(0, self.budget.cost - taken)
 
 
 class BudgetHold(msgspec.Struct, frozen=True):
@@ -215,7 +208,7 @@ def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> Bu
     if hold.renews is None:
         when = "It does not renew: raise it to go on."
     else:
-        when = f"It renews at {clocks.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
+        when = f"It renews at {clock.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
     return BudgetReached(
         f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
         f" {' and '.join(left)} are left{_held(spending)}.",

@@ -25,8 +25,7 @@ from perdure.core.messages import Usage
 from perdure.gateway import fallback, local, outcomes, requests, streams
 from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
 from perdure.gateway.breaker import BreakerPolicy
-from perdure.gateway.budgets import Budget
-from perdure.gateway.budgets import BudgetStatus as BudgetStanding
+from perdure.gateway.budgets import Budget, BudgetStatus
 from perdure.gateway.calls import (
     CallOptions,
     Delta,
@@ -218,7 +217,7 @@ class Gateway:
         rows = await outcomes.summary(self.store, by, since, until)
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
-    async def budgets(self) -> list[BudgetStanding]:
+    async def budgets(self) -> list[BudgetStatus]:
         return await self.ledger.status()
 
     async def has_key(self, provider: Provider) -> bool:

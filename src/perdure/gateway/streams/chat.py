@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID, uuid5
 
 from perdure.core.errors import BadAnswer
@@ -151,7 +151,7 @@ class ChatDecoder(StreamDecoder):
         for entry in entries:
             index, began, arguments = self._calls.add(entry)
             if began is not None:
-                deltas.append(CallBegan(index, began.id, began.name))
+                deltas.append(began)
             if arguments:
                 deltas.append(CallDelta(index, shown(arguments)))
 
@@ -243,13 +243,6 @@ _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
 _KEYS = {"function": "arguments", "custom": "input"}
 
 
-class StartedCall(NamedTuple):
-    """A call whose tool is known now."""
-
-    id: str
-    name: str
-
-
 class _Call:
     __slots__ = ("id", "is_made_up", "kind", "name", "others", "pieces", "said", "whole")
 
@@ -297,7 +290,7 @@ class ToolCalls:
         """A call without an id gets a deterministic one."""
         return [call.item() for call in self._calls]
 
-    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, StartedCall | None, str]:
+    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, CallBegan | None, str]:
         """Take a piece, or a whole call: its index; the call, if this piece names its tool; its new
         arguments, which wait until the tool is named.
         """
@@ -325,7 +318,7 @@ class ToolCalls:
             call.name += name
             return at, None, arguments
         call.name = name
-        return at, StartedCall(call.id, name), call.text if call.whole is None else arguments
+        return at, CallBegan(at, call.id, name), call.text if call.whole is None else arguments
 
     def _place(self, entry: Item, name: str, arguments: Any) -> int | None:
         index, id_ = entry.get("index"), entry.get("id") or ""
@@ -338,16 +331,13 @@ class ToolCalls:
             return None
         call = self._calls[at]
         if id_ and not call.is_made_up and id_ != call.id:
-            return next(self._named(id_), None)
+            return next((at for at, each in enumerate(self._calls) if each.id == id_), None)
         if name and call.name and not id_:
             if not numbered:
                 return None
             if arguments and call.is_complete():
                 return None
         return at
-
-    def _named(self, id_: str) -> Iterator[int]:
-        return (at for at, call in enumerate(self._calls) if call.id == id_)
 
     def _name(self, call: _Call, at: int, id_: str) -> None:
         if call.id:

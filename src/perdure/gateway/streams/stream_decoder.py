@@ -174,11 +174,8 @@ def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:
 
 
 def _refuses(part: Any, wire: CallWire) -> bool:
-    return isinstance(part, Text) and "refusal" in _marks(notes_of(part.native, wire))
-
-
-def _marks(notes: Mapping[str, Any]) -> tuple[Any, Any]:
-    return notes.get("field"), notes.get("type")
+    notes = notes_of(part.native, wire) if isinstance(part, Text) else {}
+    return "refusal" in (notes.get("field"), notes.get("type"))
 
 
 def present(item: Mapping[str, Any]) -> Item:
