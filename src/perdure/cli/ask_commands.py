@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -228,42 +229,19 @@ class AnswerPrinter:
         self._open = None
 
 
-@contextlib.contextmanager
-def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
-    """Show on stderr which model is awaited, after `PATIENCE` seconds; only on a terminal."""
-    import asyncio
-
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.text import Text
-
-    from perdure.cli.terminal import PATIENCE
-
+def waiting_for(candidates: Sequence[ModelCandidate]) -> ProgressBar:
     first, *others = candidates
     more = f", or {terminal.plural(len(others), 'other')}" if others else ""
-    words = terminal.printable(f"waiting for {first.name}{more} …")
-    spinner = Spinner("line", Text(words, style="dim"))
-    out = terminal.console(error=True)
-    # Redirecting, rich would catch what is printed on stdout, and print it on stderr.
-    line = Live(spinner, console=out, transient=True, redirect_stdout=False, redirect_stderr=False)
-    timer = asyncio.get_running_loop().call_later(PATIENCE, line.start)
-    if not out.is_terminal:
-        timer.cancel()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        line.stop()
+    return ProgressBar(f"waiting for {first.name}{more} …")
 
 
 async def _listen(
     stream: ReplyStream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
 ) -> Reply:
-    with contextlib.closing(voice), contextlib.ExitStack() as silence:
-        silence.enter_context(waiting(candidates))
-        async with stream:
+    with contextlib.closing(voice):
+        async with waiting_for(candidates) as bar, stream:
             async for delta in stream:
-                voice.say(delta, silence.close)
+                voice.say(delta, bar.close)
             return stream.reply
 
 

@@ -193,13 +193,13 @@ def settled(spending: BudgetPeriod, held: Reservation, tokens: int, cost: int) -
 
 def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> BudgetReached:
     budget = hold.budget
-    standing = BudgetStatus(
+    status = BudgetStatus(
         budget=budget, agent=hold.agent, period="", renews=hold.renews, spending=spending
     )
     left = list[str]()
-    if (tokens := standing.tokens_left) is not None:
+    if (tokens := status.tokens_left) is not None:
         left.append(f"{tokens:,} of {budget.tokens:,} tokens")
-    if (cost := standing.cost_left) is not None:
+    if (cost := status.cost_left) is not None:
         left.append(f"{dollars(cost)} of {dollars(budget.cost or 0)}")
     whose = f" of {hold.agent!r}" if budget.agent == EACH else ""
     needs = f"{wanted.tokens:,} tokens"
@@ -212,13 +212,13 @@ def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> Bu
     return BudgetReached(
         f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
         f" {' and '.join(left)} are left{_held(spending)}.",
-        hint=_shorter(standing, wanted) + when,
+        hint=_shorter(status, wanted) + when,
     )
 
 
-def _shorter(standing: BudgetStatus, wanted: Reservation) -> str:
+def _shorter(status: BudgetStatus, wanted: Reservation) -> str:
     least = wanted.tokens - wanted.assumed
-    tokens, cost = standing.tokens_left, standing.cost_left
+    tokens, cost = status.tokens_left, status.cost_left
     if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):
         return ""
     return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "

@@ -257,7 +257,7 @@ class Gateway:
         if len(candidates) == 1:
             return candidates
         task = options.task or options.purpose
-        standings = {
+        statuses = {
             candidate.name: CandidateStatus(
                 state=model.breaker.state,
                 health=self.health.view(task, model.name),
@@ -266,7 +266,7 @@ class Gateway:
             for candidate in candidates
             if (model := self.targets.get(candidate.name)) is not None
         }
-        return self._selector.order(options, candidates, standings)
+        return self._selector.order(options, candidates, statuses)
 
     def _model(self, candidate: ModelCandidate) -> ModelState:
         model = self.targets.get(candidate.name)

@@ -76,39 +76,28 @@ def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
     return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
 
 
-class _Question:
-    __slots__ = ("answer", "asked")
-
-    def __init__(self, name: str) -> None:
-        self.asked = time.monotonic()
-        self.answer: Future[str] = Future()
-        # Not a thread of asyncio's: the interpreter would wait at exit for a keyring that nobody
-        # unlocks.
-        threading.Thread(
-            target=_ask, args=(name, self.answer), name="perdure-keyring", daemon=True
-        ).start()
-
-    @property
-    def stale(self) -> bool:
-        empty = self.answer.done() and not self.answer.result()
-        return empty and time.monotonic() - self.asked > AGAIN
-
-
-_questions: dict[str, _Question] = {}
+#: When the keyring was asked for a name, and what it says.
+_questions: dict[str, tuple[float, Future[str]]] = {}
 _asking = threading.Lock()
 
 
 async def _kept(name: str, patience: float) -> str:
     with _asking:
-        question = _questions.get(name)
-        if question is None or question.stale:
+        now = time.monotonic()
+        asked, answer = _questions.get(name, (now, None))
+        if answer is None or (answer.done() and not answer.result() and now - asked > AGAIN):
             if importlib.util.find_spec("keyring") is None:
                 return ""
-            question = _questions[name] = _Question(name)
-    if not question.answer.done():
-        left = question.asked + patience - time.monotonic()
-        await asyncio.wait([asyncio.wrap_future(question.answer)], timeout=max(left, 0))
-    return question.answer.result() if question.answer.done() else ""
+            asked, answer = _questions[name] = now, Future()
+            # Not a thread of asyncio's: the interpreter would wait at exit for a keyring that
+            # nobody unlocks.
+            threading.Thread(
+                target=_ask, args=(name, answer), name="perdure-keyring", daemon=True
+            ).start()
+    if not answer.done():
+        left = asked + patience - time.monotonic()
+        await asyncio.wait([asyncio.wrap_future(answer)], timeout=max(left, 0))
+    return answer.result() if answer.done() else ""
 
 
 def _ask(name: str, answer: Future[str]) -> None:
