@@ -19,7 +19,7 @@ import pytest
 import perdure
 from perdure import StateRecord
 from perdure.bank import bank_copy
-from perdure.bank.backup import Backup, backup, check_backups
+from perdure.bank.backup import Backup, _BackupRun, backup, check_backups
 from perdure.bank.backup_folder import BackupFolder
 from perdure.bank.bank_copy import BankCopy, copy_bank, restore
 from perdure.config import ArtifactsConfig, Config, EncryptionConfig
@@ -31,9 +31,10 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
+from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sqlite import snapshots
 from perdure.storage.encryption import make_file
-from perdure.storage.rows import Row, RowCopy
+from perdure.storage.rows import Layout, Row, RowCopy
 from tests.conftest import DURABLE, url_on
 
 LARGE = b"a large artifact of many words " * 10_000
@@ -357,6 +358,34 @@ async def test_a_damaged_artifact_in_the_folder_is_copied_again(tmp_path: Path) 
     assert [each.sound for each in await check_backups(folder)] == [True, True, True]
 
 
+@pytest.mark.parametrize("what", ["artifacts", "bank.db"])
+async def test_a_bad_backup_does_not_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    await live(url)
+    before = (await kept(url, folder)).snapshot.id
+    async with looking(url) as bank:
+        await bank.artifacts.put(OTHER)
+    read_back = _BackupRun._read_back
+
+    async def damaged(run: _BackupRun, written: Snapshot, rows: int) -> None:
+        await read_back(run, written, rows)
+        newest = max(
+            files_in(folder / ("artifacts" if what == "artifacts" else "incoming")),
+            key=lambda file: file.stat().st_mtime_ns,
+        )
+        newest.write_bytes(newest.read_bytes()[:-1] + b"!")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_BackupRun, "_read_back", damaged)
+        with pytest.raises(BadBackup):
+            await kept(url, folder)
+    assert [(each.id, each.sound) for each in await check_backups(folder)] == [(before, True)]
+    made = await kept(url, folder)
+    assert [each.id for each in await check_backups(folder)] == [before, made.snapshot.id]
+
+
 async def test_artifacts_that_are_damaged_can_be_left_out(tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
     async with perdure.open(url) as bank:
@@ -396,16 +425,18 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         papers = (Paper(f"{n:04d}", "t", text) for n, text in enumerate(texts))
         await bank.collection(Paper).put_many(papers)
         await backup(bank.services, folder)
-        open_before, add, calls = _open_files(tmp_path), snapshots._Table.add, 0
+        open_before, add, calls = _open_files(tmp_path), snapshots._Loader.add, 0
 
-        def full(table: snapshots._Table, page: Sequence[RowCopy]) -> None:
+        def full(
+            loader: snapshots._Loader, layout: Layout, page: Sequence[RowCopy], first: int
+        ) -> None:
             nonlocal calls
             calls += 1
             if calls % 3 == 0:
                 raise apsw.FullError("database or disk is full")
-            add(table, page)
+            add(loader, layout, page, first)
 
-        monkeypatch.setattr(snapshots._Table, "add", full)
+        monkeypatch.setattr(snapshots._Loader, "add", full)
         for _ in range(5):
             with pytest.raises(StorageFull, match=r"no room left for the bank .*bank\.db"):
                 await backup(bank.services, folder)

@@ -4,7 +4,8 @@
 
 For the second `append`, `context`, `recall` or `put` of a process on a bank of 30 turns, after
 another process appended to it, so that nothing is answered from a cache of results. `…_full` is a
-bank with memories, reference layers, shares and a board.
+bank with memories, reference layers, shares and a board; `…_wide` one with 60 sessions whose turns
+are long, all of which are about what is asked.
 
 `functions` counts named functions (no comprehensions, no lambdas), `module_switches` calls from one
 module into another, `storage_calls` calls of the backend and of the search index. `--show` lists
@@ -17,6 +18,7 @@ import asyncio
 import inspect
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -153,6 +155,19 @@ async def fill(bank: perdure.Bank) -> None:
     await session.run_tool("board_post", {"text": "Deploys wait for the token fix.", "turns": 5})
 
 
+async def widen(bank: perdure.Bank) -> None:
+    """Many sessions that have something to say, at length, about what will be asked."""
+    for number in range(60):
+        log = "".join(f"{line}: refresh of token {line * number} failed\n" for line in range(80))
+        session = await bank.session(f"walker/day-{number}")
+        await session.append(
+            [
+                {"role": "user", "content": f"The token refresh of worker-{number} fails. {log}"},
+                {"role": "assistant", "content": "Its clock was late; see deploy/ntp.conf."},
+            ]
+        )
+
+
 async def step(
     name: str, bank: perdure.Bank, session: perdure.Session, question: str = "logs kept"
 ) -> None:
@@ -192,11 +207,13 @@ async def another(url: str) -> None:
         await say(await bank.session("walker/other"), 1)
 
 
-async def make(url: str, *, full: bool) -> None:
+async def make(url: str, kind: str) -> None:
     async with perdure.open(url) as bank:
         await say(await bank.session("walker/main"), 30)
-        if full:
+        if kind == "_full":
             await fill(bank)
+        elif kind == "_wide":
+            await widen(bank)
         await bank.settle()
 
 
@@ -205,16 +222,19 @@ def main() -> None:
     if "--another" in sys.argv:
         asyncio.run(another(sys.argv[-1]))
         return
+    # A busy machine skips steps, and calls with them.
+    for limit in ("DEADLINE", "KEYWORD", "VECTORS"):
+        os.environ[f"PERDURE_RECALL_{limit}"] = "60"
     figures = dict[str, dict[str, int]]()
-    for full in (False, True):
+    for kind in ("", "_full", "_wide"):
         for name in [each for each in WALKS if each in sys.argv] or WALKS:
-            if full and name in {"append", "put"}:
+            if kind and name in {"append", "put"}:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 url = f"sqlite:///{folder}/walk.db"
-                asyncio.run(make(url, full=full))
+                asyncio.run(make(url, kind))
                 trace = asyncio.run(walk(name, url))
-            title = f"{name}_full" if full else name
+            title = f"{name}{kind}"
             figures[title] = trace.figures
             if "--show" in sys.argv:
                 print(f"{title}: {', '.join(trace.calls)}", *trace.functions, "", sep="\n  ")

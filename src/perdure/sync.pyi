@@ -1,5 +1,4 @@
 # Made by tools/sync_stub.py from the async classes. Do not edit.
-from collections.abc import AsyncIterable
 from collections.abc import Callable
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from perdure.artifacts.artifact_contents import MovedArtifacts
 from perdure.artifacts.artifact_places import PlaceAddress
 from perdure.artifacts.artifact_references import ReferenceSource
 from perdure.artifacts.artifact_references import Referrer
-from perdure.artifacts.artifact_rekeying import Failed
+from perdure.artifacts.artifact_store import Failed
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
 from perdure.bank.bank_info import BankInfo
@@ -199,7 +198,7 @@ class SyncBank:
     def info(self) -> BankInfo: ...
     def transact(self, body: Callable[[SyncTransaction], R], *options: Options) -> R: ...
 
-class SyncSession:
+class SyncSessionReader:
     @property
     def name(self) -> str: ...
     @property
@@ -209,6 +208,26 @@ class SyncSession:
     @property
     def record(self) -> SessionRecord: ...
     def head(self) -> Head: ...
+    def turns(
+        self,
+        limit: int = ...,
+        *,
+        before: str | int | Position | None = ...,
+        since: When | None = ...,
+        until: When | None = ...,
+        tags: Mapping[str, str] | None = ...,
+        undone: bool = ...,
+        resolve: bool = ...,
+        prune: bool = ...,
+    ) -> list[Turn]: ...
+    def turn(self, id: str | int | Position, *, resolve: bool = ..., prune: bool = ...) -> Turn: ...
+    def read(
+        self, first: int = ..., last: int | None = ..., *, undone: bool = ...
+    ) -> Iterator[Turn]: ...
+    def tail(self, *, after: str | int | Position | None = ...) -> Iterator[TailMessage]: ...
+    def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]: ...
+
+class SyncSession(SyncSessionReader):
     def append(
         self,
         messages: Any,
@@ -239,29 +258,12 @@ class SyncSession:
     def partials(self) -> list[Partial]: ...
     def close_partial(self, partial: Partial) -> Turn: ...
     def drop_partial(self, partial: Partial) -> None: ...
-    def turns(
-        self,
-        limit: int = ...,
-        *,
-        before: str | int | Position | None = ...,
-        since: When | None = ...,
-        until: When | None = ...,
-        tags: Mapping[str, str] | None = ...,
-        undone: bool = ...,
-        resolve: bool = ...,
-        prune: bool = ...,
-    ) -> list[Turn]: ...
     @overload
     def turn(
         self, id: str | int | Position, *, level: None = ..., resolve: bool = ..., prune: bool = ...
     ) -> Turn: ...
     @overload
     def turn(self, id: str | int | Position, *, level: Level | str) -> Rendering: ...
-    def read(
-        self, first: int = ..., last: int | None = ..., *, undone: bool = ...
-    ) -> Iterator[Turn]: ...
-    def tail(self, *, after: str | int | Position | None = ...) -> Iterator[TailMessage]: ...
-    def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]: ...
     def context(
         self,
         prompt: Any = ...,
@@ -440,7 +442,6 @@ class SyncArtifactStore:
     def join(self, source: ReferenceSource) -> None: ...
     def references(self, artifact: Artifact | str) -> list[Referrer]: ...
     def count(self, artifact: Artifact | str) -> int: ...
-    def refer_again(self, *types: type[msgspec.Struct], progress: Progress | None = ...) -> int: ...
     def collect(
         self,
         *,
@@ -450,12 +451,7 @@ class SyncArtifactStore:
     ) -> CollectedArtifacts: ...
     def release(self, artifact: Artifact | str, *, own: int = ...) -> bool: ...
     def check(
-        self,
-        expected: AsyncIterable[Artifact | str] | None = ...,
-        *,
-        referred: bool = ...,
-        orphans: bool = ...,
-        progress: Progress | None = ...,
+        self, *, referred: bool = ..., orphans: bool = ..., progress: Progress | None = ...
     ) -> Iterator[ArtifactFault]: ...
     def move(
         self,

@@ -366,7 +366,6 @@ class Interrupted(ArtifactContents):
 def slow_collector(store: Store, place: PlaceAddress) -> tuple[ArtifactStore, Interrupted]:
     """A store whose collector stops before its first deletion."""
     artifacts, contents = ArtifactStore(store, place), Interrupted(place)
-    artifacts._contents = contents
     artifacts._places = [contents]
     return artifacts, contents
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
@@ -15,6 +14,7 @@ from perdure.artifacts.artifact_rows import InlineArtifact
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, StorageError
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
+from tests.artifacts.papers import Paper
 from tests.artifacts.places import file_of, final_files, names_in, text_in, write
 
 LARGE = 1024 * 1024 + 17
@@ -76,7 +76,7 @@ async def test_a_file_truncated_while_it_is_streamed(artifacts: ArtifactStore, r
             pass
 
 
-async def test_a_missing_file(artifacts: ArtifactStore, root: Path) -> None:
+async def test_a_missing_file(artifacts: ArtifactStore, store: Store, root: Path) -> None:
     artifact = await artifacts.put(os.urandom(LARGE))
     file_of(root, artifact).unlink()
     with pytest.raises(ArtifactMissing, match=artifact.hash):
@@ -85,11 +85,9 @@ async def test_a_missing_file(artifacts: ArtifactStore, root: Path) -> None:
         await anext(artifacts.stream(artifact))
     assert not await artifacts.exists(artifact)
 
-    async def referred() -> AsyncIterator[Artifact]:
-        yield await artifacts.put(b"there")
-        yield artifact
-
-    (fault,) = [fault async for fault in artifacts.check(referred())]
+    papers = [Paper("there", await artifacts.put(b"there")), Paper("gone", artifact)]
+    await store.collection(Paper).put_many(papers)
+    (fault,) = [fault async for fault in artifacts.check(referred=True)]
     assert (fault.artifact, fault.place, fault.kind) == (artifact.hash, None, FaultKind.MISSING)
 
 

@@ -43,6 +43,21 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
+@pytest.mark.parametrize("how", ["copy", "restore"])
+def test_a_bank_that_was_filled_from_another_is_indexed_when_it_is_first_used(
+    run: Run, ask: Ask, bank: str, tmp_path: Path, how: str
+) -> None:
+    other, folder = f"sqlite:///{tmp_path / 'other.db'}", str(tmp_path / "kept")
+    if how == "copy":
+        assert run("bank", "copy", other).exit_code == 0
+    else:
+        assert run("bank", "backup", folder).exit_code == 0
+        assert run("bank", "restore", folder, "--bank", other).exit_code == 0
+    code, found = ask("recall", "planner/auth", "zebra noon", "--bank", other)
+    assert (code, found["hits"][0]["key"], found["stage"]) == (0, "planner/zoo#T-1.1", "vector")
+    assert run("index", "check", "--bank", other).exit_code == 0
+
+
 def test_memories_of_an_agent_without_a_session_are_pointed_to(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +224,7 @@ def test_a_bank_without_an_index_says_so(
     assert "planner/auth has no index: only its own turns can be searched" in shown.stderr
 
 
-def test_an_index_that_was_never_filled_says_so(
+def test_an_index_that_was_never_filled_is_filled_when_it_is_first_used(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'late.db'}"
@@ -220,9 +235,9 @@ def test_an_index_that_was_never_filled_says_so(
     monkeypatch.delenv("PERDURE_RECALL_ON")
     shown = run("recall", "planner/auth", "oauth tokens")
     assert shown.stdout.startswith("T-1.1, ")
-    assert "The index is not complete yet. Run `perdure index rebuild`." in shown.stderr
-    assert run("index", "rebuild").exit_code == 0
-    assert "not filled" not in run("recall", "planner/auth", "oauth tokens").stderr
+    assert "not complete" not in shown.stderr
+    assert "not by meaning" not in shown.stderr
+    assert run("index", "check").exit_code == 0
 
 
 def test_a_bank_that_is_not_there(run: Run, tmp_path: Path) -> None:

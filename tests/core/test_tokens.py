@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.errors import InvalidInput, Unsupported
+from perdure.core.errors import Unsupported
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -35,9 +35,7 @@ from perdure.core.messages import (
 from perdure.core.tokens import (
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
-    CalibratedCounter,
     Calibration,
-    Counter,
     EstimatedCounter,
     ExactCounter,
     count_message,
@@ -161,7 +159,6 @@ def test_any_string_can_be_counted(text: str) -> None:
     for counter in (
         ExactCounter(),
         EstimatedCounter(),
-        CalibratedCounter(ExactCounter(), Calibration()),
     ):
         assert counter.count(text) == counter.count(text) >= bool(text)
         assert counter.count(text) <= 4 * len(text)
@@ -303,19 +300,11 @@ def _learned(samples: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> Cali
     return calibration
 
 
-def test_without_samples_a_calibrated_counter_counts_as_ours() -> None:
-    counter: Counter = CalibratedCounter(ExactCounter(), Calibration())
-    assert counter.name == "o200k × 1.00 (0 samples)"
-    assert counter.count("2 + 2 = 4") == 7
-
-
-def test_the_factor_is_learned_and_the_samples_are_told() -> None:
+def test_the_factor_is_learned() -> None:
     before = Calibration()
-    after = observe(before, 1_000, 1_200)
+    assert before.factor == 1.0
+    assert observe(before, 1_000, 1_200).factor == 1.2
     assert before == Calibration()
-    counter = CalibratedCounter(Characters(), msgspec.structs.replace(after, counter="characters"))
-    assert counter.name == "characters × 1.20 (1 samples)"
-    assert counter.count("x" * 1_000) == 1_200
 
 
 @pytest.mark.parametrize(
@@ -355,11 +344,6 @@ def test_a_calibration_can_be_stored() -> None:
     stored = msgspec.msgpack.encode(calibration)
     assert msgspec.msgpack.decode(stored, type=Calibration) == calibration
     assert len(stored) < 400
-
-
-def test_a_calibration_belongs_to_its_counter() -> None:
-    with pytest.raises(InvalidInput, match=r"learned with o200k, not bytes/4"):
-        CalibratedCounter(EstimatedCounter(), _learned([(1_000, 1_100)]))
 
 
 @pytest.mark.skipif(not TRANSCRIPTS.exists(), reason="no transcripts beside the project")

@@ -16,12 +16,15 @@ class PlainIndex:
 
     def __init__(self) -> None:
         self.numbers = dict[str, int]()
+        self.forks = set[str]()
         self.documents = dict[int, set[str]]()
 
     async def groups(self) -> dict[str, int]:
         return self.numbers
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
+        if written.session.parent is not None:
+            self.forks.add(written.session.id)
         for round in written.rounds:
             place = Spot(self.number(written.session.id), round.turn, round.round, round.before)
             words = {word.strip("?.,") for each in round.messages for word in each.text.split()}

@@ -12,9 +12,9 @@ import msgspec
 
 import perdure
 from perdure.core.messages import assistant, user
-from perdure.history.log_records import TurnPiece
+from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import TURNS
-from perdure.jobs import marks_of
+from perdure.jobs import PendingMark, marks_of
 from perdure.storage.options import STRONG
 
 APPENDS = """
@@ -126,3 +126,127 @@ async def test_a_recall_waits_for_what_is_being_indexed(tmp_path: Path) -> None:
         found = await session.recall("quokka")
         assert [hit.turn for hit in found.hits][:1] == ["T-2.1"]
         await writing
+
+
+LIVES = """
+import asyncio, sys
+import perdure
+from perdure.history.renditions.rendition_service import RenditionService
+
+async def unfinished(self, go_on):
+    await asyncio.sleep(0.01)
+    return True  # as if there were much to shorten
+
+async def say(bank, number, word):
+    session = await bank.session(f"planner/valve-{number}")
+    said = f"The {word} leaks at valve {number}."
+    await session.append([{"role": "user", "content": said},
+                          {"role": "assistant", "content": "Noted."}])
+
+async def main(url, count, indexes):
+    RenditionService.work = unfinished
+    async with perdure.open(url) as bank:
+        if indexes == "never":
+            bank.jobs._idle._last = float("inf")
+            bank.jobs._idle._is_impatient = lambda *_: False
+        for number in range(int(count)):
+            await say(bank, number, "gasket")
+        pending = bank.index.pending
+        while indexes != "never" and (pending is None or len(pending)):
+            await asyncio.sleep(0.05)
+            pending = bank.index.pending
+        await asyncio.sleep(0.3 if indexes != "never" else 0)
+        print("said", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        bank.jobs._idle._last = float("inf")
+        bank.jobs._idle._is_impatient = lambda *_: False
+        await say(bank, 0, "flange")
+        print("said", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Living:
+    """Another process, which has a bank open and goes on when it is told to."""
+
+    def __init__(self, url: str, count: int, indexes: str) -> None:
+        command = [sys.executable, "-c", LIVES, url, str(count), indexes]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    async def has_said(self) -> None:
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), 60)
+        assert line == "said\n"
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def follows(bank: perdure.Bank) -> list[str]:
+    """The sessions whose marks are followed from now on."""
+    pending, found = bank.index.pending, list[str]()
+    assert pending is not None
+    follow = pending._follow
+
+    async def noted(mark: PendingMark, asking: SessionRecord) -> None:
+        found.append(mark.key)
+        await follow(mark, asking)
+
+    pending._follow = noted  # type: ignore[method-assign]
+    return found
+
+
+async def test_what_a_living_process_has_indexed_is_not_looked_at_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with perdure.open(url) as bank:
+        session = await bank.session("planner/boiler")
+        await session.append([user("The boiler hums."), assistant("It always does.")])
+        await bank.settle()
+        other = Living(url, 20, "soon")
+        try:
+            await other.has_said()
+            followed = follows(bank)
+            marks = await marks_of(bank.store, TURNS)
+            assert len(marks) == 20, "its renditions are not made"
+            assert all("indexing turns" in mark.done for mark in marks)
+            found = await session.recall("What leaks at valve 7?")
+            assert "gasket" in found.hits[0].text
+            assert followed == []
+            other.go_on()
+            await other.has_said()
+            found = await session.recall("Which flange leaks?")
+            assert [hit.turn for hit in found.hits if "flange" in hit.text]
+            assert followed == ["planner/valve-0"]
+            mark = next(m for m in await marks_of(bank.store, TURNS) if m.key == followed[0])
+            assert (mark.done, mark.first) == ((), 1), "other work was not done before"
+        finally:
+            other.end()
+
+
+async def test_a_recall_follows_so_many_marks_and_the_next_one_the_rest(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with perdure.open(url) as bank:
+        session = await bank.session("planner/boiler")
+        await session.append([user("The boiler hums."), assistant("It always does.")])
+        await bank.settle()
+        other = Living(url, 40, "never")
+        try:
+            await other.has_said()
+            followed = follows(bank)
+            for number in range(1, 4):
+                await session.recall("What leaks at valve 39?")
+                assert len(followed) <= 16 * number
+            assert len(set(followed)) == 40, "first those that were not followed before"
+            found = await session.recall("What leaks at valve 39?", limit=50)
+            assert len({hit.turn for hit in found.hits if "gasket" in hit.text}) == 40
+        finally:
+            other.end()

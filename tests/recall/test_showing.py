@@ -37,7 +37,7 @@ class Desk:
         self.bank, self.index = bank, index
         reader = TurnReader(bank.store)
         scopes = Scopes(bank.store, index)
-        self.showing = Showing(bank.store, bank.services.renditions, reader, marked=index.marked)
+        self.showing = Showing(bank.services.renditions, reader)
         self.pipeline = Pipeline(
             Searcher(bank.store, index.embedder),
             scopes.of,
@@ -261,7 +261,6 @@ async def test_layers_have_the_name_that_they_are_fetched_by(tmp_path: Path) -> 
         desk = Desk(bank, index)
         layers = [candidate(n, 0.9, kind="reference", key=str(n)) for n in (1, 2)]
         showing = Showing(
-            bank.store,
             bank.services.renditions,
             TurnReader(bank.store),
             references=cabinet({"1": "All about parrots. " * 20}),

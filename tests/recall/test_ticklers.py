@@ -16,6 +16,10 @@ DAY = 86_400
 KEY, OTHER = "ada/chat#T-12.3", "ada/M-7"
 
 
+async def shown(ticklers: Ticklers, agent: str, keys: list[str]) -> None:
+    await ticklers._store.transact(lambda tx: ticklers.shown(tx, agent, keys))
+
+
 async def weight(ticklers: Ticklers, key: str = KEY, agent: str = "ada") -> float:
     return (await ticklers.weights(agent, [key]))[key]
 
@@ -23,7 +27,7 @@ async def weight(ticklers: Ticklers, key: str = KEY, agent: str = "ada") -> floa
 async def test_what_is_followed_gains_and_what_is_not_loses(store: Store) -> None:
     ticklers = Ticklers(store)
     assert await ticklers.weights("ada", [KEY, OTHER]) == {KEY: 1.0, OTHER: 1.0}
-    await ticklers.shown("ada", [KEY, OTHER, KEY])
+    await shown(ticklers, "ada", [KEY, OTHER, KEY])
     before = await weight(ticklers)
     assert LIGHTEST < before < 1
     assert before == await weight(ticklers, OTHER)
@@ -31,20 +35,20 @@ async def test_what_is_followed_gains_and_what_is_not_loses(store: Store) -> Non
     assert 1 < await weight(ticklers) <= HEAVIEST
     assert await weight(ticklers, OTHER) == before
     assert await weight(ticklers, agent="bob") == 1.0
-    await ticklers.shown("ada", [])
+    await shown(ticklers, "ada", [])
 
 
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 async def test_no_habit_leaves_its_bounds_and_each_can_be_unlearned(store: Store) -> None:
     ticklers = Ticklers(store)
     for _ in range(60):
-        await ticklers.shown("ada", [KEY])
+        await shown(ticklers, "ada", [KEY])
         assert LIGHTEST <= await weight(ticklers) < 1
     for _ in range(20):
         await ticklers.followed("ada", KEY)
     assert 1 < await weight(ticklers) <= HEAVIEST
     for _ in range(20):
-        await ticklers.shown("ada", [KEY])
+        await shown(ticklers, "ada", [KEY])
     assert await weight(ticklers) < 1.05
 
 
@@ -52,7 +56,7 @@ async def test_no_habit_leaves_its_bounds_and_each_can_be_unlearned(store: Store
 async def test_habits_fade(store: Store, clock: ManualClock) -> None:
     ticklers = Ticklers(store)
     for _ in range(4):
-        await ticklers.shown("ada", [KEY])
+        await shown(ticklers, "ada", [KEY])
     seen = [await weight(ticklers)]
     for _ in range(4):
         clock.advance(30 * DAY)
@@ -67,7 +71,7 @@ async def test_habits_fade(store: Store, clock: ManualClock) -> None:
 
 async def test_many_at_a_time(store: Store) -> None:
     ticklers = Ticklers(store)
-    await asyncio.gather(*(ticklers.shown("ada", [KEY, OTHER]) for _ in range(6)))
+    await asyncio.gather(*(shown(ticklers, "ada", [KEY, OTHER]) for _ in range(6)))
     found = await store.collection(Habit).get(f"ada/{KEY}")
     assert found is not None
     assert found.vain == pytest.approx(6, abs=1e-3)
@@ -82,7 +86,7 @@ async def test_forgetting_reaches_them(store: Store) -> None:
         return sorted(row.key for row in rows)
 
     for agent in ("ada", "bob"):
-        await ticklers.shown(agent, keys)
+        await shown(ticklers, agent, keys)
     await ticklers.forget(ForgetScope(sessions=("ada/chat",), turns=(12,)))
     assert await left("ada") == await left("bob") == sorted(set(keys) - {KEY})
     await ticklers.forget(ForgetScope(sessions=("ada/chat",)))

@@ -193,7 +193,6 @@ def test_a_codec_of_ones_own() -> None:
     codecs.register("backwards", own)  # a module that is loaded twice
     codec = codecs.BY_NAME["backwards"]
     assert codecs.codec_of("application/x-backwards") is codec
-    assert codecs.name_of("application/x-backwards") == "backwards"
     assert codec.decode(codec.encode(Point(1.5)), Point) == Point(1.5)
     assert codec.decode_plain(codec.encode(Point(1.5))) == {"x": 1.5, "y": 0}
 

@@ -15,6 +15,7 @@ import pytest
 from perdure.core.errors import Unavailable
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.backends.sqlite.checkpoint import Scrub
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.compression import Compression
 from perdure.storage.extension import Extensions
 from perdure.storage.options import DEFAULT
@@ -187,7 +188,7 @@ async def test_cancelled_it_stops(file: Path) -> None:
 
 
 def test_stopped_before_it_began(file: Path) -> None:
-    scrub = Scrub(str(file), threading.Lock(), None, Extensions())
+    scrub = Scrub(str(file), threading.Lock(), None, Extensions(SQLiteExtension))
     scrub.stop()
     scrub.run()
     assert not file.exists()

@@ -36,8 +36,9 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import registry
+from perdure.storage.backends import server_pool
 from perdure.storage.backends import valkey as backend
-from perdure.storage.backends.valkey import ValkeyAdapter, address, links, rows
+from perdure.storage.backends.valkey import ValkeyAdapter, address, rows
 from perdure.storage.compression import Compression
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, SortOrder
@@ -574,7 +575,7 @@ async def test_patience_ends(
 ) -> None:
     server = make_server()
     store = await open_store(server.url())
-    monkeypatch.setattr(links, "PATIENCE", 0.3)
+    monkeypatch.setattr(server_pool, "PATIENCE", 0.3)
     # It stopped answering after it got the write: nobody knows.
     server.pause()
     with pytest.raises(Unavailable, match="unknown whether the write was done"):

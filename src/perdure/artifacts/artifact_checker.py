@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from perdure.artifacts.artifact import (
     PIECE,
-    Artifact,
     ArtifactFault,
     ArtifactPlace,
     FaultKind,
-    checked,
     hash_of_key,
-    missing,
 )
 from perdure.artifacts.artifact_contents import ArtifactContents
-from perdure.artifacts.artifact_references import ArtifactReferences, Referrer
+from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.artifacts.artifact_rows import ArtifactRows
 from perdure.core.errors import (
     AccessDenied,
@@ -25,8 +22,7 @@ from perdure.core.errors import (
     NewerSchema,
     PerdureError,
 )
-from perdure.storage.record_references import NEEDED
-from perdure.storage.store import Progress, Store
+from perdure.storage.store import Progress
 
 #: What is wrong with one artifact; any other error is the store's, and ends the check.
 _FAULTS = (Corrupted, AccessDenied, KeyRefused, NewerSchema)
@@ -37,115 +33,77 @@ class ArtifactChecker:
 
     def __init__(
         self,
-        store: Store,
         rows: ArtifactRows,
-        contents: Sequence[ArtifactContents],
+        places: Sequence[ArtifactContents],
         references: ArtifactReferences,
+        size: Callable[[str], Awaitable[int]],
         progress: Progress | None,
     ) -> None:
-        self._store = store
         self._rows = rows
-        self._contents = contents
+        self._places = places
         self._references = references
+        self._size = size
         self._progress = progress
         self._done = 0
         self._damaged: set[str] = set()
 
-    async def faults(
-        self,
-        expected: AsyncIterable[Artifact | str] | None,
-        *,
-        referred: bool,
-        orphans: bool,
-    ) -> AsyncIterator[ArtifactFault]:
-        async for fault in self._in_rows(orphans=orphans):
-            yield fault
-        for place in self._contents:
-            async for fault in self._in_place(place, orphans=orphans):
+    async def faults(self, *, referred: bool, orphans: bool) -> AsyncIterator[ArtifactFault]:
+        async for tagged, place, fault in self._stored():
+            if fault is not None:
                 yield fault
+            elif orphans and not await self._references.exceed(tagged):
+                what = f"Nothing refers to the artifact {tagged}."
+                yield ArtifactFault(tagged, place, FaultKind.ORPHAN, what)
         if referred:
             async for fault in self._referred():
                 yield fault
-        if expected is not None:
-            async for wanted in expected:
-                tagged = checked(wanted)
-                async for fault in self._expected(tagged):
-                    yield fault
 
-    async def _in_rows(self, *, orphans: bool) -> AsyncIterator[ArtifactFault]:
+    async def _stored(self) -> AsyncIterator[tuple[str, ArtifactPlace, ArtifactFault | None]]:
+        """Everything that is stored, where it is, and what is wrong with it, if something is."""
         async for key, _, _ in self._rows.keys():
             self._count("checking artifacts")
-            tagged = hash_of_key(key)
+            place, fault, tagged = ArtifactPlace.ROW, None, hash_of_key(key)
             if tagged is None:
                 what = "Its key is not that of an artifact."
-                yield ArtifactFault(key, ArtifactPlace.ROW, FaultKind.DAMAGED, what)
-                continue
-            try:
-                await self._rows.read(tagged)
-            except _FAULTS as exc:
-                yield self._fault(tagged, ArtifactPlace.ROW, exc)
-                continue
-            if orphans and not await self._references.exceed(tagged):
-                yield _orphan(tagged, ArtifactPlace.ROW)
-
-    async def _in_place(
-        self, place: ArtifactContents, *, orphans: bool
-    ) -> AsyncIterator[ArtifactFault]:
-        async for tagged, _ in place.listed():
-            self._count("checking artifacts")
-            try:
-                async for _ in place.chunks(tagged, PIECE):
-                    pass
-            except ArtifactMissing:
-                continue  # deleted since it was listed
-            except _FAULTS as exc:
-                yield self._fault(tagged, place.kind, exc)
-                continue
-            if orphans and not await self._references.exceed(tagged):
-                yield _orphan(tagged, place.kind)
+                fault = ArtifactFault(key, place, FaultKind.DAMAGED, what)
+            else:
+                try:
+                    await self._rows.read(tagged)
+                except _FAULTS as exc:
+                    fault = self._fault(tagged, place, exc)
+            yield tagged or key, place, fault
+        for contents in self._places:
+            async for tagged, _ in contents.listed():
+                self._count("checking artifacts")
+                fault = None
+                try:
+                    async for _ in contents.chunks(tagged, PIECE):
+                        pass
+                except ArtifactMissing:
+                    continue  # deleted since it was listed
+                except _FAULTS as exc:
+                    fault = self._fault(tagged, contents.kind, exc)
+                yield tagged, contents.kind, fault
 
     async def _referred(self) -> AsyncIterator[ArtifactFault]:
-        if not self._store.capabilities >= NEEDED:
-            return
         async for referrer in self._references.all():
             self._count("checking references")
-            if referrer.artifact in self._damaged:
+            artifact, name = referrer.artifact, referrer.name
+            if artifact in self._damaged:
                 continue
             try:
-                size = await self._size(referrer.artifact)
-            except _FAULTS as exc:  # damaged since it was looked at
-                yield self._fault(referrer.artifact, ArtifactPlace.ROW, exc)
-                continue
-            if size is None:
-                yield _missing(referrer)
-            elif referrer.size is not None and referrer.size != size:
-                what = (
-                    f"{referrer.name} says that {referrer.artifact} has {referrer.size:,} bytes;"
-                    f" it has {size:,}."
-                )
-                yield ArtifactFault(
-                    referrer.artifact, None, FaultKind.WRONG_SIZE, what, referrer.name
-                )
-
-    async def _expected(self, tagged: str) -> AsyncIterator[ArtifactFault]:
-        if tagged in self._damaged:
-            return
-        try:
-            if await self._size(tagged) is None:
-                yield ArtifactFault(tagged, None, FaultKind.MISSING, missing(tagged).message)
-        except _FAULTS as exc:  # damaged since it was looked at
-            yield self._fault(tagged, ArtifactPlace.ROW, exc)
-
-    async def _size(self, tagged: str) -> int | None:
-        content = await self._rows.read(tagged)
-        if content is not None:
-            return len(content)
-        for place in self._contents:
-            try:
-                return await place.size(tagged)
+                size = await self._size(artifact)
             except ArtifactMissing:
-                continue
-        return None
+                what = f"{name} refers to {artifact}, which is missing."
+                yield ArtifactFault(artifact, None, FaultKind.MISSING, what, name)
+            except _FAULTS as exc:  # damaged since it was looked at
+                yield self._fault(artifact, ArtifactPlace.ROW, exc)
+            else:
+                if referrer.size not in (None, size):
+                    what = (
+                        f"{name} says that {artifact} has {referrer.size:,} bytes; it has {size:,}."
+                    )
+                    yield ArtifactFault(artifact, None, FaultKind.WRONG_SIZE, what, name)
 
     def _fault(self, tagged: str, place: ArtifactPlace, exc: PerdureError) -> ArtifactFault:
         self._damaged.add(tagged)
@@ -156,14 +114,3 @@ class ArtifactChecker:
         self._done += 1
         if self._progress is not None:
             self._progress(what, self._done, 0)
-
-
-def _orphan(tagged: str, place: ArtifactPlace) -> ArtifactFault:
-    return ArtifactFault(
-        tagged, place, FaultKind.ORPHAN, f"Nothing refers to the artifact {tagged}."
-    )
-
-
-def _missing(referrer: Referrer) -> ArtifactFault:
-    what = f"{referrer.name} refers to {referrer.artifact}, which is missing."
-    return ArtifactFault(referrer.artifact, None, FaultKind.MISSING, what, referrer.name)

@@ -26,7 +26,7 @@ longer than that from put to commit may refer to deleted content.
 
 References are rows written with the records. Records that a migration brought to a type with
 artifacts, or written past `Collection`, have none: `collect` reads such records and adds the rows
-before it deletes; `release` does not. Call `ArtifactStore.refer_again` after such a migration.
+before it deletes; `release` does not.
 
 Inline content is deleted in a transaction that checks that its row and the condemning row are
 unchanged; a put writes the one and removes the other in one commit.
@@ -34,6 +34,12 @@ unchanged; a put writes the one and removes the other in one commit.
 A killed collector leaves content that is condemned, or deleted and still condemned; the next put
 or collection repairs that. The condemning commit waits for the disk, so a deleted record cannot
 come back after a power loss.
+
+Re-encrypting must not bring back what is deleted meanwhile. In a folder it cannot: deleting and
+replacing exclude each other. On S3 it can during the upload, so `seal_again` looks afterwards: if
+the note of the last put is gone, or the hash is condemned, the object is released. What is left, on
+S3: an object without a note (restored) deleted during the upload comes back, as does one deleted in
+the last milliseconds of it. The next collection deletes them.
 
 Two collectors avoid each other for ten minutes. One that sleeps longer between its last check and
 the deletion, while another collector and then a writer use the same name, could delete that
@@ -54,7 +60,6 @@ from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.artifacts.artifact_rows import ArtifactRows, InlineArtifact
 from perdure.core.clock import Clock, duration, new_id, now
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.storage.adapter import Capability
 from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
@@ -62,7 +67,6 @@ from perdure.storage.record_references import (
     CONDEMNED,
     CONDEMNED_BRIEFLY,
     CONDEMNED_FOR,
-    NEEDED,
     Condemned,
 )
 from perdure.storage.records import Key, system_record, type_of
@@ -119,14 +123,9 @@ class ArtifactCollector:
         self._references = references
         self._clock: Clock = now
 
-    def can_collect(self) -> bool:
-        return self._store.capabilities >= NEEDED
-
     async def collect(
         self, grace: int, *, dry_run: bool, progress: Progress | None
     ) -> CollectedArtifacts:
-        for capability in sorted(NEEDED):
-            self._store.require(Capability(capability))
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         if not dry_run:
             await self._references.tidy()
@@ -156,12 +155,6 @@ class ArtifactCollector:
             [(place, found) for place in self._contents for found in await place.all_of(tagged)],
             row=True,
         )
-        if not self.can_collect():
-            if await self._references.exceed(tagged, own):
-                return False
-            await self._delete_objects(candidate)
-            await self._rows.delete(tagged)
-            return True
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         token = new_id()
         await self._store.transact(
@@ -172,6 +165,17 @@ class ArtifactCollector:
             return False
         await self._delete_objects(candidate)
         return await self._finish(candidate, token, brief=True)
+
+    async def seal_again(self, place: ArtifactContents, tagged: str, found: StoredObject) -> None:
+        """Re-encrypt an object, while others read, put and delete; see `ArtifactContents`."""
+        was_noted = await self._is_noted(tagged)
+        await place.seal_again(tagged, found)
+        condemned = await self._store.collection(Condemned).get(tagged, STRONG)
+        if condemned is not None or (was_noted and not await self._is_noted(tagged)):
+            await self.release(tagged, 0)
+
+    async def _is_noted(self, tagged: str) -> bool:
+        return await self._store.collection(LastPut).get(tagged, STRONG) is not None
 
     async def _pages(self) -> AsyncIterator[list[_Candidate]]:
         page: dict[str, _Candidate] = {}
@@ -299,10 +303,6 @@ class ArtifactWriter:
     async def keep(self, incoming: Incoming) -> None:
         """Store it. Raises `Unavailable` if concurrent deletions prevent it; then put it again."""
         tagged = incoming.artifact.hash
-        if not self._store.capabilities >= NEEDED:
-            await incoming.place()
-            await self._check_seal(tagged)
-            return
         for attempt in range(ATTEMPTS):
             condemned = await self._store.collection(Condemned).fetch(tagged, STRONG)
             await incoming.place(apart=condemned is not None)
@@ -342,8 +342,6 @@ class ArtifactWriter:
 
     async def _note(self, tagged: str) -> None:
         """Note the time of the put. Raises `Conflict` if it is condemned."""
-        if not self._store.capabilities >= NEEDED:
-            return
         await self._store.declare(LastPut, Condemned)
         note = type_of(LastPut).encode(LastPut(tagged, self._store.now()), None, None)
         await self._store.write((note,), DEFAULT, [(CONDEMNED, tagged)])

@@ -269,7 +269,7 @@ class ArtifactContents:
 _PASSES = 10
 
 
-class MovedArtifacts(msgspec.Struct, frozen=True):
+class MovedArtifacts(msgspec.Struct):
     """What a move did. Those that are damaged stay where they are."""
 
     copied: int = 0
@@ -281,86 +281,68 @@ class MovedArtifacts(msgspec.Struct, frozen=True):
     damaged: tuple[str, ...] = ()
 
 
-class ArtifactMove:
-    """One move from a place to another: from a folder to S3, or back.
+async def move_artifacts(
+    source: ArtifactContents, target: ArtifactContents, tell: Progress, *, delete: bool
+) -> MovedArtifacts:
+    """Copy everything from a place to another, and delete it at the old one if asked.
 
     What is there already and sound is skipped, so an interrupted move goes on where it was. Others
     may go on writing to the old place meanwhile: passes are made until one finds nothing new.
 
-    Nothing is deleted unless asked. Then an object goes only after its copy was read back and has
-    the right hash. Do that when every process already stores in the new place: `ArtifactStore`
-    finds in the `former` place what has not been moved yet, but not the other way around.
+    An object is deleted only after its copy was read back and has the right hash. Do that when
+    every process already stores in the new place: `ArtifactStore` finds in the `former` place what
+    has not been moved yet, but not the other way around. Raises `AccessDenied` if a copy cannot be
+    read back.
     """
+    moved, seen = MovedArtifacts(), set[str]()
+    for _ in range(_PASSES):
+        before = len(seen)
+        async for tagged, _ in source.listed():
+            if tagged not in seen:
+                seen.add(tagged)
+                await _move(tagged, source, target, moved)
+                tell("copying artifacts", len(seen), 0)
+        if len(seen) == before:
+            break
+    for done, tagged in enumerate(seen if delete else (), 1):
+        if await target.is_sound(tagged):
+            for found in await source.all_of(tagged):
+                await source.delete(found.path)
+                moved.deleted += 1
+        elif await source.find(tagged) and tagged not in moved.damaged:
+            raise AccessDenied(
+                f"The copy of {tagged} in {target.shown} cannot be read back; it stays in"
+                f" {source.shown}.",
+                hint="Look at the new place, then move again.",
+            )
+        tell("deleting at the old place", done, 0)
+    return moved
 
-    def __init__(
-        self, source: ArtifactContents, target: ArtifactContents, progress: Progress | None
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._progress = progress
-        self._copied = self._bytes = self._skipped = self._deleted = 0
-        self._damaged: dict[str, None] = {}
-        self._seen: set[str] = set()
 
-    async def carry_out(self, *, delete: bool) -> MovedArtifacts:
-        """Copy everything, and delete it at the old place if asked."""
-        for _ in range(_PASSES):
-            before = len(self._seen)
-            async for tagged, _ in self._source.listed():
-                if tagged not in self._seen:
-                    self._seen.add(tagged)
-                    await self._copy(tagged)
-                    self._tell("copying artifacts", len(self._seen))
-            if len(self._seen) == before:
-                break
-        if delete:
-            await self._clear()
-        return MovedArtifacts(
-            self._copied, self._bytes, self._skipped, self._deleted, tuple(self._damaged)
-        )
-
-    async def _copy(self, tagged: str) -> None:
-        if await self._target.is_sound(tagged):
-            self._skipped += 1
-            return
-        try:
-            async with (
-                aclosing(self._source.chunks(tagged, PIECE)) as chunks,
-                self._target.receive(
-                    chunks, sealed=await self._source.is_sealed(tagged)
-                ) as incoming,
-            ):
-                await incoming.place()
-        except ArtifactMissing:
-            return  # deleted since it was listed
-        except (Corrupted, KeyRefused):
-            self._damaged[tagged] = None
-            return
-        self._copied += 1
-        self._bytes += incoming.artifact.size
-
-    async def _clear(self) -> None:
-        """Delete at the old place what can be read at the new one."""
-        for done, tagged in enumerate(self._seen, 1):
-            if await self._target.is_sound(tagged):
-                for found in await self._source.all_of(tagged):
-                    await self._source.delete(found.path)
-                    self._deleted += 1
-            elif await self._source.find(tagged) and tagged not in self._damaged:
-                raise AccessDenied(
-                    f"The copy of {tagged} in {self._target.shown} cannot be read back; it stays"
-                    f" in {self._source.shown}.",
-                    hint="Look at the new place, then move again.",
-                )
-            self._tell("deleting at the old place", done)
-
-    def _tell(self, what: str, done: int) -> None:
-        if self._progress is not None:
-            self._progress(what, done, 0)
+async def _move(
+    tagged: str, source: ArtifactContents, target: ArtifactContents, moved: MovedArtifacts
+) -> None:
+    if await target.is_sound(tagged):
+        moved.skipped += 1
+        return
+    try:
+        sealed = await source.is_sealed(tagged)
+        async with (
+            aclosing(source.chunks(tagged, PIECE)) as chunks,
+            target.receive(chunks, sealed=sealed) as incoming,
+        ):
+            await incoming.place()
+    except ArtifactMissing:
+        return  # deleted since it was listed
+    except (Corrupted, KeyRefused):
+        moved.damaged += (tagged,)
+        return
+    moved.copied += 1
+    moved.bytes += incoming.artifact.size
 
 
 def _objects_at(place: PlaceAddress) -> ObjectPlace:
-    # Late: obstore takes 50 ms to import.
+    # Late: obstore, which S3 needs, takes 50 ms to import.
     if isinstance(place, S3Address):
         from perdure.artifacts.s3_objects import S3Objects
 

@@ -7,7 +7,7 @@ type got artifacts later, and copied rows, have no note; `ArtifactReferences.unn
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import msgspec
@@ -32,12 +32,11 @@ from perdure.storage.record_references import (
     Gather,
     Referring,
     gatherer,
-    no_row_of,
     row_key,
-    row_of,
+    write_of,
 )
-from perdure.storage.records import RecordType, all_types, type_of
-from perdure.storage.rows import Delete, Put, Row
+from perdure.storage.records import RecordType, all_types
+from perdure.storage.rows import Row
 from perdure.storage.store import Progress, Store
 
 _PAGE = 200
@@ -124,24 +123,6 @@ class ArtifactReferences:
                 if stored.key not in living:
                     dropped += await self._drop(stored)
         return dropped
-
-    async def rebuild(
-        self, classes: Iterable[type[msgspec.Struct]], progress: Progress | None = None
-    ) -> int:
-        """Read all records of these types and correct their rows; returns how many were wrong.
-        Safe to interrupt and repeat, and while others write.
-        """
-        wrong = 0
-        for cls in classes:
-            gather, collection = gatherer(cls), self._store.collection(cls)
-            if gather is None or not await collection.is_there():
-                continue
-            for companion in TYPES:
-                await self._store.ready(companion)
-            async for stored, _ in self._wrong(collection, gather, progress):
-                if stored is not None:
-                    wrong += await self._renew(type_of(cls), gather, stored)
-        return wrong
 
     async def unnoted(self, *, mend: bool, progress: Progress | None = None) -> set[str]:
         """Hashes in records that have no reference row; reads all records that may hold
@@ -293,7 +274,8 @@ class ArtifactReferences:
             try:
                 async with self._store.transaction() as transaction:
                     transaction.expect(declared.name, stored.key, stored.version, stored.created_us)
-                    await transaction.write([_row(declared, row, hashes)], STRONG)
+                    write = write_of(declared.name, row.key, hashes, row.expires)
+                    await transaction.write([write], STRONG)
             except Conflict:
                 again = await self._store.collection(declared.cls).fetch(stored.key, STRONG)
                 if again is None:
@@ -303,12 +285,6 @@ class ArtifactReferences:
             else:
                 return True
         return False
-
-
-def _row(declared: RecordType[Any], record: Row, hashes: dict[str, int]) -> Put | Delete:
-    if not hashes:
-        return no_row_of(declared.name, record.key)
-    return row_of(declared.name, record.key, hashes, record.expires)
 
 
 def _sizes(row: Referring | None) -> dict[str, int]:

@@ -9,13 +9,15 @@ read is hashed again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
+from perdure.artifacts import folder_objects
 from perdure.artifacts.artifact import (
     INLINE_BELOW,
     PIECE,
@@ -28,6 +30,15 @@ from perdure.artifacts.artifact import (
     pieces,
     resumed,
 )
+from perdure.artifacts.artifact_checker import ArtifactChecker
+from perdure.artifacts.artifact_collector import (
+    ArtifactCollector,
+    ArtifactWriter,
+    CollectedArtifacts,
+    LastPut,
+)
+from perdure.artifacts.artifact_contents import ArtifactContents, MovedArtifacts, move_artifacts
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.artifact_places import PlaceAddress, S3Address
 from perdure.artifacts.artifact_references import ArtifactReferences, ReferenceSource, Referrer
 from perdure.artifacts.artifact_rows import ArtifactRows
@@ -36,22 +47,17 @@ from perdure.core.errors import (
     ArtifactMissing,
     Corrupted,
     InvalidInput,
+    KeyRefused,
+    PerdureError,
 )
-from perdure.storage.record_references import NEEDED, Condemned
+from perdure.storage.record_references import Condemned
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
-if TYPE_CHECKING:
-    import msgspec
+#: Told of an artifact, by its hash, that could not be encrypted anew, and why.
+Failed: TypeAlias = Callable[[str, PerdureError], None]
 
-    from perdure.artifacts.artifact_collector import (
-        ArtifactCollector,
-        ArtifactWriter,
-        CollectedArtifacts,
-    )
-    from perdure.artifacts.artifact_contents import ArtifactContents, MovedArtifacts
-    from perdure.artifacts.artifact_encryption import ArtifactSealer
-    from perdure.artifacts.artifact_rekeying import Failed
+_log = logging.getLogger(__name__)
 
 #: Leftovers are swept after a day without a write to them: no living put pauses that long.
 LEFTOVER_AGE = 86_400.0
@@ -65,6 +71,8 @@ class ArtifactStore:
 
     What is not in its place is read from the `former` one, so a bank can be used while its
     artifacts are moved. A `sealer` decrypts objects, and encrypts new ones if it is set to.
+
+    Needs a backend with transactions, tags and TTL, as any bank does.
     """
 
     def __init__(
@@ -98,8 +106,6 @@ class ArtifactStore:
         """
         if isinstance(self.place, S3Address):
             return 0
-        from perdure.artifacts import folder_objects
-
         return await asyncio.to_thread(folder_objects.sweep, self.place, LEFTOVER_AGE)
 
     async def put(self, data: ArtifactInput, *, transaction: Transaction | None = None) -> Artifact:
@@ -181,11 +187,8 @@ class ArtifactStore:
         for place in self._places:
             for found in await place.all_of(tagged):
                 await place.delete(found.path)
-        if self._store.capabilities >= NEEDED:
-            from perdure.artifacts.artifact_collector import LastPut
-
-            for cls in (Condemned, LastPut):
-                await self._store.collection(cls).delete(tagged)
+        for cls in (Condemned, LastPut):
+            await self._store.collection(cls).delete(tagged)
 
     async def located(self) -> AsyncIterator[Located]:
         """Every artifact with its place, sound or not: rows by hash, then objects in any order.
@@ -210,18 +213,27 @@ class ArtifactStore:
     ) -> int:
         """Re-encrypt objects whose key name is wanted; returns how many.
         Objects in clear only if new ones are encrypted. Safe to interrupt, and while others
-        write; see `artifact_rekeying`. Damaged objects and those with another key stay, are
+        write; see `artifact_collector`. Damaged objects and those with another key stay, are
         logged and passed to `failed`.
         """
-        from perdure.artifacts.artifact_rekeying import Resealing
-
-        sealer = self._sealer
-        if sealer is None:
+        if self._sealer is None:
             return 0
-        resealing = Resealing(self._store, self._places, self._collector)
-        return await resealing.carry_out(
-            lambda name: wanted(name) and (bool(name) or sealer.writing), progress, failed
-        )
+        done, collector = 0, self._collector
+        for place in self._places:
+            async for tagged, found, name in place.with_keys():
+                if not wanted(name) or not (name or self._sealer.writing):
+                    continue
+                try:
+                    with suppress(ArtifactMissing):  # deleted since it was listed
+                        await collector.seal_again(place, tagged, found)
+                        done += 1
+                except (Corrupted, KeyRefused) as exc:
+                    _log.warning("an artifact keeps its old key: %s", exc)
+                    if failed is not None:
+                        failed(tagged, exc)
+                if progress is not None:
+                    progress("encrypting artifacts", done, 0)
+        return done
 
     def join(self, source: ReferenceSource) -> None:
         """Count references of another source besides records' fields."""
@@ -233,15 +245,6 @@ class ArtifactStore:
 
     async def count(self, artifact: Artifact | str) -> int:
         return await self._references.count(checked(artifact))
-
-    async def refer_again(
-        self, *types: type[msgspec.Struct], progress: Progress | None = None
-    ) -> int:
-        """Read all records of these types and correct their reference rows; returns how many.
-        Needed once for records written before their type had a field for artifacts, or past
-        `Collection`.
-        """
-        return await self._references.rebuild(types, progress)
 
     async def collect(
         self,
@@ -255,8 +258,6 @@ class ArtifactStore:
         Safe while others put and refer: see `artifact_collector`. Choose a grace period longer
         than any put-to-commit time; a slower writer gets `Conflict` and has to put again. A hash
         outside of `Artifact` fields and joined sources is no reference.
-
-        Raises `Unsupported` if the backend keeps no references.
         """
         span = 0 if grace == 0 else clock.duration(grace)
         return await self._collector.collect(span, dry_run=dry_run, progress=progress)
@@ -269,7 +270,6 @@ class ArtifactStore:
 
     async def check(
         self,
-        expected: AsyncIterable[Artifact | str] | None = None,
         *,
         referred: bool = False,
         orphans: bool = False,
@@ -277,12 +277,10 @@ class ArtifactStore:
     ) -> AsyncIterator[ArtifactFault]:
         """Read everything, and yield what cannot be read back as it was put.
         With `referred`, also what is referred to and missing or of another size; with `orphans`,
-        what nothing refers to; of `expected`, what is missing. Memory stays bounded.
+        what nothing refers to. Memory stays bounded.
         """
-        from perdure.artifacts.artifact_checker import ArtifactChecker
-
-        checker = ArtifactChecker(self._store, self._rows, self._places, self._references, progress)
-        async for fault in checker.faults(expected, referred=referred, orphans=orphans):
+        checker = ArtifactChecker(self._rows, self._places, self._references, self.size, progress)
+        async for fault in checker.faults(referred=referred, orphans=orphans):
             yield fault
 
     async def move(
@@ -302,42 +300,28 @@ class ArtifactStore:
 
         Raises `InvalidInput` if it is the same place.
         """
-        from perdure.artifacts.artifact_contents import ArtifactContents, ArtifactMove
-
         old, new = _absolute(source or self.place), _absolute(to)
         if old == new:
             raise InvalidInput(f"The artifacts are in {new} already.", hint="Name another place.")
-        move = ArtifactMove(
-            ArtifactContents(old, self._sealer), ArtifactContents(new, self._sealer), progress
-        )
-        return await move.carry_out(delete=delete)
-
-    @cached_property
-    def _contents(self) -> ArtifactContents:
-        from perdure.artifacts.artifact_contents import (
-            ArtifactContents,
-        )  # obstore takes 50 ms to import
-
-        return ArtifactContents(self.place, self._sealer)
+        there, here = (ArtifactContents(place, self._sealer) for place in (old, new))
+        return await move_artifacts(there, here, progress or (lambda *_: None), delete=delete)
 
     @cached_property
     def _places(self) -> list[ArtifactContents]:
-        if self.former is None:
-            return [self._contents]
-        from perdure.artifacts.artifact_contents import ArtifactContents
+        """The place, and the former one, if there is one."""
+        places = [self.place] if self.former is None else [self.place, self.former]
+        return [ArtifactContents(place, self._sealer) for place in places]
 
-        return [self._contents, ArtifactContents(self.former, self._sealer)]
+    @property
+    def _contents(self) -> ArtifactContents:
+        return self._places[0]
 
-    @cached_property
+    @property
     def _putting(self) -> ArtifactWriter:
-        from perdure.artifacts.artifact_collector import ArtifactWriter
-
         return ArtifactWriter(self._store, self._contents)
 
     @property
     def _collector(self) -> ArtifactCollector:
-        from perdure.artifacts.artifact_collector import ArtifactCollector
-
         return ArtifactCollector(self._store, self._rows, self._places, self._references)
 
     async def _stream(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:

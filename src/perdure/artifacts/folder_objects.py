@@ -1,4 +1,4 @@
-"""Objects in a folder, through obstore.
+"""Objects in a folder.
 
 An object is written under ``incoming/``, made durable, and then renamed. So a file under a path
 is whole; a crash leaves files only under ``incoming/``.
@@ -18,22 +18,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ClassVar
-
-import obstore
-from obstore.store import LocalStore
+from typing import BinaryIO, ClassVar
 
 from perdure.artifacts.artifact import COPIES, PIECE, ArtifactPlace, damaged
 from perdure.artifacts.artifact_errors import translated
 from perdure.artifacts.artifact_places import ObjectPlace, ReceivedObject, StoredObject
-from perdure.core import clock
 from perdure.core.clock import new_id
-
-#: Bytes that obstore collects before it writes, and how many such writes it may have under way:
-#: together they bound the memory of a put.
-_PART = 5 * 1024 * 1024
-_PARTS_AT_ONCE = 2
-_LIST_PAGE = 1000
+from perdure.storage.concurrency import in_thread
 
 
 class FolderObjects(ObjectPlace):
@@ -43,7 +34,6 @@ class FolderObjects(ObjectPlace):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._opened: LocalStore | None = None
 
     @property
     def shown(self) -> str:
@@ -55,8 +45,6 @@ class FolderObjects(ObjectPlace):
         path = f"{INCOMING}/{new_id()}"
         try:
             size = await self._write(path, pieces)
-            with translated(self.root):
-                await asyncio.to_thread(settle, self.root / path)
             yield _ReceivedFile(self.root, path, size)
         finally:
             await asyncio.shield(asyncio.to_thread(discard, self.root, path))
@@ -103,40 +91,28 @@ class FolderObjects(ObjectPlace):
         with translated(self.root):
             if not await asyncio.to_thread(is_kept, self.root, folder):
                 return
-            listing = obstore.list(self._store(), folder, chunk_size=_LIST_PAGE)
+        pages = _pages(self.root, folder)
         while True:
             with translated(self.root):
-                page = await anext(listing, None)
+                page = await asyncio.to_thread(next, pages, None)
             if page is None:
                 return
             for found in page:
-                modified = clock.from_datetime(found["last_modified"])
-                yield StoredObject(found["path"], found["size"], modified)
+                yield found
 
     async def _write(self, path: str, pieces: AsyncIterator[bytes]) -> int:
-        size = 0
         with translated(self.root):
-            await asyncio.to_thread(make_folders, self.root, path)
-            writer = obstore.open_writer_async(
-                self._store(), path, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
-            )
+            out = await in_thread(_create, self.root, path)
         try:
             async for piece in pieces:  # the source's errors are not ours to translate
                 with translated(self.root):
-                    await writer.write(piece)
-                size += len(piece)
+                    await in_thread(out.write, piece)
             with translated(self.root):
-                await writer.close()
+                await in_thread(_sync, out)
+            return out.tell()
         finally:
-            # An error that somebody keeps would keep this frame, and with it a deleted file's room.
-            del writer
-        return size
-
-    def _store(self) -> LocalStore:
-        # Made late: obstore insists that the folder exists.
-        if self._opened is None:
-            self._opened = LocalStore(self.root)
-        return self._opened
+            with contextlib.suppress(OSError):  # it was told by what came before
+                await in_thread(out.close)
 
 
 class _ReceivedFile(ReceivedObject):
@@ -158,8 +134,6 @@ class _ReceivedFile(ReceivedObject):
 
 #: The folder of what is being written. Nothing in it has ever been acknowledged.
 INCOMING = "incoming"
-#: obstore writes to a name with this ending, and renames it when the last byte is written.
-_PART_disk = "#1"
 #: A second name of a received file, until it is renamed to its final one.
 _SECOND = ".placing"
 
@@ -176,11 +150,19 @@ def make_folders(root: Path, path: str) -> None:
         _no_link(folder)
 
 
+def _create(root: Path, path: str) -> BinaryIO:
+    make_folders(root, path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(root / path, flags, 0o600), "wb")
+
+
+def _sync(out: BinaryIO) -> None:
+    out.flush()
+    os.fsync(out.fileno())
+
+
 def settle(file: Path) -> None:
-    """Make a written file private and wait until its bytes are on disk.
-    obstore has closed its handle; fsync on a new one still writes every dirty page and reports
-    earlier failures.
-    """
+    """Make a written file private and wait until its bytes are on disk."""
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fchmod(handle, 0o600)
@@ -310,15 +292,14 @@ def is_kept(root: Path, folder: str) -> bool:
 
 def discard(root: Path, path: str) -> None:
     """Remove an unfinished write; never an error, since `sweep` follows later."""
-    for ending in ("", _PART_disk, _SECOND):
+    for ending in ("", _SECOND):
         with contextlib.suppress(OSError):
             (root / f"{path}{ending}").unlink()
 
 
 def sweep(root: Path, age: float) -> int:
     """Remove leftovers of crashed writers not written to for `age` seconds; returns how many.
-    Never an error: housekeeping must not keep a bank from opening. Does not use obstore's
-    listing, which leaves out unfinished files.
+    Never an error: housekeeping must not keep a bank from opening.
     """
     swept = 0
     with contextlib.suppress(OSError):
@@ -331,6 +312,26 @@ def sweep(root: Path, age: float) -> int:
                         Path(entry.path).unlink()
                         swept += 1
     return swept
+
+
+def _pages(root: Path, folder: str) -> Iterator[list[StoredObject]]:
+    """The files in a folder, folder by folder. Raises OSError if one is a link."""
+    for where, folders, names in os.walk(root / folder, onerror=_raised):
+        for name in folders:
+            _no_link(Path(where, name))
+        found = []
+        for name in names:
+            file = Path(where, name)
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                status = file.lstat()
+                path = file.relative_to(root).as_posix()
+                found.append(StoredObject(path, status.st_size, status.st_mtime_ns // 1000))
+        yield found
+
+
+def _raised(exc: OSError) -> None:
+    if not isinstance(exc, FileNotFoundError):  # the last copy in it was deleted meanwhile
+        raise exc
 
 
 _ATTEMPTS = 20
@@ -357,4 +358,5 @@ def _is_folder(folder: Path) -> bool:
 
 def _no_link(folder: Path) -> None:
     if not _is_folder(folder):
-        raise NotADirectoryError(errno.ENOTDIR, "a link or a file stands where a folder should")
+        what = f"a link or a file stands where a folder should, at {folder}"
+        raise NotADirectoryError(errno.ENOTDIR, what)

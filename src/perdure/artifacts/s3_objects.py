@@ -18,20 +18,26 @@ from __future__ import annotations
 import asyncio
 import configparser
 import os
+import re
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, ClassVar
 
 import obstore
-from obstore.exceptions import BaseError, PreconditionError
+from obstore.exceptions import (
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
-from perdure.artifacts.artifact import PIECE, ArtifactPlace, damaged
-from perdure.artifacts.artifact_errors import is_passing, translated, translated_from_s3
+from perdure.artifacts.artifact import PIECE, ArtifactPlace, damaged, missing
+from perdure.artifacts.artifact_errors import translated
 from perdure.artifacts.artifact_places import (
     ObjectPlace,
     ReceivedObject,
@@ -40,7 +46,7 @@ from perdure.artifacts.artifact_places import (
     check_endpoint,
 )
 from perdure.core import clock
-from perdure.core.errors import Unavailable
+from perdure.core.errors import AccessDenied, StorageError, StorageFull, Unavailable
 
 #: Up to this size an object goes up in one request, and down in one range.
 _PART = 8 * 1024 * 1024
@@ -48,6 +54,11 @@ _PARTS_AT_ONCE = 2
 _LIST_PAGE = 1000
 _RETRIES = 100  # it is the time that limits them
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+# obstore keeps what a server answered in its text only.
+_status = re.compile(r"status code: (\d{3})").search
+_code = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)").search
+_DENYING = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
+_ELSEWHERE = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint"}
 
 
 class S3Objects(ObjectPlace):
@@ -256,3 +267,72 @@ def _keys_in_files() -> dict[str, str]:
         "session_token": profile.get("aws_session_token"),
     }
     return {name: text for name, text in found.items() if text}
+
+
+@contextmanager
+def translated_from_s3(address: S3Address, tagged: str = "") -> Iterator[None]:
+    """Turn errors of a server into Perdure's; `ArtifactMissing` only if `tagged` is given. The
+    server's text is left out: it repeats the request, with the access key in it.
+    """
+    try:
+        yield
+    except (OSError, BaseError) as exc:
+        raise _translate_from_s3(exc, address, tagged) from exc
+
+
+def is_passing(exc: BaseException) -> bool:
+    """Whether a retry may succeed: no answer, or trouble on the server."""
+    if not isinstance(exc, BaseError) or isinstance(exc, PermissionDeniedError):
+        return False
+    status = _status(str(exc))
+    return status is None or int(status[1]) >= 500 or status[1] == "429"
+
+
+def _translate_from_s3(exc: OSError | BaseError, address: S3Address, tagged: str) -> StorageError:
+    text = str(exc)
+    found, status = _code(text), _status(text)
+    code = (found[1] or found[2]) if found is not None else ""
+    number = int(status[1]) if status is not None else 0
+    if code == "NoSuchBucket" or (code == "" and number == 404 and not tagged):
+        return AccessDenied(
+            f"There is no bucket {address.bucket!r}, or it is not to be seen with this key.",
+            hint="Make the bucket, or mend artifacts.url.",
+        )
+    if isinstance(exc, FileNotFoundError) and tagged:
+        return missing(tagged)
+    if number == 301 or code in _ELSEWHERE:
+        return AccessDenied(
+            f"The bucket {address.bucket!r} is in another region than"
+            f" {address.region or 'us-east-1'}.",
+            hint="Add region=… to artifacts.url.",
+        )
+    denied = isinstance(exc, PermissionDeniedError | UnauthenticatedError)
+    if denied or number in {401, 403} or code in _DENYING:
+        return AccessDenied(
+            f"{_place(address)} does not let this key in{f' ({code})' if code else ''}.",
+            hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or ~/.aws/credentials), the"
+            " region, and what the key is allowed to do in the bucket.",
+        )
+    if number == 507 or code in {"QuotaExceeded", "XMinioStorageFull"}:
+        return StorageFull(f"There is no room left in {_place(address)}.", hint="Make room there.")
+    if isinstance(exc, BaseError) and (is_passing(exc) or number >= 500):
+        what = f"answers with {number}" if number else "does not answer"
+        return Unavailable(
+            f"{_place(address)} {what}; it was tried for up to {address.retry:g} seconds.",
+            hint="Check the network and the endpoint, and try again; nothing was changed.",
+        )
+    if "169.254.169.254" in text:
+        return AccessDenied(
+            "There is no key for S3.",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use ~/.aws/credentials.",
+        )
+    detail = f" ({code or number})" if code or number else ""
+    return StorageError(
+        f"{_place(address)} refuses the request{detail}.",
+        hint="Check artifacts.url and the settings of the bucket.",
+    )
+
+
+def _place(address: S3Address) -> str:
+    at = f" at {address.endpoint}" if address.endpoint else ""
+    return f"The bucket {address.bucket!r}{at}"

@@ -19,7 +19,8 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
 from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
-from perdure.bank.backup_folder import BackupFolder, translated
+from perdure.artifacts.artifact_errors import translated
+from perdure.bank.backup_folder import BackupFolder
 from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
@@ -76,7 +77,8 @@ async def backup(
     If the bank has a master key, the backup is encrypted, unless `plain`. Records that are
     encrypted one by one stay so, and need that key in either case.
 
-    Interrupted, even by kill -9, it leaves the earlier backups as they were.
+    Interrupted, even by kill -9, or found bad when it is verified, it leaves the earlier backups as
+    they were, and no new one.
 
     Raises `BadBackup` if the folder is not one of backups, `InvalidInput` if it is inside the
     folder of the bank's artifacts or the other way round, `Unavailable` if another backup is being
@@ -189,10 +191,10 @@ class _BackupRun:
             missing=tuple(missing),
             rescued=tuple(rescued),
         )
-        await in_thread(place.finish, folder, manifest)
         if self._verify:  # what was there before was read already
             before = self._artifacts.keys() - self.copied.keys()
             await place.verify(manifest, self._progress, before)
+        await in_thread(place.finish, folder, manifest)
         return manifest
 
     def _see(self, collection: str, page: Sequence[RowCopy]) -> None:
@@ -202,7 +204,7 @@ class _BackupRun:
             self._referred.update(name for entry in page for name, _ in entry.tags)
         elif collection == ARTIFACT_ROWS:
             self._rows.update(hash_of_key(key) or "" for key in keys)
-        elif collection == _USES:  # see `history.uses`
+        elif collection == _USES:  # see `history.artifact_uses`
             used = (key[-_DIGITS:] for key in keys if not key.startswith(KEPT))
             self._referred.update(f"{ALGORITHM}:{digits}" for digits in used)
 

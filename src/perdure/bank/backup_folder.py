@@ -24,15 +24,14 @@ of artifacts. The folder is made for its owner alone.
 from __future__ import annotations
 
 import base64
-import errno
 import fcntl
 import hashlib
 import hmac
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +41,9 @@ import msgspec
 
 from perdure.artifacts import folder_objects
 from perdure.artifacts.artifact import PIECE
+from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.artifacts.artifact_encryption import ArtifactSealer
+from perdure.artifacts.artifact_errors import translated
 from perdure.bank.backup_manifest import (
     FORMAT,
     MANIFEST,
@@ -59,14 +60,11 @@ from perdure.bank.backup_manifest import (
 )
 from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
-    AccessDenied,
     ArtifactMissing,
     BadBackup,
     Corrupted,
     InvalidInput,
     KeyRefused,
-    StorageError,
-    StorageFull,
     Unavailable,
 )
 from perdure.storage.adapter import Snapshot
@@ -75,7 +73,6 @@ from perdure.storage.rows import Layout
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
-    from perdure.artifacts.artifact_contents import ArtifactContents
     from perdure.storage.encryption.master_keys import MasterKeys
 
 LATEST = "latest"
@@ -85,8 +82,6 @@ _ABOUT = b"perdure backup"
 _MILLISECOND = 1_000
 #: What a run that was killed before it could leave its mark has made at most.
 _BEFORE_MARK = {"lock", "incoming"}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DENIED = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}").fullmatch
 _CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
 
@@ -148,8 +143,6 @@ class BackupFolder:
 
     @cached_property
     def contents(self) -> ArtifactContents:
-        from perdure.artifacts.artifact_contents import ArtifactContents
-
         sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return ArtifactContents(self.artifacts, sealer)
 
@@ -203,13 +196,16 @@ class BackupFolder:
     def manifest(self, name: str) -> BackupManifest:
         return read_manifest(self._snapshots / name)
 
+    def _bank_of(self, name: str) -> Path:
+        folder = self._snapshots / name
+        return (folder if folder.exists() else self.incoming / name) / BANK
+
     @asynccontextmanager
     async def records(self, name: str, taken: int) -> AsyncIterator[Snapshot]:
         """The backup may be unfinished."""
         from perdure.storage.backends.sqlite import snapshots
 
-        folder = self._snapshots / name
-        file = (folder if folder.exists() else self.incoming / name) / BANK
+        file = self._bank_of(name)
         async with snapshots.read_file(file, taken, self._key_of(name)) as found:
             if not all(map(_is_harmless, await found.layouts())):
                 raise damaged_file(file, "declares a collection that cannot be one")
@@ -223,12 +219,12 @@ class BackupFolder:
         *,
         faults: dict[str, str] | None = None,
     ) -> None:
-        """Read all of a backup, except artifacts in `sound`. Raises `BadBackup` at the first file
-        that is not what was written; with `faults`, bad artifacts are put there instead, each with
-        the reason.
+        """Read all of a backup, finished or not, except artifacts in `sound`. Raises `BadBackup` at
+        the first file that is not what was written; with `faults`, bad artifacts are put there
+        instead, each with the reason.
         """
         sound = set() if sound is None else sound
-        file = self._snapshots / manifest.id / BANK
+        file = self._bank_of(manifest.id)
         with translated(self.path):
             try:
                 found = await in_thread(self._digest, file)
@@ -383,21 +379,6 @@ _MEND = (
     "If the bank still has it, the next `perdure bank backup` mends it. Else bring this file back"
     " from a copy of the folder, or restore without it (--skip-damaged)."
 )
-
-
-@contextmanager
-def translated(folder: Path) -> Iterator[None]:
-    """Turns errors of the disk into errors that say what to do."""
-    try:
-        yield
-    except OSError as exc:
-        kind, hint = StorageError, "Check the disk, and try again."
-        if exc.errno in _FULL:
-            kind, hint = StorageFull, "Free some disk space, or keep fewer snapshots."
-        elif exc.errno in _DENIED:
-            kind, hint = AccessDenied, "Choose a folder of yours, or mend its permissions."
-        what = f"The backup in {folder} cannot be read or written: {exc.strerror or exc}."
-        raise kind(what, hint=hint) from exc
 
 
 def _is_harmless(layout: Layout) -> bool:

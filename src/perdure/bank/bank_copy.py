@@ -22,9 +22,10 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ArtifactStore
 from perdure.artifacts.artifact import INLINE_BELOW, PIECE, ArtifactPlace
+from perdure.artifacts.artifact_errors import translated
 from perdure.artifacts.artifact_places import PlaceAddress, S3Address
 from perdure.bank.artifact_location import make_folder
-from perdure.bank.backup_folder import LATEST, BackupFolder, translated
+from perdure.bank.backup_folder import LATEST, BackupFolder
 from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.wiring import make_services, verify_services
 from perdure.config import Config

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import msgspec
 
-from perdure.bank.session_reader import SessionReader, TailMessage
+from perdure.bank.session_reader import SessionReader
 from perdure.bank.session_writer import SessionWriter
 from perdure.bank.validation import (
     budget_in,
@@ -24,12 +24,11 @@ from perdure.context.context import Context
 from perdure.context.session_tools import Rendering, SessionTools
 from perdure.core.clock import When
 from perdure.core.levels import Level, parse_level
-from perdure.core.messages import Message
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
-from perdure.history.log_records import Head, SessionRecord
+from perdure.history.log_records import SessionRecord
 from perdure.history.manifest import RoundId
 from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.streamed_answers import StreamedAnswer
@@ -41,7 +40,7 @@ from perdure.services import Services
 from perdure.storage.options import DEFAULT, Options
 
 
-class Session:
+class Session(SessionReader):
     """One conversation. Made by `Bank.session`.
 
     Any number of session objects, tasks and processes may write to the same conversation: turns are
@@ -49,34 +48,9 @@ class Session:
     """
 
     def __init__(self, services: Services, record: SessionRecord) -> None:
-        self._services = services
         self._composer = Composer(services)
-        self._writer = SessionWriter(services, record, self._composer)
-        self._reader = SessionReader(services, self._writer)
+        super().__init__(services, SessionWriter(services, record, self._composer))
         self._tools = SessionTools(services, self._composer, self._writer.current_state)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
-
-    @property
-    def name(self) -> str:
-        return self.record.id
-
-    @property
-    def agent(self) -> str:
-        return self.record.agent
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The state that `describe` stores."""
-        return self.record.state
-
-    @property
-    def record(self) -> SessionRecord:
-        return self._writer.record
-
-    async def head(self) -> Head:
-        return await self._writer.head()
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -189,37 +163,6 @@ class Session:
 
     # Reading ----------------------------------------------------------------------------------
 
-    async def turns(
-        self,
-        limit: int = 20,
-        *,
-        before: str | int | Position | None = None,
-        since: When | None = None,
-        until: When | None = None,
-        tags: Mapping[str, str] | None = None,
-        undone: bool = False,
-        resolve: bool = False,
-        prune: bool = False,
-    ) -> list[Turn]:
-        """The newest turns, oldest of them first; for the page before them give `before`.
-
-        `since` (inclusive), `until` (exclusive) and `tags` select turns by their beginning. Times
-        are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
-        `perdure.core.clock.moment`); a date as `until` includes that day. Undone turns are left out
-        unless `undone`. `resolve` fetches content from the artifact store; `prune` does too, and
-        shortens tool results by the rules of `history.pruning`.
-        """
-        return await self._reader.turns(
-            limit,
-            before=before,
-            since=since,
-            until=until,
-            tags=tags,
-            undone=undone,
-            resolve=resolve,
-            prune=prune,
-        )
-
     @overload
     async def turn(
         self,
@@ -246,23 +189,7 @@ class Session:
         """
         if level is not None:
             return await self._tools.rendering(position(id, self.record), parse_level(level))
-        return await self._reader.turn(id, resolve=resolve, prune=prune)
-
-    def read(
-        self, first: int = 1, last: int | None = None, *, undone: bool = False
-    ) -> AsyncIterator[Turn]:
-        """All turns in order, a few at a time in memory."""
-        return self._reader.read(first, last, undone=undone)
-
-    def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[TailMessage]:
-        """Messages as they are appended, by any process, until the consumer stops. Begins with the
-        next one, or behind the turn `after` (0: with all).
-        """
-        return self._reader.tail(after=after)
-
-    async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        """The messages with content from the artifact store put back in."""
-        return await self._reader.resolve(messages)
+        return await super().turn(id, resolve=resolve, prune=prune)
 
     # Contexts ---------------------------------------------------------------------------------
 

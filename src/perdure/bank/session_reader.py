@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
+from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_reader import position
 from perdure.services import Services
 
@@ -33,11 +35,34 @@ class TailMessage(msgspec.Struct, frozen=True):
 
 
 class SessionReader:
-    """Reads one conversation. The methods are those of `Session`, which documents them."""
+    """What a `Session` offers to those who only read it."""
 
     def __init__(self, services: Services, writer: SessionWriter) -> None:
         self._services = services
         self._writer = writer
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self.record.id
+
+    @property
+    def agent(self) -> str:
+        return self.record.agent
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state that `describe` stores."""
+        return self.record.state
+
+    @property
+    def record(self) -> SessionRecord:
+        return self._writer.record
+
+    async def head(self) -> Head:
+        return await self._writer.head()
 
     async def turns(
         self,
@@ -51,12 +76,17 @@ class SessionReader:
         resolve: bool = False,
         prune: bool = False,
     ) -> list[Turn]:
+        """The newest turns, oldest of them first; for the page before them give `before`.
+
+        `since` (inclusive), `until` (exclusive) and `tags` select turns by their beginning. Times
+        are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
+        `perdure.core.clock.moment`); a date as `until` includes that day. Undone turns are left out
+        unless `undone`. `resolve` fetches content from the artifact store; `prune` does too, and
+        shortens tool results by the rules of `history.pruning`.
+        """
         limit, now = count_in(limit, "read"), self._services.store.now()
-        head, reader, record = (
-            await self._writer.head(),
-            self._services.reader,
-            await self._writer.current(),
-        )
+        head, record = await self.head(), await self._writer.current()
+        reader = self._services.reader
         numbers = await reader.numbers(
             record,
             head,
@@ -73,20 +103,18 @@ class SessionReader:
         return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
 
     async def turn(
-        self,
-        id: str | int | Position,
-        *,
-        resolve: bool,
-        prune: bool,
+        self, id: str | int | Position, *, resolve: bool = False, prune: bool = False
     ) -> Turn:
-        place = position(id, self._writer.record)
-        head = await self._writer.head()
+        """One turn, also an undone or forgotten one; of ``T-12.3``, that round alone. Raises
+        `InvalidInput` if there is no such turn or round.
+        """
+        place, head = position(id, self.record), await self.head()
         turn = await self._services.reader.turn(await self._writer.current(), head, place.turn)
         if place.round is not None:
             rounds = tuple(round for round in turn.rounds if round.number == place.round)
             if not rounds:
                 raise InvalidInput(
-                    f"{turn.id} of {self._writer.record.id} has no round {place.round}.",
+                    f"{turn.id} of {self.name} has no round {place.round}.",
                     hint=f"It has {len(turn.rounds)}.",
                 )
             turn = msgspec.structs.replace(turn, rounds=rounds)
@@ -95,20 +123,22 @@ class SessionReader:
     async def read(
         self, first: int = 1, last: int | None = None, *, undone: bool = False
     ) -> AsyncIterator[Turn]:
-        head = await self._writer.head()
-        async for turn in self._services.reader.walk(
-            await self._writer.current(), head, first, last
-        ):
+        """All turns in order, a few at a time in memory."""
+        head, record = await self.head(), await self._writer.current()
+        async for turn in self._services.reader.walk(record, head, first, last):
             if undone or not head.is_undone(turn.number):
                 yield turn
 
     async def tail(
         self, *, after: str | int | Position | None = None
     ) -> AsyncIterator[TailMessage]:
-        log, reader, name = self._services.log, self._services.reader, self._writer.record.id
+        """Messages as they are appended, by any process, until the consumer stops. Begins with the
+        next one, or behind the turn `after` (0: with all).
+        """
+        log, reader, name = self._services.log, self._services.reader, self.name
         event = log.watch(name)
         try:
-            head = await self._writer.head()
+            head = await self.head()
             seen = head.pieces
             if after is not None:
                 first = turn_number(after) + 1
@@ -119,9 +149,9 @@ class SessionReader:
                             yield said
             while True:
                 event.clear()
-                head = await self._writer.head()
+                head = await self.head()
                 if head.pieces > seen:
-                    for piece in await reader.chained(self._writer.record, seen, head):
+                    for piece in await reader.chained(self.record, seen, head):
                         for round, messages in piece.by_round():
                             for message in messages:
                                 yield TailMessage(piece.turn, round, message)
@@ -135,6 +165,7 @@ class SessionReader:
             log.leave(name, event)
 
     async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+        """The messages with content from the artifact store put back in."""
         return await resolved(messages, self._services.artifacts)
 
     async def _shown(self, turn: Turn, *, resolve: bool, prune: bool) -> Turn:
@@ -142,9 +173,8 @@ class SessionReader:
             return turn
         rounds = list[Round]()
         for round in turn.rounds:
-            messages = round.messages
-            if resolve or prune:  # what was moved out is what is most worth pruning
-                messages = await self.resolve(messages)
+            # Also for pruning: what was moved out is what is most worth it.
+            messages = await self.resolve(round.messages)
             if prune:
                 messages = self._pruned(turn.number, round.number, messages)
             rounds.append(msgspec.structs.replace(round, messages=messages))
@@ -156,11 +186,8 @@ class SessionReader:
         def pointer(_: ToolResult) -> str:
             return str(Position(turn, round))
 
-        return tuple(
-            prune_tool_results(
-                messages, tuple(self._services.config.history.prune), pointer=pointer
-            )
-        )
+        rules = tuple(self._services.config.history.prune)
+        return tuple(prune_tool_results(messages, rules, pointer=pointer))
 
 
 def _said(turn: Turn) -> Iterable[TailMessage]:

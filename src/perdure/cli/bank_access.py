@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.cli.terminal import ProgressBar
 from perdure.core.display import did_you_mean
-from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -47,6 +48,21 @@ async def existing_bank(
             hint=f"Make one with `perdure bank init{named}`.",
         )
     async with bank.looked_at():
+        yield bank
+
+
+@asynccontextmanager
+async def searched_bank(
+    settings: CommandSettings, config: Config | None = None
+) -> AsyncIterator[Bank]:
+    """The bank, for a command that recalls. An index that is not complete is filled first, with
+    vectors if the model ships with Perdure: a bank that was restored or copied has none.
+    """
+    async with existing_bank(settings, config) as bank:
+        async with ProgressBar("completing the index") as progress:
+            with suppress(PerdureError):  # whoever searches is told of damage
+                await bank.index.complete(progress)
+                await bank.index.embeddings.settle_own()
         yield bank
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core import clock
@@ -103,7 +103,7 @@ async def context(
             "--at shows a prompt as it was sent.",
             hint="Leave out --prompt, --system, --tools, --budget and --model.",
         )
-    async with ProgressBar("putting it together"), existing_bank(settings) as bank:
+    async with searched_bank(settings) as bank, ProgressBar("putting it together"):
         found = await _context(await find_session(bank, session), asked)
     if settings.json:
         terminal.emit(context_json(found, wire, text=text))

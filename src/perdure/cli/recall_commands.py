@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.bank_access import SessionArgument, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.core import clock
@@ -138,7 +138,7 @@ async def recall(
         "judged": judged,
     }
     timed = _timed(config, asked)
-    async with existing_bank(settings, timed) as bank:
+    async with searched_bank(settings, timed) as bank:
         searched = await _session(bank, session)
         if of:
             asked["sessions"] = [(await find_session(bank, each)).name for each in of]

@@ -27,6 +27,7 @@ from perdure.history.turn_log import Written
 from perdure.recall.hit_keys import everywhere, owner_of
 from perdure.recall.memory_layer import MemoryLayer, Window
 from perdure.services import Services
+from perdure.storage.transaction import Transaction
 
 #: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
 MOST_SHARE, _MOST_LEFT = 0.25, 0.5
@@ -142,12 +143,16 @@ class Injections:
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
         if injection is self._written and frame.digest == self._framed:
             return
-        async with self._services.store.transaction() as transaction:
+        reminders = injection.ticklers if self.is_new(injection) else ()
+
+        async def write(transaction: Transaction) -> None:
             if frame.digest != self._framed:
                 await transaction.collection(Frame).put(self._without_secrets(frame))
             await transaction.collection(Injection).put(injection)
-        if self.is_new(injection) and injection.ticklers:
-            await self._services.recall.reminded(record, injection.ticklers)
+            if reminders:
+                await self._services.recall.reminded(transaction, record, reminders)
+
+        await self._services.store.transact(write)
         self._written, self._framed, self._made = injection, frame.digest, None
 
     async def _entries(self, record: SessionRecord) -> Sequence[BoardEntry]:

@@ -6,7 +6,7 @@ The tree::
     ├── InvalidInput            what the caller gave cannot be used; nothing was changed
     │   ├── InvalidURL          a bank or store address that cannot be read
     │   ├── UnknownBackend      a well-formed address of a kind nobody registered
-    │   ├── InvalidKey          a key that breaks the rules of `storage.keys`
+    │   ├── InvalidKey          a key that breaks the rules of `storage.record_keys`
     │   ├── InvalidValue        a value that cannot be encoded or indexed
     │   │   └── TooLarge        … because it is over a size limit
     │   ├── InvalidRecordType   a record declaration that contradicts itself

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, Unsupported
+from perdure.core.errors import Unsupported
 from perdure.core.messages import (
     Media,
     Message,
@@ -272,25 +272,3 @@ def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
         return msgspec.structs.replace(calibration, ignored=calibration.ignored + 1)
     recent = (*calibration.recent, (ours, theirs))[-_KEPT_SAMPLES:]
     return msgspec.structs.replace(calibration, recent=recent, samples=calibration.samples + 1)
-
-
-class CalibratedCounter:
-    """Ours times a learned factor. Raises `InvalidInput` for another counter's calibration."""
-
-    def __init__(self, counter: Counter, calibration: Calibration) -> None:
-        if calibration.recent and calibration.counter != counter.name:
-            raise InvalidInput(
-                f"This calibration was learned with {calibration.counter}, not {counter.name}.",
-                hint="Count with the same counter, or begin a new calibration.",
-            )
-        self._counter = counter
-        self.calibration = calibration
-        self.factor = calibration.factor
-
-    @property
-    def name(self) -> str:
-        """``o200k × 1.18 (31 samples)``."""
-        return f"{self._counter.name} × {self.factor:.2f} ({len(self.calibration.recent)} samples)"
-
-    def count(self, text: str) -> int:
-        return round(self._counter.count(text) * self.factor)

@@ -27,6 +27,7 @@ from perdure.history.log_records import (
     turn_prefix,
 )
 from perdure.storage.finder import QueryBuilder
+from perdure.storage.query import AnyOf, Compare, Op
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
@@ -190,6 +191,13 @@ class TurnReader:
             if len(page) < _ROWS:
                 return found
             start = page[-1].id
+
+    async def scattered(self, turns: Iterable[Owned]) -> list[TurnPiece]:
+        """The pieces of single turns of any sessions, in one read."""
+        last = {turn_prefix(each.session, each.first): each.piece for each in turns}
+        wanted = AnyOf(tuple([Compare("key", Op.PREFIX, prefix) for prefix in last]))
+        found = await self._pieces.query().where(wanted).order_by("key").values() if last else []
+        return [each for each in found if each.number <= last[each.id[: -len(numbered(0))]]]
 
     async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
         """Raw tokens of turns, as far as they were counted."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perdure.core.errors import InvalidInput, NewerSchema
-from perdure.core.messages import Message, encode
+from perdure.core.messages import Message
 from perdure.history.session_export import End, ExportedMessage, ExportedTurn, Header, Line, parse
 from perdure.importers.importer import (
     Importer,
@@ -17,6 +17,7 @@ from perdure.importers.importer import (
     TranscriptReader,
     files,
     stem,
+    stored_form,
 )
 from perdure.importers.transcript_source import Broken, DamagedFile, SourceLine, TranscriptSource
 
@@ -89,7 +90,7 @@ def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | 
         if isinstance(found, ExportedMessage):
             if turn.opening is None or found.turn != turn.opening.turn:
                 report.skip("message outside of its turn")
-            elif not (size := _size_of(found.message)):
+            elif not (size := len(stored_form(found.message))):
                 report.skip("message that cannot be stored")
             else:
                 if turn.messages and turn.size + size > _BYTES:
@@ -150,10 +151,3 @@ def _record(line: SourceLine) -> Line:
         if line.whole:
             raise
         raise Broken("truncated last line") from exc
-
-
-def _size_of(message: Message) -> int:
-    try:
-        return len(encode([message]))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return 0

@@ -9,14 +9,14 @@ from typing import Any, Self
 import msgspec
 
 from perdure.bank.session import Session
-from perdure.core.messages import Message, encode
+from perdure.core.messages import Message
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
 from perdure.history.log_records import TurnCount, turn_key
 from perdure.history.piece_packing import RoundWritten
 from perdure.history.turn_log import Written
 from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import ImportRun, ImportSessions
-from perdure.importers.importer import PIECE, Open, Say, Undo
+from perdure.importers.importer import PIECE, Open, Say, Undo, stored_form
 from perdure.importers.step_feed import StepBatch
 from perdure.storage.transaction import Transaction
 
@@ -71,8 +71,11 @@ class ImportWriter:
 
     async def _say(self, step: Say, place: FilePosition) -> None:
         message = step.message if self.known is None else self.known.news(step.message)
-        size = 0 if message is None else self._size_of(message)
-        if message is None or not size:
+        if message is None:
+            return
+        size = len(stored_form(message))
+        if not size:
+            self._run.result.of(self._sessions.name()).skip({"message that cannot be stored": 1})
             return
         if step.to != self._to or self._size + size > _APPEND_BYTES:
             await self._append(self._at(place))
@@ -121,13 +124,6 @@ class ImportWriter:
         if self.known is None:
             return self._bookmark.at(place)
         return self._bookmark.at(FilePosition(), anew=True)
-
-    def _size_of(self, message: Message) -> int:
-        try:
-            return len(encode([message]))
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            self._run.result.of(self._sessions.name()).skip({"message that cannot be stored": 1})
-            return 0
 
 
 async def append_counted(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.messages import Message
+from perdure.core.messages import Message, encode
 from perdure.history.log_records import MAX_NAME
 from perdure.importers.transcript_source import TranscriptSource, decode
 
@@ -187,6 +187,14 @@ class TranscriptReader:
     def skip(self, reason: str) -> tuple[()]:
         self.report.skip(reason)
         return ()
+
+
+def stored_form(message: Message) -> bytes:
+    """The message as it would be stored; nothing if it cannot be."""
+    try:
+        return encode([message])
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return b""
 
 
 def word(value: Any) -> str:

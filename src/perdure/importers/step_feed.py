@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.core.messages import encode
 from perdure.history.import_cursors import FilePosition
 from perdure.importers.importer import (
     Begun,
@@ -19,6 +18,7 @@ from perdure.importers.importer import (
     Spawn,
     Step,
     Transcript,
+    stored_form,
 )
 from perdure.importers.transcript_source import Broken, DamagedFile, SourceLine
 
@@ -190,7 +190,8 @@ class StepFeed:
         place, behind = self._place, self._behind
         checksum = place.checksum
         if place.offset == 0 and not place.ending:
-            checksum = zlib.crc32(_words(step), checksum)
+            said = stored_form(step.message) if isinstance(step, Say) else b""
+            checksum = zlib.crc32(said, checksum)
         self._place = msgspec.structs.replace(place, steps=place.steps + 1, checksum=checksum)
         if (place.offset, place.ending) == (behind.offset, behind.ending):
             fresh = place.steps >= behind.steps
@@ -226,10 +227,3 @@ class StepFeed:
                 if partly:
                     self._take(step)
             self._place = msgspec.structs.replace(place, ends=(at,))
-
-
-def _words(step: Step) -> bytes:
-    try:
-        return encode([step.message]) if isinstance(step, Say) else b""
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return b""  # it cannot be stored, and is not

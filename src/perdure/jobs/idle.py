@@ -63,7 +63,7 @@ class IdleWork:
         finished: Callable[[str], Awaitable[None]],
         left: Callable[[str, Iterable[str]], Awaitable[None]],
     ) -> None:
-        # `left` is called at the end for a kind of which some work is done, with the names of that.
+        # `left` is called for a kind of which some work is done, with the names of that.
         self._finished, self._left = finished, left
         self._works: dict[str, _Idle] = {}
         self._writers = 0
@@ -76,7 +76,21 @@ class IdleWork:
         self._is_on = False
         self._slice = 0.0  # When the slice began that is being worked.
 
-    def add(self, name: str, work: Work, *, covers: str, patience: float, closing: float) -> Wake:
+    def add(
+        self,
+        name: str,
+        work: Work,
+        *,
+        covers: str = "",
+        patience: float = PATIENCE,
+        closing: float = 0.0,
+    ) -> Wake:
+        """Do work when nobody writes; call the returned function when there is some.
+
+        `covers` is a kind of mark that stays until this work is done, too. `patience` is for how
+        many seconds the work waits where writers never pause; `closing` how many it gets when the
+        runner is stopped. Work runs in the order of registration.
+        """
         if name in self._works:
             raise InvalidInput(f"Idle work {name!r} exists.", hint="Choose another name.")
         idle = self._works[name] = _Idle(name, work, covers, patience, closing)
@@ -90,7 +104,7 @@ class IdleWork:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around what must not be delayed. No mark is removed meanwhile."""
+        """Around a write that idle work must not delay. No mark is removed meanwhile."""
         if self._task is not None:
             self._quiet = min(self._quiet * 2, _LONGEST_IDLE)
         self._writers += 1
@@ -100,15 +114,11 @@ class IdleWork:
             self._writers -= 1
             self._last = time.monotonic()
 
-    @property
-    def is_writing(self) -> bool:
-        return self._writers > 0
-
     def is_idle(self) -> bool:
         return not self._writers and time.monotonic() - self._last >= self._quiet
 
     async def breathe(self) -> None:
-        """Let others run, if this worked for a while; and a writer at once, to its end."""
+        """Call between two units of work: lets others run, and a writer end first."""
         if self._writers:
             # It gives way several times itself, and would find us at work each time.
             for _ in range(_LOOKS):
@@ -121,7 +131,7 @@ class IdleWork:
             self._slice = time.perf_counter()
 
     async def give_way(self, worked: float) -> None:
-        """Rest for a multiple of the seconds worked, if writes are coming."""
+        """For work outside of pauses: rest for a multiple of the seconds worked, if writes come."""
         if not self.is_idle():
             await asyncio.sleep(min(worked * _REST, 1.0))
 
@@ -154,10 +164,6 @@ class IdleWork:
 
     async def _close(self) -> None:
         await self._pass(lambda work: _for(work.closing) if work.closing else None)
-        try:
-            await self._tell_left()
-        except PerdureError as exc:
-            _log.warning("marks of what is left could not be written: %s", exc)
 
     def _arm(self) -> None:
         waiting = [work.not_before for work in self._works.values() if work.waits]
@@ -221,13 +227,6 @@ class IdleWork:
             except PerdureError as exc:
                 _log.warning("marks of what is done could not be taken away: %s", exc)
 
-    async def _tell_left(self) -> None:
-        works = self._works.values()
-        for kind in {work.covers for work in works if work.waits and work.covers}:
-            done = [work.name for work in works if work.covers == kind and not work.waits]
-            if done:
-                await self._left(kind, done)
-
     async def _call(self, work: _Idle, go_on: GoOn) -> None:
         work.waits = False
         more = True
@@ -247,13 +246,17 @@ class IdleWork:
         _log.warning(message, work.name, pause, exc, exc_info=None if known else exc)
 
     async def _clear(self) -> None:
-        if not self._writers:  # or they rely on their mark, and wake us when they are done
-            works = self._works.values()
-            for kind in {work.covers for work in works} - {
-                work.covers for work in works if work.waits
-            }:
-                if kind:
-                    await self._finished(kind)
+        """Take away the marks of what is done, and say what of the others is."""
+        works = self._works.values()
+        for kind in {work.covers for work in works if work.covers}:
+            if self._writers:  # they rely on their mark, and wake us when they are done
+                return
+            some = [work for work in works if work.covers == kind]
+            done = [work.name for work in some if not work.waits]
+            if len(done) == len(some):
+                await self._finished(kind)
+            elif done:
+                await self._left(kind, done)
 
 
 async def _end(task: asyncio.Task[None], grace: float) -> None:

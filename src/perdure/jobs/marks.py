@@ -31,7 +31,7 @@ class PendingMark(msgspec.Struct, frozen=True):
     id: Annotated[str, Key()]  # key/kind.process
     first: int  # From this number on: a turn, say.
     time: int  # When it said so. Microseconds.
-    #: Work that its process had done when it was closed, by name: the rest is left to others.
+    #: Work about it that is done, by name, while other work is not: the rest is left to do.
     done: tuple[str, ...] = ()
 
     @property
@@ -70,13 +70,15 @@ class ProcessMarks:
         self._own: dict[str, dict[str, tuple[PendingMark, int]]] = {}
         self._adopted: dict[str, dict[str, int]] = {}
 
-    async def leave(self, transaction: Transaction, kind: str, key: str, first: int) -> None:
-        """Write the mark in this transaction, unless it is there."""
+    async def leave(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
+        """Record work of a kind about a key, from a number on. Call it inside `Runner.writing`,
+        which ends after the work was woken. Writes a row only if this process has none.
+        """
         now = self._store.now()
         known = self._own.get(kind, {}).get(key)
         if known is not None:
             mark, _ = known
-            if mark.first <= first and abs(now - mark.time) < _RENEW:
+            if mark.first <= first and not mark.done and abs(now - mark.time) < _RENEW:
                 return
             first = min(first, mark.first)
         new = PendingMark(f"{key}/{kind}.{self.process}", first, now)
@@ -88,10 +90,11 @@ class ProcessMarks:
         transaction.after_commit(committed)
 
     def own(self, kind: str) -> Mapping[str, int]:
-        """The first number by key."""
+        """Marks of this process: the first number by key. Reads nothing."""
         return {key: mark.first for key, (mark, _) in self._own.get(kind, {}).items()}
 
     async def others(self, kind: str, key: str = "") -> list[PendingMark]:
+        """Marks of other processes, about this key or any. One read."""
         found = await marks_of(self._store, kind, key)
         return [mark for mark in found if mark.process != self.process]
 
@@ -107,12 +110,28 @@ class ProcessMarks:
         return True
 
     async def divide(self, kind: str, done: Iterable[str]) -> None:
-        """Say in all marks of a kind which work is done, though not all is. None are left later."""
-        records = self._store.collection(PendingMark)
-        for mark, version in self._own.pop(kind, {}).values():
-            with suppress(Conflict):
-                new = msgspec.structs.replace(mark, done=tuple(sorted(done)))
-                await records.put(new, Options(expected=version))
+        """Say in all marks of a kind which work is done, though not all is.
+
+        Nobody writes when this is called. Who does so meanwhile leaves a mark of which nothing is
+        done, from the same number on.
+        """
+        own, names = self._own.get(kind, {}), tuple(sorted(done))
+        before = {key: known for key, known in own.items() if known[0].done != names}
+        told = {
+            key: (msgspec.structs.replace(mark, done=names), version)
+            for key, (mark, version) in before.items()
+        }
+        own |= told
+        after = before  # unless it succeeds
+        with suppress(Conflict):
+            async with self._store.transaction() as transaction:
+                records = transaction.collection(PendingMark)
+                for mark, version in told.values():
+                    await records.put(mark, Options(expected=version))
+            after = {
+                key: (mark, transaction.version(_NAME, mark.id)) for key, (mark, _) in told.items()
+            }
+        own |= {key: after[key] for key, known in told.items() if own.get(key) is known}
 
     async def remove(self, kind: str) -> None:
         own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})

@@ -21,18 +21,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import InvalidInput
-from perdure.jobs.idle import CANCEL_PATIENCE, PATIENCE, IdleWork, Wake, Work
+from perdure.jobs.idle import CANCEL_PATIENCE, IdleWork, Wake
 from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
 from perdure.jobs.job_run import JobCounts, JobRun
-from perdure.jobs.marks import PendingMark, ProcessMarks
+from perdure.jobs.marks import ProcessMarks
 from perdure.jobs.periodic import Periodic, pause_until
 from perdure.storage import record_keys
 from perdure.storage.collection_reader import Stored
@@ -65,8 +64,14 @@ class Runner:
         self._kinds: dict[str, JobKind] = {}
         self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
-        self._marks = ProcessMarks(store)
-        self._idle = IdleWork(self._marks.remove, self._marks.divide)
+        self._marks = marks = ProcessMarks(store)
+        self._idle = idle = IdleWork(marks.remove, marks.divide)
+        #: Idle work: see `IdleWork`.
+        self.idle, self.writing = idle.add, idle.writing
+        self.breathe, self.give_way = idle.breathe, idle.give_way
+        #: Marks: see `ProcessMarks`.
+        self.mark, self.pending = marks.leave, marks.own
+        self.marks, self.adopt = marks.others, marks.adopt
         self._placed = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
@@ -172,62 +177,6 @@ class Runner:
 
         await self._store.transact(bring_back)
         self._wake.set()
-
-    # Idle work --------------------------------------------------------------------------------
-
-    def idle(
-        self,
-        name: str,
-        work: Work,
-        *,
-        covers: str = "",
-        patience: float = PATIENCE,
-        closing: float = 0.0,
-    ) -> Wake:
-        """Do work when nobody writes; call the returned function when there is some. See
-        `jobs.idle`.
-
-        `covers` is a kind of mark that stays until this work is done, too. `patience` is for how
-        many seconds the work waits where writers never pause; `closing` how many it gets when the
-        runner is stopped. Work runs in the order of registration.
-        """
-        return self._idle.add(name, work, covers=covers, patience=patience, closing=closing)
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Around a write that idle work must not delay."""
-        return self._idle.writing()
-
-    @property
-    def is_writing(self) -> bool:
-        return self._idle.is_writing
-
-    async def breathe(self) -> None:
-        """Call between two units of work: lets others run, and a writer end first."""
-        await self._idle.breathe()
-
-    async def give_way(self, worked: float) -> None:
-        """For work outside of pauses: rests, if there are writes, after so many seconds of work."""
-        await self._idle.give_way(worked)
-
-    # Marks ------------------------------------------------------------------------------------
-
-    async def mark(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
-        """Record work of a kind about a key, from a number on. See `jobs.marks`. Call it inside
-        `writing`, which ends after the work was woken. Writes a row only if this process has none.
-        """
-        await self._marks.leave(transaction, kind, key, first)
-
-    def pending(self, kind: str) -> Mapping[str, int]:
-        """Marks of this process: the first number by key. Reads nothing."""
-        return self._marks.own(kind)
-
-    async def marks(self, kind: str, key: str = "") -> list[PendingMark]:
-        """Marks of other processes, about this key or any. One read."""
-        return await self._marks.others(kind, key)
-
-    async def adopt(self, mark: PendingMark) -> bool:
-        """Remove a mark when the work of its kind is done here, if its process is dead."""
-        return await self._marks.adopt(mark)
 
     # Periodic work ----------------------------------------------------------------------------
 

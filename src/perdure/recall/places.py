@@ -32,6 +32,8 @@ class PassageGroup(msgspec.Struct, frozen=True):
 
     id: Annotated[str, Key()]
     number: Annotated[int, Indexed()]
+    #: A session that was forked from another.
+    is_fork: bool = False
 
 
 def memories_of(agent: str) -> str:

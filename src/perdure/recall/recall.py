@@ -249,9 +249,11 @@ class Recall:
             reminded=window.reminded,
         )
 
-    async def reminded(self, record: SessionRecord, keys: Collection[str]) -> None:
-        """Note what a prompt of this session was sent with reminders of."""
-        await self.ticklers.shown(record.agent, keys)
+    async def reminded(
+        self, transaction: Transaction, record: SessionRecord, keys: Collection[str]
+    ) -> None:
+        """Note, in this transaction, what a prompt of this session was sent with reminders of."""
+        await self.ticklers.shown(transaction, record.agent, keys)
 
     async def followed(self, record: SessionRecord, key: str, reminders: Collection[str]) -> None:
         """Note that its model fetched something, if that was what it had been reminded of."""

@@ -70,14 +70,7 @@ def make_recall(
     pipeline = Pipeline(
         Searcher(store, ahead),
         scopes.of,
-        Showing(
-            store,
-            renditions,
-            reader,
-            fetchers.memories(memories),
-            fetchers.layers(references),
-            marked=index.marked,
-        ),
+        Showing(renditions, reader, fetchers.memories(memories), fetchers.layers(references)),
         settings,
         gateway=gateway if models.filter or models.judge else None,
         scan=Scan(reader),

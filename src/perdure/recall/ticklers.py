@@ -62,7 +62,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ticklers:
-    """What agents make of reminders. A place for `history.forgetting`."""
+    """What agents make of reminders. A place for `history.forget_sessions`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -77,22 +77,16 @@ class Ticklers:
             for key, habit in zip(keys, found, strict=True)
         }
 
-    async def shown(self, agent: str, keys: Iterable[str]) -> None:
-        """Note that an agent was reminded of these."""
-        wanted = list(dict.fromkeys(keys))
-
-        async def body(transaction: Transaction) -> None:
-            habits = transaction.collection(Habit)
-            found = await habits.get_many(f"{agent}/{key}" for key in wanted)
-            now = self._store.now()
-            for key, habit in zip(wanted, found, strict=True):
-                known = _habit(agent, key) if habit is None else habit.faded(now)
-                await habits.put(
-                    msgspec.structs.replace(known, vain=min(known.vain + 1, _MOST), time=now)
-                )
-
-        if wanted:
-            await self._store.transact(body)
+    async def shown(self, transaction: Transaction, agent: str, keys: Iterable[str]) -> None:
+        """Note, in this transaction, that an agent was reminded of these."""
+        wanted, now = list(dict.fromkeys(keys)), self._store.now()
+        habits = transaction.collection(Habit)
+        found = await habits.get_many(f"{agent}/{key}" for key in wanted)
+        for key, habit in zip(wanted, found, strict=True):
+            known = _habit(agent, key) if habit is None else habit.faded(now)
+            await habits.put(
+                msgspec.structs.replace(known, vain=min(known.vain + 1, _MOST), time=now)
+            )
 
     async def followed(self, agent: str, key: str) -> None:
         """Note that an agent followed a reminder: it was not in vain."""

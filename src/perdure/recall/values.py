@@ -98,7 +98,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Something that may answer a question: a round, a memory, a reference layer."""
 
     kind: Kind
-    #: `Spot.place` of its part 0.
+    #: `Spot.place` of its part 0; below 0 if the index was not asked.
     place: int
     #: ``planner/auth#T-12.3``, ``M-7``, the name of a reference layer.
     key: str

@@ -124,6 +124,8 @@ class VectorRows(msgspec.Struct, frozen=True):
     #: Which of the places have one: their numbers among those that were asked for, in order.
     at: np.ndarray
     rows: np.ndarray
+    #: The notes that were asked for with them, as `SearchEngine.notes` has them.
+    notes: Sequence[bytes | None] = ()
 
 
 class SearchState(msgspec.Struct, frozen=True):
@@ -175,8 +177,10 @@ class SearchEngine(Extension):
         """
 
     @abstractmethod
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
-        """The vectors of documents, as far as they have one of this model."""
+    async def vectors(
+        self, index: str, model: str, places: Sequence[int], noted: Sequence[int] = ()
+    ) -> VectorRows:
+        """The vectors of documents, as far as they have one of this model; and notes of others."""
 
     @abstractmethod
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from perdure.search.engine import (
     Document,
     Embedding,
@@ -209,8 +211,11 @@ class MemorySearch(SearchEngine, MemoryExtension):
     async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
         return self._index(index).embed(model, embeddings)
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
-        return self._index(index).vectors(model, places)
+    async def vectors(
+        self, index: str, model: str, places: Sequence[int], noted: Sequence[int] = ()
+    ) -> VectorRows:
+        found = self._index(index)
+        return msgspec.structs.replace(found.vectors(model, places), notes=found.notes(noted))
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
         return self._index(index).unembedded(model, after, limit)

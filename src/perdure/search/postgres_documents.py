@@ -130,7 +130,7 @@ class IndexParticipant:
         for place in self._rows()[0]:
             parts[place] = parts.get(place, 0) + 1
         tables, places = self._tables, list(parts)
-        cursor = await conn.execute(
+        await conn.row(
             f"WITH cut AS (DELETE FROM {tables.words} AS w"
             " USING unnest(%s::bigint[], %s::bigint[]) AS d(place, parts)"
             " WHERE w.place = d.place AND w.part >= d.parts RETURNING 1),"
@@ -138,7 +138,6 @@ class IndexParticipant:
             " SELECT (SELECT count(*) FROM cut) + (SELECT count(*) FROM gone)",
             (places, list(parts.values()), places),
         )
-        await cursor.fetchone()
 
     def _rows(self) -> tuple[list[Any], ...]:
         rows = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import msgspec
 from psycopg import errors as pg
 
 from perdure.core.errors import Corrupted, InvalidInput, PerdureError
@@ -36,7 +37,7 @@ from perdure.storage.backends.postgres.errors import DAMAGE, translated
 from perdure.storage.backends.postgres.extension import Participant, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rows import Layout
+from perdure.storage.tables import Built
 
 T = TypeVar("T")
 
@@ -118,19 +119,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
 
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
         tables = self._filer.tables(index)
-
-        async def work(conn: Connection) -> list[bytes | None]:
-            cursor = await conn.execute(
-                f"SELECT place, note FROM {tables.words}"
-                " WHERE place = ANY(%s::bigint[]) AND part = 0",
-                (list(places),),
-                binary=True,
-                prepare=False,
-            )
-            found: dict[int, bytes] = dict(await cursor.fetchall())
-            return [found.get(place) for place in places]
-
-        return await self._read(tables, work)
+        return await self._read(tables, lambda conn: _notes(conn, tables, places))
 
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         tables = self._filer.tables(index)
@@ -156,8 +145,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
             faults = [fault] if fault else []
             if not await search_tables.finds_its_last(conn, tables):
                 faults.append(f"A document of {index!r} is not found by its words.")
-            cursor = await conn.execute(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
-            row = await cursor.fetchone()
+            row = await conn.row(f"SELECT count(*) FROM {tables.words} WHERE part = 0")
             vectors = await VectorReader(tables).count(conn)
             return SearchState(row[0] if row else 0, vectors, faults=tuple(faults))
 
@@ -178,11 +166,16 @@ class PostgresSearch(SearchEngine, PostgresExtension):
                 raise _corrupted(tables, exc.__cause__) from exc
             raise
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
+    async def vectors(
+        self, index: str, model: str, places: Sequence[int], noted: Sequence[int] = ()
+    ) -> VectorRows:
         tables = self._filer.tables(index)
-        return await self._read(
-            tables, lambda conn: VectorReader(tables).vectors(conn, model, places)
-        )
+
+        async def work(conn: Connection) -> VectorRows:
+            found = await VectorReader(tables).vectors(conn, model, places)
+            return msgspec.structs.replace(found, notes=await _notes(conn, tables, noted))
+
+        return await self._read(tables, work)
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
         tables = self._filer.tables(index)
@@ -194,15 +187,15 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         """The HNSW index of a model is built in one go."""
         tables = self._filer.tables(index)
 
-        async def work(conn: Connection) -> dict[str, indexes.PostgresIndex]:
+        async def work(conn: Connection) -> dict[str, Built]:
             await search_tables.tidy(conn, tables)
             return await VectorReader(tables).wanted(conn)
 
         wanted = await self._read(tables, work)
         if wanted:
-            table = Layout(tables.vectors.partition(".")[2])
+            table = tables.vectors.partition(".")[2]
             with translated(self._adapter.server):
-                await indexes.build(self._adapter.links, self._adapter.server, table, wanted)
+                await indexes.build(self._adapter.reader, self._adapter.server, table, wanted)
         return False
 
     def check(self, changes: Sequence[Document | Withdrawal]) -> None:
@@ -238,6 +231,19 @@ class PostgresSearch(SearchEngine, PostgresExtension):
                 raise _corrupted(tables, exc) from exc
 
         return await self._adapter.reader.run(attempt, deadline)
+
+
+async def _notes(conn: Connection, tables: Tables, places: Sequence[int]) -> list[bytes | None]:
+    if not places:
+        return []
+    cursor = await conn.execute(
+        f"SELECT place, note FROM {tables.words} WHERE place = ANY(%s::bigint[]) AND part = 0",
+        (list(places),),
+        binary=True,
+        prepare=False,
+    )
+    found: dict[int, bytes] = dict(await cursor.fetchall())
+    return [found.get(place) for place in places]
 
 
 def _corrupted(tables: Tables, exc: BaseException) -> Corrupted:

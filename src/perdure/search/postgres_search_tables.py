@@ -12,12 +12,10 @@ two underscores in their names, so the tables are never taken for theirs.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import psycopg
@@ -28,12 +26,10 @@ from perdure.search.engine import SearchIndex
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import lock_space
 from perdure.storage.backends.postgres.errors import is_lost
-from perdure.storage.backends.postgres.indexes import BUILDING
+from perdure.storage.backends.postgres.indexes import building
 from perdure.storage.backends.postgres.links import Connection
 
 _BRIEFLY = 300
-#: Seconds between two looks whether another process still builds an index.
-_PAUSE = 0.1
 
 _LIST = (
     """
@@ -130,11 +126,10 @@ def check(index: SearchIndex) -> None:
 async def known(conn: Connection, schema: str, name: str) -> Tables | None:
     if not await _is_listed(conn, schema):
         return None
-    cursor = await conn.execute(
+    row = await conn.row(
         f"SELECT fields, made, vectors FROM {schema}.perdure_search__indexes WHERE name = %s",
         (name,),
     )
-    row = await cursor.fetchone()
     if row is None:
         return None
     fields = msgspec.json.decode(row[0], type=tuple[str, ...])
@@ -189,11 +184,10 @@ async def names(conn: Connection, schema: str) -> list[str]:
 
 async def fault(conn: Connection, tables: Tables) -> str | None:
     """The noted fault of an index, or that it is missing."""
-    cursor = await conn.execute(
+    row = await conn.row(
         f"SELECT fault FROM {tables.schema}.perdure_search__indexes WHERE name = %s",
         (tables.index.name,),
     )
-    row = await cursor.fetchone()
     return f"There is no search index {tables.index.name!r} any more." if row is None else row[0]
 
 
@@ -202,31 +196,32 @@ async def finds_its_last(conn: Connection, tables: Tables) -> bool:
     async with conn.transaction():
         # Both statements see the same documents, whatever is withdrawn meanwhile.
         await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        cursor = await conn.execute(
+        word = await conn.value(
             f"SELECT (tsvector_to_array(words))[1] FROM {tables.words}"
             " WHERE words <> '' ORDER BY place DESC LIMIT 1"
         )
-        row = await cursor.fetchone()
-        if row is None:
+        if word is None:
             return True
         await conn.execute("SET LOCAL enable_seqscan = off")
-        cursor = await conn.execute(
+        found = await conn.value(
             f"SELECT EXISTS (SELECT FROM {tables.words} WHERE words @@ %s::tsquery)",
-            (quoted(row[0]),),
+            (quoted(word),),
         )
-        return await cursor.fetchone() == (True,)
+        return bool(found)
 
 
 async def tidy(conn: Connection, tables: Tables) -> None:
     """Flush GIN's pending list and update the planner's statistics."""
     await conn.execute("SELECT gin_clean_pending_list(%s::text::regclass)", (tables.filed,))
     for table in (tables.words, tables.vectors):
-        cursor = await conn.execute(
-            "SELECT pg_stat_get_mod_since_analyze(oid) > greatest(1000, reltuples / 2)"
-            " FROM pg_class WHERE oid = %s::text::regclass",
-            (table,),
-        )
-        if await cursor.fetchone() == (True,):
+        if (
+            await conn.value(
+                "SELECT pg_stat_get_mod_since_analyze(oid) > greatest(1000, reltuples / 2)"
+                " FROM pg_class WHERE oid = %s::text::regclass",
+                (table,),
+            )
+            is True
+        ):
             await conn.execute(f"ANALYZE {table}")
 
 
@@ -242,22 +237,6 @@ async def scrub(conn: Connection, schema: str) -> None:
             async with building(conn, schema):
                 await _drop_halves(conn, schema, _filed(tables.index))
                 await conn.execute(f"REINDEX INDEX CONCURRENTLY {tables.filed}")
-
-
-@asynccontextmanager
-async def building(conn: Connection, schema: str) -> AsyncIterator[None]:
-    """Exclude others from building indexes; `indexes` says why this polls."""
-    lock = f"({lock_space(schema)}, {BUILDING})"
-    while True:
-        cursor = await conn.execute(f"SELECT pg_try_advisory_lock{lock}")
-        if await cursor.fetchone() == (True,):
-            break
-        await asyncio.sleep(_PAUSE)
-    try:
-        yield
-    finally:
-        if not conn.closed:
-            await conn.execute(f"SELECT pg_advisory_unlock{lock}")
 
 
 async def _drop_halves(conn: Connection, schema: str, label: str) -> None:
@@ -281,22 +260,20 @@ async def blame(conn: Connection, tables: Tables, reason: str) -> bool:
     await conn.execute(f"SELECT pg_advisory_xact_lock_shared({lock_space(schema)}, 0)")
     if not await _is_listed(conn, schema):
         return True
-    cursor = await conn.execute(
+    row = await conn.row(
         f"SELECT made, fields, fault FROM {schema}.perdure_search__indexes WHERE name = %s",
         (index.name,),
     )
-    row = await cursor.fetchone()
     if row is None:
         return True
     made, fields, fault = row
     if made != tables.made and fields == msgspec.json.encode(index.fields).decode():
         return False
     if fault is None:
-        cursor = await conn.execute(
+        await conn.row(
             f"UPDATE {schema}.perdure_search__indexes SET fault = %s WHERE name = %s RETURNING 1",
             (reason, index.name),
         )
-        await cursor.fetchone()
     return True
 
 
@@ -325,13 +302,12 @@ async def _is_listed(conn: Connection, schema: str) -> bool:
 
 async def _count(conn: Connection, schema: str, parts: Sequence[str]) -> int:
     # Not with to_regclass: see `catalog`.
-    cursor = await conn.execute(
+    count: int = await conn.value(
         "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = ANY(%s::text[])",
         (schema, list(parts)),
     )
-    row = await cursor.fetchone()
-    return row[0] if row else 0
+    return count
 
 
 async def vector_type(conn: Connection) -> str:
@@ -349,15 +325,14 @@ async def vector_type(conn: Connection) -> str:
     return found or "bytea"
 
 
-async def _halfvec(conn: Connection) -> str:
-    cursor = await conn.execute(
+async def _halfvec(conn: Connection) -> str | None:
+    found: str | None = await conn.value(
         "SELECT quote_ident(n.nspname) || '.halfvec' FROM pg_extension AS e"
         " JOIN pg_namespace AS n ON n.oid = e.extnamespace"
         " JOIN pg_type AS t ON t.typnamespace = n.oid AND t.typname = 'halfvec'"
         " WHERE e.extname = 'vector' AND has_schema_privilege(n.oid, 'USAGE')"
     )
-    row = await cursor.fetchone()
-    return row[0] if row else ""
+    return found
 
 
 #: Positions of a tsvector go from 1 to this; a greater one is silently taken for this one.

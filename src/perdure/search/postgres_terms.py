@@ -215,13 +215,12 @@ class _Reading:
         # The word is no column here, so the planner knows how frequent it is: it walks along the
         # places then, instead of collecting all of them and sorting.
         text = self._text("%s::text", "%s")
-        cursor = await self._conn.execute(
+        row = await self._conn.row(
             f"{text} ORDER BY w.place, w.part LIMIT %s) AS d",
             (word, word, word, quoted(word), *self._scope.params, self._left + 1),
             binary=True,
             prepare=False,
         )
-        row = await cursor.fetchone()
         return _rows(row, self._tables.stride)
 
     def _text(self, term: str, query: str) -> str:

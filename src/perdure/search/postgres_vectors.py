@@ -21,8 +21,8 @@ from perdure.search.engine import Embedding, Near, VectorRows, VectorSearch
 from perdure.search.postgres_search_tables import Tables
 from perdure.search.postgres_terms import RangeCondition
 from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
-from perdure.storage.backends.postgres.indexes import PostgresIndex
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.tables import Built
 
 #: A model with so many vectors gets an index.
 MANY = 20_000
@@ -67,7 +67,7 @@ class VectorReader:
         known, new = await self._declare(conn, model, length)
         check_lengths(last.values(), known)
         places = sorted(last)
-        cursor = await conn.execute(
+        row = await conn.row(
             f"WITH standing AS MATERIALIZED (SELECT place FROM {self._tables.words}"
             " WHERE place = ANY(%s::bigint[]) AND part = 0 ORDER BY place FOR SHARE),"
             f" kept AS (INSERT INTO {self._tables.vectors}(place, model, vector)"
@@ -79,7 +79,6 @@ class VectorReader:
             (places, _number(model), places, [self._sent(last[place]) for place in places]),
             prepare=False,
         )
-        row = await cursor.fetchone()
         kept = row[0] if row else 0
         if new and not kept:
             await self._withdraw(conn, model)
@@ -87,21 +86,19 @@ class VectorReader:
 
     async def _declare(self, conn: Connection, model: str, length: int) -> tuple[int, bool]:
         """The length of the model's vectors, and whether it was set now."""
-        cursor = await conn.execute(
+        row = await conn.row(
             f"INSERT INTO {self._list} AS m (index, model, number, length) VALUES(%s, %s, %s, %s)"
             " ON CONFLICT (index, model) DO UPDATE SET length = m.length RETURNING length,"
             " m.xmax::text = '0'",
             (self._tables.index.name, model, _number(model), length),
         )
-        row = await cursor.fetchone()
         return (row[0], row[1]) if row else (length, False)
 
     async def _withdraw(self, conn: Connection, model: str) -> None:
-        cursor = await conn.execute(
+        await conn.row(
             f"DELETE FROM {self._list} WHERE index = %s AND model = %s RETURNING 1",
             (self._tables.index.name, model),
         )
-        await cursor.fetchone()
 
     async def nearest(self, conn: Connection, search: VectorSearch) -> list[Near]:
         scope = RangeCondition(search.within)
@@ -141,24 +138,24 @@ class VectorReader:
         return [place for (place,) in await cursor.fetchall()]
 
     async def count(self, conn: Connection) -> dict[str, int]:
-        cursor = await conn.execute(
-            f"SELECT m.model, v.vectors FROM (SELECT model, count(*) AS vectors"
-            f" FROM {self._tables.vectors} GROUP BY model) AS v JOIN {self._list} AS m"
-            " ON m.number = v.model WHERE m.index = %s ORDER BY m.model",
-            (self._tables.index.name,),
+        return dict(
+            await conn.rows(
+                f"SELECT m.model, v.vectors FROM (SELECT model, count(*) AS vectors"
+                f" FROM {self._tables.vectors} GROUP BY model) AS v JOIN {self._list} AS m"
+                " ON m.number = v.model WHERE m.index = %s ORDER BY m.model",
+                (self._tables.index.name,),
+            )
         )
-        return dict(await cursor.fetchall())
 
     async def _known(self, conn: Connection, model: str) -> _Model | None:
         """The model, if it ever had a vector. Read each time: others change it."""
-        cursor = await conn.execute(
+        row = await conn.row(
             f"SELECT m.number, m.length, {_INDEXED}, coalesce((SELECT"
             " string_to_array(extversion, '.')::int[] >= '{0,8}' FROM pg_extension"
             f" WHERE extname = 'vector'), false) FROM {self._list} AS m"
             " WHERE m.index = %s AND m.model = %s",
             (self._tables.schema, self._label(_number(model)), self._tables.index.name, model),
         )
-        row = await cursor.fetchone()
         return None if row is None else _Model(*row)
 
     async def _compared(
@@ -194,7 +191,7 @@ class VectorReader:
             )
             if model.persistent:
                 await conn.execute(_PERSIST)
-            cursor = await conn.execute(
+            rows = await conn.rows(
                 f"SELECT v.place, 1 - ({distance}) FROM {self._tables.vectors} AS v"
                 f" WHERE v.model = {model.number}{scope.on('v.place')}"
                 f" ORDER BY {distance} LIMIT %s",
@@ -202,20 +199,18 @@ class VectorReader:
                 binary=True,
                 prepare=False,
             )
-            rows = await cursor.fetchall()
         return sorted([Near(*row) for row in rows], key=lambda near: (-near.score, near.place))
 
     async def _compared_here(
         self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
-        cursor = await conn.execute(
+        rows = await conn.rows(
             f"SELECT v.place, v.vector FROM {self._tables.vectors} AS v"
             f" WHERE v.model = %s{scope.on('v.place')}",
             (model.number, *scope.params),
             binary=True,
             prepare=False,
         )
-        rows = await cursor.fetchall()
         places = [place for place, _ in rows]
         vectors = Vectors(model.length)
         vectors.add(places, places, [vector for _, vector in rows])
@@ -224,16 +219,15 @@ class VectorReader:
     async def _are_few(self, conn: Connection, model: _Model, scope: RangeCondition) -> bool:
         if not scope.params:
             return False
-        cursor = await conn.execute(
+        row = await conn.row(
             f"SELECT count(*) FROM (SELECT FROM {self._tables.vectors} AS v"
             f" WHERE v.model = %s{scope.on('v.place')} LIMIT {FEW + 1}) AS part",
             (model.number, *scope.params),
             prepare=False,
         )
-        row = await cursor.fetchone()
         return row is not None and row[0] <= FEW
 
-    async def wanted(self, conn: Connection) -> dict[str, PostgresIndex]:
+    async def wanted(self, conn: Connection) -> dict[str, Built]:
         """HNSW indexes that should be there and are not, by name."""
         if not self._tables.pgvector:
             return {}
@@ -248,18 +242,18 @@ class VectorReader:
         }
 
     async def _needs_index(self, conn: Connection, number: int) -> bool:
-        cursor = await conn.execute(
+        found = await conn.value(
             f"SELECT NOT {_INDEXED} AND (SELECT count(*) FROM (SELECT FROM {self._tables.vectors}"
             f" WHERE model = {number} LIMIT {MANY}) AS part) = {MANY}",
             (self._tables.schema, self._label(number)),
         )
-        return await cursor.fetchone() == (True,)
+        return found is True
 
     def _label(self, number: int) -> str:
         return f"{self._tables.index.name}__hnsw_{number:x}"
 
-    def _definition(self, number: int, length: int) -> PostgresIndex:
-        return PostgresIndex(
+    def _definition(self, number: int, length: int) -> Built:
+        return Built(
             f"USING hnsw ((vector::{self._tables.kind}({length}))"
             f" {self._tables.pgvector}halfvec_cosine_ops) WHERE model = {number}"
         )

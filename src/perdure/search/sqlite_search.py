@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -32,7 +32,6 @@ from perdure.search.engine import (
 from perdure.search.sqlite_documents import SQLiteDocuments, weight
 from perdure.search.sqlite_terms import TermSearch, register
 from perdure.search.sqlite_vectors import SQLiteVectors
-from perdure.search.vector_matrix import vector_rows
 from perdure.storage.backends.sqlite import SQLiteAdapter, checkpoint, connections
 from perdure.storage.backends.sqlite.apply import SQLiteApplier
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
@@ -100,9 +99,9 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         self._check_prepared(index)
 
         def work(applier: SQLiteApplier) -> bool:
-            shelf = self._filing.shelf(applier.db, index)
+            writer = self._filing.index_writer(applier.db, index)
             with search_tables.blamed(index):
-                return shelf.file() or shelf.merge()
+                return writer.file() or writer.merge()
 
         try:
             if await self._adapter.writer.run(work, weight=_HEAVY):
@@ -125,17 +124,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         )
 
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
-        # One statement: to begin one for each of hundreds takes ten times as long.
-        text = (
-            f'SELECT d.note FROM carray(?) AS wanted LEFT JOIN "{index}__documents" AS d'
-            " ON d.place = wanted.value"
-        )
-
-        def work(db: apsw.Connection) -> list[bytes | None]:
-            found: list[Any] = db.execute(text, (search_tables.numbers(places),)).fetchall()
-            return [note for (note,) in found]
-
-        return await self._read(index, "notes", work) if places else []
+        return await self._read(index, "notes", lambda db: _notes(db, index, places))
 
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         text = f'SELECT place FROM "{index}__documents" WHERE place > ? ORDER BY place LIMIT ?'
@@ -151,7 +140,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         def work(applier: SQLiteApplier) -> int:
             search_tables.sound(applier.db, index)
             with search_tables.blamed(index):
-                return self._filing.shelf(applier.db, index).embed(model, embeddings)
+                return self._filing.index_writer(applier.db, index).embed(model, embeddings)
 
         return await self._adapter.writer.run(work, weight=_HEAVY)
 
@@ -164,16 +153,16 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
             quick=f"nearest {search.index}" if known and known.nearness.may_be_quick() else "",
         )
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
-        if not places:
-            return vector_rows({}, places)
+    async def vectors(
+        self, index: str, model: str, places: Sequence[int], noted: Sequence[int] = ()
+    ) -> VectorRows:
+        def work(db: apsw.Connection, known: _Open) -> VectorRows:
+            found = known.nearness.vectors(db, model, places, waits=reader.may_wait(db))
+            return msgspec.structs.replace(found, notes=_notes(db, index, noted))
+
         known, reader = self._opened.get(index), self._adapter.reader
         is_quick = known is not None and known.nearness.may_be_quick(len(places))
-        return await self._search(
-            index,
-            lambda db, known: known.nearness.vectors(db, model, places, waits=reader.may_wait(db)),
-            quick=f"vectors {index}" if is_quick else "",
-        )
+        return await self._search(index, work, quick=f"vectors {index}" if is_quick else "")
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
         return await self._read(
@@ -228,7 +217,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         quick: str = "",
     ) -> T:
         """Run longer work in one read transaction; if `quick`, try it on the event loop
-        (`Reader.run`).
+        (`SQLiteReader.run`).
         """
         self._check_prepared(index)
 
@@ -261,9 +250,20 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         return known
 
     def _check_prepared(self, index: str) -> None:
-        self._filing.shelf(self._adapter.writer.db, index)
+        self._filing.index_writer(self._adapter.writer.db, index)
 
     @property
     def _beside(self) -> Path | None:
         """The bank's path, for files beside it; None if it is encrypted."""
         return self._adapter.path if self._adapter.file_key is None else None
+
+
+def _notes(db: apsw.Connection, index: str, places: Sequence[int]) -> list[bytes | None]:
+    if not places:
+        return []
+    # One statement: to begin one for each of hundreds takes ten times as long.
+    text = (
+        f'SELECT d.note FROM carray(?) AS wanted LEFT JOIN "{index}__documents" AS d'
+        " ON d.place = wanted.value"
+    )
+    return [note for (note,) in db.execute(text, (search_tables.numbers(places),))]

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import ClassVar
 
-from perdure.core.errors import Conflict, NewerSchema, Unsupported
+from perdure.core.errors import Conflict, InvalidInput, NewerSchema, Unsupported
 from perdure.storage.extension import Extension
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, Scalar, Summary
@@ -294,6 +294,12 @@ def newer_schema(collection: str, key: str, stored: int, ours: int) -> NewerSche
     return NewerSchema(
         f"{collection}/{key} has schema version {stored}, newer than this code's {ours}.",
         hint="Upgrade Perdure or your record type; the record was left untouched.",
+    )
+
+
+def no_collection(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"There is no collection {name!r} in this store.", hint="Call prepare first."
     )
 
 

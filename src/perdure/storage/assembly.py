@@ -47,8 +47,12 @@ class Chain:
         if masters is not None:
             from perdure.storage.encryption import Encryption
 
-            kind = _for_objects() if settings.whole_file else Encryption
-            self.encryption = kind(masters, scope=settings.scope, everything=settings.everything)
+            self.encryption = Encryption(
+                masters,
+                scope=settings.scope,
+                everything=settings.everything,
+                records=not settings.whole_file,
+            )
         if settings.whole_file and config.cache.shared:
             raise InvalidConfig(
                 "With encryption.whole_file a shared cache would hold records in clear.",
@@ -125,17 +129,6 @@ def open_store(
     config = config if config is not None else load()
     chain = Chain(config, middleware, masters=master_keys(config, master_key), clock=clock)
     return store(url, config, chain, master_key=master_key, progress=progress, clock=clock)
-
-
-def _for_objects() -> type[Encryption]:
-    """In an encrypted file, encrypts only objects outside of it; older records stay readable."""
-    from perdure.storage.encryption import Encryption
-
-    class ObjectEncryption(Encryption):
-        def encrypts(self, collection: str) -> bool:
-            return False
-
-    return ObjectEncryption
 
 
 def _with_replica(url: str, replica: str) -> str:

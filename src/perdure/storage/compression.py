@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import zstandard
@@ -28,8 +28,10 @@ from perdure.storage.middleware import (
     collection_of,
 )
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Put, Recode, Row, checksum
+from perdure.storage.rows import Batch, Put, Recode, Row
 from perdure.storage.store import Store
+
+W = TypeVar("W", Put, Recode)
 
 #: The dictionary that values are compressed with. A better one gets the next number, and a file
 #: beside this one: values name the one they need, so those that were released stay.
@@ -76,34 +78,26 @@ class Compression(Resident[Store]):
         else:
             return commit
         writes = tuple(
-            self._compressed_put(write)
+            self._packed_write(write)
             if isinstance(write, Put) and declared[write.collection].compressed
             else write
             for write in batch.writes
         )
         return Commit(Batch(writes, batch.checks, batch.events, batch.changes), commit.options)
 
-    def _compressed_put(self, put: Put) -> Put:
-        packed = self._packed(put.value)
+    def _packed_write(self, write: W) -> W:
+        packed = self._packed(write.value)
         if packed is None:
-            return put
-        content_type = f"{put.content_type}{_MARK}{NUMBER}"
-        sum_ = checksum(put.key, content_type, put.schema, packed)
-        return msgspec.structs.replace(put, value=packed, content_type=content_type, checksum=sum_)
+            return write
+        content_type = f"{write.content_type}{_MARK}{NUMBER}"
+        return msgspec.structs.replace(write, value=packed, content_type=content_type, checksum=0)
 
     def _compressed_again(self, rewrite: Rewrite) -> Rewrite:
         declared = self.store.declared.get(rewrite.collection)
         if declared is None or not declared.compressed:
             return rewrite
-        recodes = tuple(self._compressed_recode(recode) for recode in rewrite.recodes)
+        recodes = tuple(self._packed_write(recode) for recode in rewrite.recodes)
         return msgspec.structs.replace(rewrite, recodes=recodes)
-
-    def _compressed_recode(self, recode: Recode) -> Recode:
-        packed = self._packed(recode.value)
-        if packed is None:
-            return recode
-        content_type = f"{recode.content_type}{_MARK}{NUMBER}"
-        return msgspec.structs.replace(recode, value=packed, content_type=content_type, checksum=0)
 
     def _packed(self, value: bytes) -> bytes | None:
         if len(value) < _WORTH_IT:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from perdure.core.errors import Unsupported
+from perdure.core.errors import InvalidInput, Unsupported
 
 
 class ExtensionChange(msgspec.Struct, frozen=True, gc=False):
@@ -38,10 +38,20 @@ E = TypeVar("E", bound=Extension)
 
 
 class Extensions(Generic[E]):
-    """The extensions attached to one adapter."""
+    """The extensions attached to one adapter, all of a class."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
         self.attached: dict[str, E] = {}
+
+    def attach(self, extension: Extension) -> None:
+        """Raises `InvalidInput` if it is made for another backend."""
+        if not isinstance(extension, self._kind):
+            raise InvalidInput(
+                f"{type(extension).__name__} is not a {self._kind.__name__}.",
+                hint="Attach one that is made for this backend.",
+            )
+        self.attached[extension.name] = extension
 
     def __iter__(self) -> Iterator[E]:
         return iter(self.attached.values())

@@ -33,10 +33,8 @@ from perdure.storage.rows import Fill, Row
 _log = logging.getLogger(__name__)
 #: Rows on a page.
 _PAGE = 50
-#: Seconds after which a row that could not be filled is tried again.
+#: Seconds after which rows that could not be filled are tried again.
 _AGAIN = 60.0
-#: Rows that are remembered for that.
-_MOST_FAILED = 10_000
 
 
 class Host(Protocol):
@@ -64,8 +62,9 @@ class Filling:
     def __init__(self, host: Host, progress: Callable[[str, int, int], None] | None) -> None:
         self._host = host
         self._progress = progress
-        #: When rows could not be filled, by collection and key.
-        self._failed: dict[tuple[str, str], float] = {}
+        #: Rows that could not be filled, by collection and key, since this moment.
+        self._failed: set[tuple[str, str]] = set()
+        self._failed_since = time.monotonic()
         #: Collections with columns that queries cannot rely on yet.
         self.works: dict[str, _Work] = {}
 
@@ -99,6 +98,9 @@ class Filling:
 
     async def refill(self) -> int:
         """Fill rows that others have written without our columns; returns how many."""
+        if time.monotonic() - self._failed_since >= _AGAIN:
+            self._failed.clear()
+            self._failed_since = time.monotonic()
         filled = 0
         for name, declared in list(self._host.declared.items()):
             if work := self.works.get(name):
@@ -156,14 +158,14 @@ class Filling:
             keys, position = await self._next(name, position)
             if not keys:
                 return filled
-            wanted = [key for key in keys if self._is_worth_trying(name, key)]
+            wanted = [key for key in keys if (name, key) not in self._failed]
             fills: list[Fill] = []
             for row in await plain_rows(self._host.read, name, wanted):
                 fills += self._filled(declared, row)
                 await pace.breathe()
             if fills:
                 await self._host.adapter.fill(name, fills)
-            self._note(name, wanted, fills)
+            self._failed |= {(name, key) for key in wanted} - {(name, fill.key) for fill in fills}
             filled += len(fills)
             seen += len(keys)
             if progress is not None:
@@ -188,20 +190,6 @@ class Filling:
             _log.warning("not indexed: %s", exc)
             return []
         return [Fill(row.key, row.version, row.created, columns)]
-
-    def _is_worth_trying(self, name: str, key: str) -> bool:
-        failed = self._failed.get((name, key))
-        return failed is None or time.monotonic() - failed > _AGAIN
-
-    def _note(self, name: str, wanted: Iterable[str], fills: Iterable[Fill]) -> None:
-        done = {fill.key for fill in fills}
-        if len(self._failed) > _MOST_FAILED:
-            self._failed.clear()
-        for key in wanted:
-            if key in done:
-                self._failed.pop((name, key), None)
-            else:
-                self._failed[name, key] = time.monotonic()
 
 
 def _tell(task: asyncio.Task[None]) -> None:

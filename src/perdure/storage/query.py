@@ -6,6 +6,7 @@ A value is always a parameter: user text never becomes SQL. `perdure.storage.fin
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -152,6 +153,14 @@ def is_after(order: tuple[SortOrder, ...], columns: Columns, mark: tuple[Scalar,
     return _compare_values(order, values, mark) > 0
 
 
+_ORDERS: dict[Op, Callable[[Any, Any], bool]] = {
+    Op.LT: operator.lt,
+    Op.LE: operator.le,
+    Op.GT: operator.gt,
+    Op.GE: operator.ge,
+}
+
+
 def _compare(found: Scalar, op: Op, wanted: Scalar | tuple[Scalar, ...]) -> bool:
     if op is Op.EQ:
         return found == wanted
@@ -163,21 +172,7 @@ def _compare(found: Scalar, op: Op, wanted: Scalar | tuple[Scalar, ...]) -> bool
         return False
     if op is Op.PREFIX:
         return isinstance(found, str) and found.startswith(str(wanted))
-    if isinstance(found, str) or isinstance(wanted, str):
-        if not (isinstance(found, str) and isinstance(wanted, str)):
-            return False
-        difference = _order(found, wanted)
-    else:
-        difference = _order(found, wanted)
-    match op:
-        case Op.LT:
-            return difference < 0
-        case Op.LE:
-            return difference <= 0
-        case Op.GT:
-            return difference > 0
-        case _:
-            return difference >= 0
+    return isinstance(found, str) is isinstance(wanted, str) and _ORDERS[op](found, wanted)
 
 
 def _order(one: str | float, other: str | float) -> int:

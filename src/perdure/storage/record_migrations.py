@@ -261,12 +261,9 @@ class _References:
         checks: dict[Check, None] = {}
         for recode in recodes:
             row, hashes = recode.row, wanted[recode.row.key]
-            if hashes:
-                writes.append(
-                    record_references.row_of(self._collection, row.key, hashes, row.expires)
-                )
-            else:
-                writes.append(record_references.no_row_of(self._collection, row.key))
+            writes.append(
+                record_references.write_of(self._collection, row.key, hashes, row.expires)
+            )
             # Whoever has changed the record since has kept its references, too.
             checks[Check(self._collection, row.key, row.version, row.created)] = None
             checks |= dict.fromkeys(

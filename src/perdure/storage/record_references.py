@@ -100,7 +100,12 @@ def gatherer(cls: type[msgspec.Struct]) -> Gather | None:
     return gather
 
 
-def row_of(collection: str, key: str, hashes: Mapping[str, int], expires: int | None) -> Put:
+def write_of(
+    collection: str, key: str, hashes: Mapping[str, int], expires: int | None
+) -> Put | Delete:
+    """What makes a record's row list these hashes; without any, there is no row."""
+    if not hashes:
+        return no_row_of(collection, key)
     row = Referring(
         row_key(collection, key), collection, key, dict.fromkeys(hashes, ""), (*hashes.values(),)
     )
@@ -108,13 +113,10 @@ def row_of(collection: str, key: str, hashes: Mapping[str, int], expires: int | 
 
 
 def writes_of(puts: Iterable[Put], records: Iterable[Any], gather: Gather) -> list[Put | Delete]:
-    writes: list[Put | Delete] = []
-    for put, record in zip(puts, records, strict=True):
-        if hashes := gather(record):
-            writes.append(row_of(put.collection, put.key, hashes, put.expires))
-        else:
-            writes.append(no_row_of(put.collection, put.key))
-    return writes
+    return [
+        write_of(put.collection, put.key, gather(record), put.expires)
+        for put, record in zip(puts, records, strict=True)
+    ]
 
 
 def no_row_of(collection: str, key: str) -> Delete:

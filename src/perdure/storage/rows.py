@@ -119,6 +119,10 @@ class Recode(msgspec.Struct, frozen=True):
     #: All that it is to have. A collection without tags takes no notice of them.
     tags: tuple[tuple[str, str], ...] | None = None
 
+    @property
+    def new_schema(self) -> int:
+        return self.row.schema if self.schema is None else self.schema
+
 
 class RowCopy(msgspec.Struct, frozen=True, gc=False):
     """A row with everything that belongs to it: what a backup holds."""
@@ -184,26 +188,3 @@ class Layout(msgspec.Struct, frozen=True):
         )
         held = tuple(column for column in self.columns if column.name not in columns)
         return msgspec.structs.replace(self, columns=held, indexes=kept)
-
-
-class Staleness(msgspec.Struct, frozen=True):
-    """Columns of a collection that cannot be trusted, and those of them that are wanted."""
-
-    stale: frozenset[str]
-    missing: frozenset[str]
-
-    @classmethod
-    def after(
-        cls, before: Layout, stale: frozenset[str], layout: Layout, *, empty: bool
-    ) -> Staleness:
-        """What a new layout changes. Columns that are no longer declared become stale."""
-        held = {column for column in before.columns if column.name not in stale}
-        if before.schema < layout.schema:
-            held = set()
-        wanted = {column.name for column in layout.columns}
-        dropped = {column.name for column in held} - wanted
-        missing = {column.name for column in layout.columns if column not in held}
-        if empty:
-            missing = set()
-        remaining = (stale | dropped | missing) - (wanted - missing)
-        return cls(frozenset(remaining), frozenset(missing))

@@ -69,7 +69,7 @@ class StateRecords(Generic[C]):
 
     async def get_by_type(self, type: str, *, archived: bool = False) -> list[C]:
         finder = self._records.query().where("type", "=", type).order_by("-active")
-        return await self._living(finder, archived=archived).values()
+        return await (finder if archived else finder.where("archived", "=", None)).values()
 
     async def get_active(self, since: datetime, *, type: str | None = None) -> list[C]:
         """Records active at or after a moment, the most recently active first."""
@@ -92,7 +92,3 @@ class StateRecords(Generic[C]):
 
     def _now(self) -> datetime:
         return clock.to_datetime(self._executor.now())
-
-    @staticmethod
-    def _living(finder: QueryBuilder[C], *, archived: bool) -> QueryBuilder[C]:
-        return finder if archived else finder.where("archived", "=", None)

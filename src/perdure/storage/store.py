@@ -213,14 +213,12 @@ class Store:
         if is_ready and (not make or name in self._writable):
             return known
         # First of all, whether the collection is ahead of us: preparing it would change it.
-        bound = declared if declared.is_own else await self.schemas.bound(declared)
+        bound = declared if declared.is_own else await self.schemas.bound(declared, make=make)
         if not is_ready:
             missing = await self.adapter.prepare(declared.layout, make=make)
             if missing is None:
                 return None
             self._filling.begin(bound, missing)
-        if make and not declared.is_own:
-            bound = await self.schemas.bound(declared, make=True)
         self._declared[name] = bound
         if make:
             self._writable.add(name)
@@ -339,9 +337,7 @@ def _seal(write: Put | Delete) -> Put | Delete:
 def _seal_recode(recode: Recode) -> Recode:
     if recode.checksum:
         return recode
-    row = recode.row
-    schema = row.schema if recode.schema is None else recode.schema
-    sum_ = checksum(row.key, recode.content_type, schema, recode.value)
+    sum_ = checksum(recode.row.key, recode.content_type, recode.new_schema, recode.value)
     return msgspec.structs.replace(recode, checksum=sum_)
 
 

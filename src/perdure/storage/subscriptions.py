@@ -126,18 +126,6 @@ class Subscriptions:
             raise errors[0]
         return sum(result for result in results if isinstance(result, int))
 
-    async def next_due(self) -> int | None:
-        """When a parked event is next due, on the store's clock; None if there is none."""
-        found: list[int] = []
-        for name in self._subscriptions:
-            query = self.store.collection(Parked).query().where("state", "=", RETRYING)
-            first = await query.where("subscriber", "=", name).order_by("due").first()
-            if first is not None:
-                record = await self.store.collection(Subscriber).get(name)
-                foreign = record is not None and record.owner not in ("", self.owner)
-                found.append(max(first.value.due, record.until if record and foreign else 0))
-        return min(found, default=None)
-
     async def given_up(self, name: str, limit: int = 100) -> list[GivenUp]:
         query = self.store.collection(Parked).query().where("subscriber", "=", name)
         rows = await query.where("state", "=", FAILED).order_by("event").limit(limit).values()

@@ -54,8 +54,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Built(msgspec.Struct, frozen=True):
-    """A database index that is complete: its definition, and the declared columns it is over."""
+    """A database index: its definition, and the declared columns it is over."""
 
+    #: What follows the table's name in CREATE INDEX.
     sql: str
     columns: tuple[str, ...] = ()
     missed: int = 0
@@ -142,8 +143,8 @@ class Plan(msgspec.Struct, frozen=True):
     #: Indexes to drop, before anything else.
     drop: tuple[str, ...] = ()
 
-    def wanting(self, before: TableState, wanted: Mapping[str, str], moment: int) -> Plan:
-        """The same, if the declaration wants these indexes: their definitions, by name."""
+    def wanting(self, before: TableState, wanted: Mapping[str, Built], moment: int) -> Plan:
+        """The same, if the declaration wants these indexes, by name."""
         now = self.table.columns
         gone = {name for name, held in now.items() if _is_over(held.missed, moment)}
         # An index of rows that are unfilled would be filled with all rows when the schema grows.
@@ -154,7 +155,7 @@ class Plan(msgspec.Struct, frozen=True):
             over = set(built.columns)
             if label in wanted:
                 missed = 0
-                bad = built.sql != wanted[label] or not over.isdisjoint(self.replace)
+                bad = built.sql != wanted[label].sql or not over.isdisjoint(self.replace)
             else:
                 missed = built.missed or moment
                 bad = _is_over(missed, moment) or not over.isdisjoint({*gone, *self.replace})

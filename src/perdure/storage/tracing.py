@@ -12,8 +12,9 @@ from __future__ import annotations
 import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable
+from functools import partial
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.storage.middleware import (
     Call,
@@ -32,8 +33,8 @@ from perdure.storage.rows import Put
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter, MeterProvider
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
 
 _SCOPE = "perdure.storage"
 _DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
@@ -68,13 +69,13 @@ class Tracing(Resident[Store]):
     async def note_sizes(self) -> None:
         """Report rows and bytes of each collection. Call it now and then."""
         signals = self._signals or self._looked()
-        if signals is None or signals.meters is None or self._store is None:
+        if signals is None or self._store is None:
             return
         for size in await self._store.adapter.sizes():
             place = {"db.system.name": self._system, "db.collection.name": size.collection}
-            signals.meters.rows.set(size.rows, place)
+            signals.rows.set(size.rows, place)
             if size.bytes is not None:
-                signals.meters.size.set(size.bytes, place)
+                signals.size.set(size.bytes, place)
 
     def _looked(self) -> _Signals | None:
         now = monotonic()
@@ -91,69 +92,49 @@ class Tracing(Resident[Store]):
         }
         if len(collections) == 1:
             common["db.collection.name"] = collections[0]
-        span = token = None
-        if signals.spans is not None:
-            span, token = signals.spans.begin(call, collections, common)
-        start = perf_counter()
-        try:
-            answer = await proceed(call)
-        except BaseException as exc:
-            signals.failed(exc, span, common)
-            raise
-        else:
-            moved = _moved(call, answer)
-            if span is not None:
-                span.set_attributes(moved)
-            if signals.meters is not None:
-                signals.meters.moved(moved, common)
-            return answer
-        finally:
-            if signals.meters is not None:
-                signals.meters.durations.record(perf_counter() - start, common)
-            if signals.spans is not None and span is not None:
-                signals.spans.end(span, token)
-
-
-class _Spans:
-    def __init__(self, tracer: Tracer) -> None:
-        # Imported here, once: only who has set OpenTelemetry up pays for it.
-        from opentelemetry import context, trace
-
-        self._tracer = tracer
-        self._context = context
-        self._kind = trace.SpanKind.CLIENT
-        self._within = trace.set_span_in_context
-        self._error = trace.Status(trace.StatusCode.ERROR)
-
-    def begin(self, call: Call, collections: list[str], common: dict[str, Any]) -> tuple[Span, Any]:
         name: str = common["db.operation.name"]
         if len(collections) == 1:
             name = f"{name} {collections[0]}".strip()
-        attributes = {**common, **_asked(call, collections)}
-        span = self._tracer.start_span(name, kind=self._kind, attributes=attributes)
-        return span, self._context.attach(self._within(span))
+        start = perf_counter()
+        with signals.span(name, attributes={**common, **_asked(call, collections)}) as span:
+            try:
+                answer = await proceed(call)
+            except BaseException as exc:
+                signals.failed(exc, span, common)
+                raise
+            else:
+                moved = _moved(call, answer)
+                span.set_attributes(moved)
+                signals.moved(moved, common)
+                return answer
+            finally:
+                signals.durations.record(perf_counter() - start, common)
 
-    def end(self, span: Span, token: Any) -> None:
-        span.end()
-        self._context.detach(token)
 
-    def fail(self, span: Span, kind: str) -> None:
-        span.set_attribute("error.type", kind)
-        span.set_status(self._error)
+class _Signals:
+    def __init__(self, tracers: TracerProvider | None, meters: MeterProvider | None) -> None:
+        # Imported here, once: only who has set OpenTelemetry up pays for it.
+        from opentelemetry import metrics, trace
 
-
-class _Meters:
-    def __init__(self, meter: Meter) -> None:
+        tracer = (tracers or trace.get_tracer_provider()).get_tracer(_SCOPE)
+        meter = (meters or metrics.get_meter_provider()).get_meter(_SCOPE)
+        self.span = partial(
+            tracer.start_as_current_span,
+            kind=trace.SpanKind.CLIENT,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._error = trace.Status(trace.StatusCode.ERROR)
         self.durations = meter.create_histogram(
             "db.client.operation.duration",
             unit="s",
             description="Duration of database client operations.",
             explicit_bucket_boundaries_advisory=_DURATIONS,
         )
-        self.io = meter.create_counter(
+        self._io = meter.create_counter(
             "perdure.storage.io", unit="By", description="Bytes of values read and written."
         )
-        self.errors = meter.create_counter(
+        self._errors = meter.create_counter(
             "perdure.storage.errors", unit="{error}", description="Operations that failed."
         )
         self.rows = meter.create_gauge(
@@ -166,25 +147,18 @@ class _Meters:
     def moved(self, moved: dict[str, int], common: dict[str, Any]) -> None:
         for direction in ("read", "written"):
             if size := moved.get(f"perdure.bytes_{direction}"):
-                self.io.add(size, {**common, "perdure.io.direction": direction})
+                self._io.add(size, {**common, "perdure.io.direction": direction})
 
-
-class _Signals(NamedTuple):
-    spans: _Spans | None
-    meters: _Meters | None
-
-    def failed(self, error: BaseException, span: Span | None, common: dict[str, Any]) -> None:
+    def failed(self, error: BaseException, span: Span, common: dict[str, Any]) -> None:
         """Record the kind of an error without its text, which may quote a key."""
         if isinstance(error, CancelledError):
             common["perdure.cancelled"] = True
-            if span is not None:
-                span.set_attribute("perdure.cancelled", True)
+            span.set_attribute("perdure.cancelled", True)
             return
         common["error.type"] = type(error).__qualname__
-        if self.meters is not None:
-            self.meters.errors.add(1, common)
-        if self.spans is not None and span is not None:
-            self.spans.fail(span, type(error).__qualname__)
+        self._errors.add(1, common)
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(self._error)
 
 
 def _found(tracers: TracerProvider | None, meters: MeterProvider | None) -> _Signals | None:
@@ -199,10 +173,7 @@ def _found(tracers: TracerProvider | None, meters: MeterProvider | None) -> _Sig
         meters = _real(metrics.get_meter_provider(), "opentelemetry.metrics")
     if tracers is None and meters is None:
         return None
-    return _Signals(
-        None if tracers is None else _Spans(tracers.get_tracer(_SCOPE)),
-        None if meters is None else _Meters(meters.get_meter(_SCOPE)),
-    )
+    return _Signals(tracers, meters)
 
 
 def _real(provider: Any, api: str) -> Any:

@@ -244,18 +244,20 @@ class Transaction:
     def _overlay(
         self, query: Query, rows: list[Row], own: list[Put | Delete], births: dict[str, int]
     ) -> list[Row]:
-        layout = self._declared[query.collection].layout
-        moment = self.now()
+        declared = self._declared[query.collection]
+        layout, moment = declared.layout, self.now()
         order = query.total_order()
         hidden = {write.key for write in own}
         entries = [
-            (row, self._columns_of_row(layout, row)) for row in rows if row.key not in hidden
+            (row, _columns(layout, declared.columns(declared.decode(row)), row))
+            for row in rows
+            if row.key not in hidden
         ]
         for write in own:
             row = _as_row(write, moment, births.get(write.key))
             if row is None or not isinstance(write, Put) or not row.key.startswith(query.prefix):
                 continue
-            columns = _columns_of_put(layout, write, row)
+            columns = _columns(layout, write.columns, row)
             if not matches(query.where, columns.__getitem__, write.tags):
                 continue
             if query.after is None or is_after(order, columns.__getitem__, query.after):
@@ -263,17 +265,6 @@ class Transaction:
         entries.sort(key=lambda entry: sort_key(order, entry[1].__getitem__))
         end = None if query.limit is None else query.offset + query.limit
         return [row for row, _ in entries[query.offset : end]]
-
-    def _columns_of_row(self, layout: Layout, row: Row) -> dict[str, Scalar]:
-        declared = self._declared[layout.name]
-        names = [column.name for column in layout.columns]
-        return dict(
-            zip(names, declared.columns(declared.decode(row)), strict=True),
-            key=row.key,
-            created=row.created,
-            updated=row.updated,
-            version=row.version,
-        )
 
 
 def _primary(options: Options) -> Options:
@@ -298,10 +289,10 @@ def _as_row(write: Put | Delete, moment: int, created: int | None = None) -> Row
     )
 
 
-def _columns_of_put(layout: Layout, put: Put, row: Row) -> dict[str, Scalar]:
+def _columns(layout: Layout, values: Sequence[Scalar], row: Row) -> dict[str, Scalar]:
     names = [column.name for column in layout.columns]
     return dict(
-        zip(names, put.columns, strict=True),
+        zip(names, values, strict=True),
         key=row.key,
         created=row.created,
         updated=row.updated,

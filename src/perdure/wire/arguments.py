@@ -31,17 +31,12 @@ def value_of(text: str, *, objects: bool) -> Any:
     if not text:
         return {}
     try:
-        value = _parse(text)
+        value = parsed(text)
     except (ValueError, RecursionError):
         return {UNPARSED: text}
     if isinstance(value, dict):
         return {UNPARSED: text} if _wraps(value, objects=objects) else value
     return {UNPARSED: text} if objects else value
-
-
-def parsed(text: str) -> Any:
-    """Raises ValueError or RecursionError if the text is no JSON."""
-    return _parse(text)
 
 
 def _wraps(value: dict[str, Any], *, objects: bool) -> bool:
@@ -65,4 +60,5 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON.")
 
 
-_parse = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse).decode
+#: Raises ValueError or RecursionError if the text is no JSON.
+parsed = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse).decode

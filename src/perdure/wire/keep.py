@@ -50,6 +50,19 @@ class Place(NamedTuple):
     empty: Item
 
 
+def runs_of(
+    messages: Iterable[Message], joins: Callable[[Message, list[Message]], bool]
+) -> list[list[Message]]:
+    """Messages that go together: events, and what `joins` says goes on with those before it."""
+    runs: list[list[Message]] = []
+    for message in messages:
+        if runs and (message.role == "event" or joins(message, runs[-1])):
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    return runs
+
+
 def _put(item: Item, value: Any) -> Item:
     rest = {name: field for name, field in item.items() if name != KEPT}
     return rest if value is None else {**rest, KEPT: value}

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -33,9 +32,9 @@ from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-_HEAVY = 4_096  # Characters above which a round is worked on in a thread.
+_HEAVY = 256  # Characters above which a round is worked on in a thread.
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
-_SWITCH = 0.0005
+_SWITCH = 0.0001
 _TINY = 40  # Tokens of a turn at T that is merely cut.
 
 _log = logging.getLogger(__name__)
@@ -103,15 +102,19 @@ class RenditionMaker:
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
 
-    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
-        """The result of work on so many characters, without holding others up."""
+    async def load(self) -> None:
+        """Import the algorithm, in a thread: it takes long."""
         if not self._is_loaded:
             await asyncio.to_thread(importlib.import_module, _ALGORITHM)
             self._is_loaded = True
+
+    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
+        """The result of work on so many characters, without holding others up."""
+        await self.load()
+        await self.jobs.breathe()
         if weight > _HEAVY:
             with _sharing():
                 return await asyncio.to_thread(work)
-        await self.jobs.breathe()
         return work()
 
     async def ask_model(
@@ -131,19 +134,20 @@ class RenditionMaker:
             pieces = [each for each in pieces if each.number <= owned.piece]
         else:
             pieces = await self._reader.pieces(owned)
-        found = list[TurnMessages]()
-        for number, of_turn in groupby(pieces, _TURN):
-            rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
-            for part in of_turn:
-                if part.forgotten:
-                    continue
-                for at, messages in part.by_round():
-                    if at >= round:
-                        begins.setdefault(at, part.number)
-                        rounds[at] = (*rounds.get(at, ()), *messages)
-            if rounds:
-                found.append(TurnMessages(number, rounds, begins))
-        return found
+        return [turn for _, turn in _turns(pieces, round)]
+
+    async def scattered(self, turns: Sequence[Owned]) -> dict[tuple[str, int], TurnMessages]:
+        """The messages of single turns of any sessions, by session and number, in one read. Leaves
+        out forgotten and damaged ones.
+        """
+        try:
+            pieces = await self._reader.scattered(turns)
+            return {(session, turn.number): turn for session, turn in _turns(pieces)}
+        except Corrupted:  # one turn hides no other
+            if len(turns) == 1:
+                return {}
+            parts = [await self.scattered([each]) for each in turns]
+            return {place: turn for part in parts for place, turn in part.items()}
 
     async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         """With the text that is in the artifact store; no media. A missing artifact stays a
@@ -174,7 +178,7 @@ class RenditionMaker:
 
 
 class _Sharing:
-    """While our threads work, others get the interpreter ten times as often: each wait is otherwise
+    """While our threads work, others get the interpreter fifty times as often: a wait is otherwise
     5 ms, and an append waits several times.
     """
 
@@ -239,6 +243,22 @@ def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVaria
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 
 
+def _turns(pieces: Iterable[TurnPiece], first: int = 1) -> Iterator[tuple[str, TurnMessages]]:
+    """Sessions and turns, from this round on, without forgotten ones."""
+    for place, of_turn in groupby(pieces, lambda piece: piece.id.rpartition(".")[0]):
+        rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
+        for part in of_turn:
+            if part.forgotten:
+                continue
+            for round, messages in part.by_round():
+                if round >= first:
+                    begins.setdefault(round, part.number)
+                    rounds[round] = (*rounds.get(round, ()), *messages)
+        if rounds:
+            session, _, number = place.rpartition("/")
+            yield session, TurnMessages(int(number), rounds, begins)
+
+
 def _weight(messages: Iterable[Message]) -> int:
     total = 0
     for message in messages:
@@ -250,9 +270,6 @@ def _weight(messages: Iterable[Message]) -> int:
             elif isinstance(part, ToolResult):
                 total += sum(len(each.text) for each in part.content if isinstance(each, Text))
     return total
-
-
-_TURN = attrgetter("turn")
 
 
 def _has_words_outside(part: Part) -> bool:

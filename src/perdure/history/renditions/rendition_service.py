@@ -17,25 +17,26 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.config import RenditionsConfig
 from perdure.core.errors import Corrupted
+from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
     TASK,
-    Rendition,
     Tiny,
+    TinyVariant,
     is_stale,
     rendition_key,
 )
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
     MakeRequest,
-    Marked,
     RenditionStore,
     RoundAtLevel,
     RoundSizes,
+    ShortenedRound,
     TinySize,
     portions,
     runs,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
 _ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
+_IDLE_BATCH = 4  # The same for idle work: an append may come meanwhile, and waits for its commit.
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
 #: Seconds that a model may take for a turn, and before it is asked again after a failure.
 _TIMEOUT, _BACK_OFF = 3_600.0, 120.0
@@ -160,7 +162,7 @@ class RenditionService:
     async def _work_on_bulk(self, go_on: GoOn) -> None:
         name, (record, first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
-        many = 1 if name in self._damaged else _BATCH
+        many = 1 if name in self._damaged else _IDLE_BATCH
         last = min(first + many - 1, end, head.turn if head is not None else 0)
         if head is None or last < first:
             self._bulk.pop(name, None)
@@ -184,7 +186,7 @@ class RenditionService:
     async def _work_on_noted(self, go_on: GoOn) -> None:
         some = 1  # whoever has but a moment reads no more than it can use
         while self._noted and (some == 1 or go_on()):
-            some = min(some * 2, _BATCH)
+            some = min(some * 2, _IDLE_BATCH)
             name, (record, turns) = next(iter(self._noted.items()))
             head = await self._heads.get(name)
             if head is None:
@@ -238,15 +240,13 @@ class RenditionService:
         first: RoundId,
         last: RoundId,
         progress: Progress | None = None,
-        *,
-        marked: Marked | None = None,
     ) -> list[RoundSizes]:
         """The sizes of the rounds from `first` to `last` of a session's line, in order. Makes what
         is missing. Leaves out undone and forgotten turns.
         """
         found = list[RoundSizes]()
         wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
-        async for made in self._walk(record, head, turns, wish, progress, marked=marked):
+        async for made in self._walk(record, head, turns, wish, progress):
             found += made
         return [made for made in found if first <= made.place <= last]
 
@@ -255,15 +255,13 @@ class RenditionService:
         record: SessionRecord,
         head: Head,
         turns: Iterable[int],
-        known: dict[str, Tiny | None] | None = None,
-        marked: Marked | None = None,
     ) -> dict[int, TinySize]:
         """The sizes of these turns at T. Makes what is missing. Leaves out undone and forgotten
-        turns. Rows that were read, and hold, are added to `known`, for `tiny_texts`.
+        turns.
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
         found = dict[int, TinySize]()
-        for stretch in await self._renditions.stretches(record, head, wanted, marked):
+        for stretch in await self._renditions.stretches(record, head, wanted):
             owned = stretch.owned
             numbers = [n for n in wanted if owned.first <= n <= owned.last]
             for some in portions(numbers, KEYS_AT_ONCE):
@@ -278,8 +276,6 @@ class RenditionService:
                         unknown.append(number)
                     else:
                         found[number] = TinySize(row.variants[at].tokens, at)
-                        if known is not None:
-                            known[row.id] = row
                 for a, b in runs(unknown, _BATCH):
                     part = msgspec.structs.replace(owned, first=a, last=b)
                     made = await self._renditions.make(
@@ -289,22 +285,39 @@ class RenditionService:
         return found
 
     async def texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[RoundAtLevel],
-        rows: Mapping[str, Rendition | None] | None = None,
+        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
     ) -> list[str]:
-        return await self._renditions.texts(record, head, wanted, rows)
+        return await self._renditions.texts(record, head, wanted)
 
     async def tiny_texts(
-        self,
-        record: SessionRecord,
-        head: Head,
-        wanted: Sequence[tuple[int, int]],
-        known: Mapping[str, Tiny | None] | None = None,
+        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
     ) -> list[str]:
-        return await self._renditions.tiny_texts(record, head, wanted, known)
+        return await self._renditions.tiny_texts(record, head, wanted)
+
+    async def scattered(self, turns: Sequence[Owned]) -> dict[tuple[str, int], TurnMessages]:
+        """The messages of single turns of any sessions, by session and number, in one read. Leaves
+        out forgotten and damaged ones.
+        """
+        return await self._maker.scattered(turns)
+
+    async def raw(self, messages: tuple[Message, ...]) -> str:
+        """The words of a round at R."""
+        await self._maker.load()
+        from perdure.history.renditions import algorithm
+
+        return algorithm.raw(await self._maker.full(messages))
+
+    async def shortened(
+        self, rounds: Mapping[str, tuple[RoundId, tuple[Message, ...]]]
+    ) -> dict[str, ShortenedRound]:
+        """S and C of rounds of any sessions, by `rendition_key`, in one read."""
+        return await self._renditions.shortened(rounds)
+
+    async def tiny_of(
+        self, turns: Mapping[tuple[str, int], TurnMessages]
+    ) -> dict[tuple[str, int], TinyVariant]:
+        """T of turns of any sessions, by session and number, in one read."""
+        return await self._renditions.tiny_of(turns)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were checked.
@@ -366,12 +379,10 @@ class RenditionService:
         turns: tuple[int, int],
         wish: MakeRequest,
         progress: Progress | None,
-        *,
-        marked: Marked | None = None,
     ) -> AsyncIterator[list[RoundSizes]]:
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)
-        for stretch in await self._renditions.stretches(record, head, numbers, marked):
+        for stretch in await self._renditions.stretches(record, head, numbers):
             owned = stretch.owned
             for a in range(owned.first, owned.last + 1, _ROWS):
                 b = min(a + _ROWS - 1, owned.last)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,11 +34,13 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
+from perdure.storage.collection import Collection
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 _READ, KEYS_AT_ONCE = 32, 512  # Turns whose content, and keys that, are read together.
 #: Turns that are as near to each other are read with those between them.
@@ -100,9 +102,13 @@ class RoundAtLevel(NamedTuple):
     variant: int = 0
 
 
-#: From which turns on a session's counts are in doubt, as somebody has just read it; None if
-#: nobody has.
-Marked: TypeAlias = Callable[[str], Sequence[int] | None]
+class ShortenedRound(NamedTuple):
+    """S and C of a round, and their tokens."""
+
+    smooth: str
+    compact: str
+    smooth_tokens: int
+    compact_tokens: int
 
 
 class LineStretch(msgspec.Struct, frozen=True):
@@ -128,10 +134,9 @@ class RenditionStore:
         record: SessionRecord,
         head: Head,
         wanted: Sequence[RoundAtLevel],
-        rows: Mapping[str, Rendition | None] | None = None,
     ) -> list[str]:
         """The words of rounds at R, S or C, not escaped; empty for forgotten ones. What cannot be
-        read any more is made anew by the current algorithm. `rows` are those read just now, by key.
+        read any more is made anew by the current algorithm.
         """
         found = dict[RoundAtLevel, str]()
         turns = sorted({each.place.turn for each in wanted})
@@ -140,7 +145,7 @@ class RenditionStore:
             for a, b in runs(here, _READ, _APART):
                 part = msgspec.structs.replace(owned, first=a, last=b)
                 some = [each for each in wanted if a <= each.place.turn <= b]
-                found |= await self._texts_of(part, some, rows or {})
+                found |= await self._texts_of(part, some)
         return [found.get(each, "") for each in wanted]
 
     async def tiny_texts(
@@ -148,23 +153,15 @@ class RenditionStore:
         record: SessionRecord,
         head: Head,
         wanted: Sequence[tuple[int, int]],
-        known: Mapping[str, Tiny | None] | None = None,
     ) -> list[str]:
-        """The words of turns at T, by turn and variant; empty for forgotten ones.
-
-        `known` are rows that have been read just now, by key.
-        """
-        known = known or {}
+        """The words of turns at T, by turn and variant; empty for forgotten ones."""
         found = dict[tuple[int, int], str]()
         turns = sorted({turn for turn, _ in wanted})
         for owned in _owned(record, head, turns):
             here = [each for each in wanted if owned.first <= each[0] <= owned.last]
             for some in portions(here, KEYS_AT_ONCE):
                 keys = [turn_key(owned.session, turn) for turn, _ in some]
-                unknown = [key for key in keys if key not in known]
-                read = dict(zip(unknown, await self._tinies.get_many(unknown), strict=True))
-                rows = [known[key] if key in known else read[key] for key in keys]
-                for (turn, at), row in zip(some, rows, strict=True):
+                for (turn, at), row in zip(some, await self._tinies.get_many(keys), strict=True):
                     if row is not None and at < len(row.variants) and row.variants[at].recipe:
                         found[turn, at] = row.variants[at].text
                         continue
@@ -211,7 +208,6 @@ class RenditionStore:
         record: SessionRecord,
         head: Head,
         numbers: Sequence[int],
-        marked: Marked | None = None,
     ) -> list[LineStretch]:
         """Whose logs hold these turns, and from where on their rows cannot be trusted: messages may
         have been added that are not counted yet (a mark says from where on), and a fork does not
@@ -221,11 +217,8 @@ class RenditionStore:
         if not numbers:
             return found
         for owned in _owned(record, head, numbers):
-            firsts = None if marked is None else marked(owned.session)
-            if firsts is None:
-                marks = await marks_of(self._store, TURNS, owned.session)
-                firsts = [mark.first for mark in marks]
-            doubtful = min(firsts, default=head.turn)
+            marks = await marks_of(self._store, TURNS, owned.session)
+            doubtful = min([mark.first for mark in marks], default=head.turn)
             if owned.session == record.id:
                 found.append(LineStretch(owned, min(doubtful, head.turn)))
             else:
@@ -233,14 +226,45 @@ class RenditionStore:
                 found.append(LineStretch(owned, min(doubtful, end - _NEAR + 1)))
         return found
 
+    async def shortened(
+        self, rounds: Mapping[str, tuple[RoundId, tuple[Message, ...]]]
+    ) -> dict[str, ShortenedRound]:
+        """S and C of rounds of any sessions, by `rendition_key`, in one read. What is not there is
+        made, and not stored: that is done in the background.
+        """
+        found = dict[str, ShortenedRound]()
+        rows = await _or_nothing(self._rows, rounds)
+        for (key, (place, messages)), row in zip(rounds.items(), rows, strict=True):
+            at = None if row is None else row.best(len(messages))
+            if row is None or at is None:
+                variant = await self._maker.variant(messages, place)
+            else:
+                variant = row.variants[at]
+            texts = await self._unpacked(variant, await self._maker.full(messages), place)
+            found[key] = ShortenedRound(*texts, variant.smooth, variant.compact)
+            await self._maker.jobs.breathe()
+        return found
+
+    async def tiny_of(
+        self, turns: Mapping[tuple[str, int], TurnMessages]
+    ) -> dict[tuple[str, int], TinyVariant]:
+        """The same of turns at T, by session and number."""
+        found = dict[tuple[str, int], TinyVariant]()
+        rows = await _or_nothing(self._tinies, [turn_key(*place) for place in turns])
+        for (place, turn), row in zip(turns.items(), rows, strict=True):
+            at = None if row is None else row.best(turn.messages)
+            if row is None or at is None:
+                found[place] = await self._maker.tiny(turn.rounds.values())
+            else:
+                found[place] = row.variants[at]
+        return found
+
     async def _texts_of(
-        self, owned: Owned, wanted: Sequence[RoundAtLevel], known: Mapping[str, Rendition | None]
+        self, owned: Owned, wanted: Sequence[RoundAtLevel]
     ) -> dict[RoundAtLevel, str]:
         session = owned.session
         keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
-        unknown = [key for key in keys if key not in known]
-        read = dict(zip(unknown, await self._rows.get_many(unknown), strict=True))
-        rows = [known[key] if key in known else read[key] for key in keys]
+        rows = await self._rows.get_many(keys)
         told = {each.number: each for each in await self._maker.told(owned)}
         found = dict[RoundAtLevel, str]()
         for each, row in zip(wanted, rows, strict=True):
@@ -452,6 +476,15 @@ def _is_counted(told: TurnMessages, counts: dict[int, TurnCount]) -> bool:
     return count is not None and all(
         count.of(round).messages >= len(messages) for round, messages in told.rounds.items()
     )
+
+
+async def _or_nothing(rows: Collection[S], keys: Iterable[str]) -> list[S | None]:
+    """Rows by key; none, if one of them is damaged: they can all be made again."""
+    wanted = list(keys)
+    try:
+        return await rows.get_many(wanted)
+    except Corrupted:
+        return [None] * len(wanted)
 
 
 def _numbers(place: RoundId) -> tuple[int, int]:

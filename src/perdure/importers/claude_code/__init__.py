@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.importers.claude_code.claude_reader import ClaudeCodeReader
-from perdure.importers.importer import Importer, Transcript, files, stem
+from perdure.importers.importer import Importer, Transcript, files, stem, word
 from perdure.importers.transcript_source import Broken, decode
 
 _agent_file = re.compile(r"agent-(.+)").fullmatch
@@ -56,7 +56,7 @@ class ClaudeCodeImporter(Importer):
 def _of_agent(file: Path) -> Transcript:
     agent = stem(file).removeprefix("agent-")
     meta = _meta(file.with_name(f"{stem(file)}.meta.json"))
-    call, depth = meta.get("toolUseId"), meta.get("spawnDepth")
+    depth = meta.get("spawnDepth")
     found = {"agent_type": meta.get("agentType"), "title": meta.get("description")}
     facts: dict[str, Any] = {
         name: text for name, text in found.items() if isinstance(text, str) and text
@@ -67,7 +67,7 @@ def _of_agent(file: Path) -> Transcript:
         path=file,
         id=_parent(file),
         agent=agent,
-        call=call if isinstance(call, str) else "",
+        call=word(meta.get("toolUseId")),
         facts=facts,
         skip="the program's own run" if _errand(agent) else "",
     )
@@ -79,8 +79,7 @@ def _parent(file: Path) -> str:
         if above not in {"", "/"}:
             return above
     for record in _first_records(file):
-        if isinstance(record, dict) and isinstance(record.get("sessionId"), str):
-            session: str = record["sessionId"]
+        if isinstance(record, dict) and (session := word(record.get("sessionId"))):
             return session
     return stem(file)
 

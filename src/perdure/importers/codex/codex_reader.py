@@ -145,8 +145,7 @@ class CodexReader(TranscriptReader):
     def _compacted(self, payload: dict[str, Any]) -> Iterator[Step]:
         yield from self._decide()
         yield from self._say_reply()
-        summary = payload.get("message")
-        happened = event("compaction", summary if isinstance(summary, str) else "")
+        happened = event("compaction", word(payload.get("message")))
         yield self._say(msgspec.structs.replace(happened, time=self._time))
 
     def _event(self, payload: dict[str, Any]) -> Iterator[Step]:
@@ -192,9 +191,8 @@ class CodexReader(TranscriptReader):
         if not any(message.parts for message in said):
             self.skip("empty message")
             return
-        name = author if isinstance(author, str) else ""
         for message in said:
-            self._asked.append(msgspec.structs.replace(message, time=self._time, name=name))
+            self._asked.append(msgspec.structs.replace(message, time=self._time, name=word(author)))
         newest = self._asked[-1].text.strip()
         if newest in self._typed:
             self._typed.remove(newest)
@@ -288,8 +286,7 @@ def _parent(meta: dict[str, Any]) -> str:
     for name in ("subagent", "thread_spawn"):
         found = found.get(name) if isinstance(found, dict) else None
     parent = found.get("parent_thread_id") if isinstance(found, dict) else None
-    parent = parent or meta.get("parent_thread_id")
-    return parent if isinstance(parent, str) else ""
+    return word(parent or meta.get("parent_thread_id"))
 
 
 def _typed(payload: dict[str, Any]) -> str | None:

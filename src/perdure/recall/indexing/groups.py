@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from perdure.history.log_records import Head
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import PassageGroup
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record, type_of
@@ -47,6 +47,8 @@ class Groups:
         #: Groups that a transaction relies on which has not been committed, and perhaps was not.
         self._relied: dict[str, Transaction] = {}
         self._numbers: dict[str, int] = {}
+        #: Sessions that are forks, as of `all`.
+        self.forks: set[str] = set()
         self._names: dict[int, str] = {}
         self._last = -1
         #: `Adapter.generation` when they were last looked for; None: look again.
@@ -135,6 +137,8 @@ class Groups:
         for group in await finder.order_by("number").values(STRONG):
             self._numbers[group.id] = group.number
             self._names[group.number] = group.id
+            if group.is_fork:
+                self.forks.add(group.id)
             self._last = max(self._last, group.number)
         self._generation = generation
 
@@ -143,10 +147,13 @@ async def _give(transaction: Transaction, name: str) -> None:
     groups, numbers = transaction.collection(PassageGroup), transaction.collection(Numbers)
     if await groups.get(name) is not None:
         return
-    is_session = not name.startswith(" ")
-    # Forgetting a session begins with its head: after that, its name does not come back here.
-    if is_session and await transaction.collection(Head).get(name) is None:
-        return
+    is_fork = False
+    if not name.startswith(" "):  # a session
+        # Forgetting it begins with its head: after that, its name does not come back here.
+        if await transaction.collection(Head).get(name) is None:
+            return
+        record = await transaction.collection(SessionRecord).get(name)
+        is_fork = record is not None and record.parent is not None
     counter = await numbers.get(_COUNTER) or Numbers(_COUNTER)
-    await groups.put(PassageGroup(name, counter.next))
+    await groups.put(PassageGroup(name, counter.next, is_fork))
     await numbers.put(Numbers(_COUNTER, counter.next + 1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -157,6 +158,16 @@ class RecallIndex:
         elif self._blotting is not None:
             await asyncio.wait({self._blotting})
 
+    async def complete(self, progress: Progress | None = None) -> None:
+        """Fill an index that was not filled to its end, of a restored bank, say; without vectors.
+
+        For commands, which do not look after the index in the background.
+        """
+        if self.is_on:
+            await self.prepared()
+            if not self.is_complete:
+                await self._care(progress)
+
     async def rebuild(self, progress: Progress | None = None) -> None:
         """Make every document anew, from everything that is in the bank.
 
@@ -224,24 +235,20 @@ class RecallIndex:
     # Writing ----------------------------------------------------------------------------------
 
     def note(self, written: Written) -> None:
-        """Index what was appended, soon. See `history.log.Listener`."""
+        """Index what was appended, soon. See `history.turn_log`."""
         if self.pending is not None:
             self.pending.note(written)
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index turns that a process left a mark about. See `history.log.Recovery`."""
+        """Index turns that a process left a mark about. See `history.turn_log`."""
         if self.pending is not None:
             self.pending.missed(record, first, last)
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an importer appends, in its transaction. See `history.log.Hook`."""
+        """Index what an importer appends, in its transaction. See `history.turn_log`."""
         if written.bulk and written.rounds and self.pending is not None:
             await self.prepared()
             await self.pending.index_now(transaction, written)
-
-    def marked(self, session: str) -> list[int] | None:
-        """From which turns on others, or we, have work to do about a session, as of `catch_up`."""
-        return None if self.pending is None else self.pending.marked(session)
 
     async def catch_up(self, record: SessionRecord) -> None:
         """Index all that is written by now, by any process: what this session sees comes first."""
@@ -278,6 +285,11 @@ class RecallIndex:
     async def group(self, name: str) -> int | None:
         """A group's number; None if it has none, and so nothing in the index."""
         return (await self.groups()).get(name)
+
+    @property
+    def forks(self) -> AbstractSet[str]:
+        """Sessions that are, or were, forks, as of `groups`."""
+        return self.numbers.forks
 
     async def groups(self) -> Mapping[str, int]:
         """The number of each group by its name. What waits here to be indexed gets one first."""
@@ -325,7 +337,7 @@ class RecallIndex:
             await self.filler.begin()
         return False
 
-    async def _care(self) -> None:
+    async def _care(self, progress: Progress | None = None) -> None:
         """Fill the index if it is not complete; make it anew if it is damaged."""
         async with self._filling:
             if await self.faults():
@@ -333,7 +345,7 @@ class RecallIndex:
             state = await self.filler.state()
             anew = state is not None and state.recipe != RECIPE
             if state is None or anew or not state.complete or await self._is_empty():
-                await self._fill(anew=anew)
+                await self._fill(progress, anew=anew)
 
     async def _is_empty(self) -> bool:
         """Nothing is in it: whoever made it may have died before it could say so."""

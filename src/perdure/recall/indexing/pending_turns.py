@@ -42,6 +42,8 @@ from perdure.storage.transaction import Transaction
 _MOST = 4_096
 #: Appends, and rounds of them, whose documents are written in one transaction.
 _TOGETHER, _ROUNDS = 16, 64
+#: Marks of other processes that one question follows at most.
+_FOLLOWED = 16
 #: What the runner, and a mark, call this work.
 _WORK = "indexing turns"
 #: Seconds in which what waits is written before the bank is closed.
@@ -74,8 +76,6 @@ class PendingTurns:
         self._unread: dict[str, tuple[SessionRecord, int]] = {}
         #: Of sessions that others write to: the store's generation when they were last read.
         self._followed: dict[tuple[str, int], int | None] = {}
-        #: What other processes had marked when somebody last asked.
-        self._marks: list[PendingMark] | None = None
         self._lock = asyncio.Lock()
         self._wake = jobs.idle(_WORK, self._work, covers=TURNS, closing=_CLOSING)
 
@@ -129,26 +129,24 @@ class PendingTurns:
                     return
 
     async def catch_up(self, record: SessionRecord) -> None:
-        """Write what waits here, and what others have marked: this session's turns first."""
-        self._marks = None
+        """Write what waits here, and what others have marked: this session's turns first.
+
+        At most `_FOLLOWED` marks are followed; the others when somebody asks again.
+        """
         await self.write()
         generation = await self._store.adapter.generation()
-        marks = self._marks = await self._jobs.marks(TURNS)
-        for mark in sorted(marks, key=lambda mark: _distance(mark, record)):
-            if _WORK in mark.done:
-                continue
-            if generation is None or self._followed.get(_named(mark)) != generation:
-                await self._follow(mark, record)
-                self._followed[_named(mark)] = generation
-        self._followed = {_named(mark): self._followed.get(_named(mark)) for mark in marks}
-
-    def marked(self, session: str) -> list[int] | None:
-        """From which turns on work is to be done about a session; None if nobody knows."""
-        if self._marks is None:
-            return None
-        own = self._jobs.pending(TURNS)
-        others = [mark.first for mark in self._marks if mark.key == session]
-        return [own[session], *others] if session in own else others
+        marks = [mark for mark in await self._jobs.marks(TURNS) if _WORK not in mark.done]
+        known = self._followed = {
+            _named(mark): self._followed[_named(mark)]
+            for mark in marks
+            if _named(mark) in self._followed
+        }
+        new = [m for m in marks if generation is None or known.get(_named(m)) != generation]
+        new.sort(key=lambda mark: (*_distance(mark, record), _named(mark) in known))
+        for mark in new[:_FOLLOWED]:
+            await self._follow(mark, record)
+            known.pop(_named(mark), None)
+            known[_named(mark)] = generation
 
     # ------------------------------------------------------------------------------------------
 

@@ -201,37 +201,44 @@ class Families:
         self._records = store.collection(SessionRecord)
         self._learned = _Learned()
 
-    async def relatives(self, record: SessionRecord, sessions: AbstractSet[str]) -> frozenset[str]:
+    async def relatives(
+        self, record: SessionRecord, sessions: AbstractSet[str], forks: AbstractSet[str]
+    ) -> frozenset[str]:
         """The sessions of its agent that are of its family, itself included.
 
         The very same object as long as nothing has changed.
 
-        `sessions` are all of its agent that matter, read before this is called.
+        `sessions` are all of its agent that matter, read before this is called, and `forks`
+        those among them, and others, that are or were forks.
         """
         for _ in range(_ATTEMPTS):
-            found = await self._relatives(self._learned, record, sessions)
+            found = await self._relatives(self._learned, record, sessions, forks)
             if found is not None:
                 return found
             self.forget()
         return frozenset({record.id, *sessions})  # changing all the time: nothing is shown
 
     async def _relatives(
-        self, learned: _Learned, record: SessionRecord, sessions: AbstractSet[str]
+        self,
+        learned: _Learned,
+        record: SessionRecord,
+        sessions: AbstractSet[str],
+        forks: AbstractSet[str],
     ) -> frozenset[str] | None:
         """None if what was learned of the session is not so any more."""
         agent = record.agent
         known = learned.known.setdefault(agent, set())
         if new := sessions - known:
-            await self._learn(learned, agent, new, first=not known)
+            await self._learn(learned, agent, new, new & forks if known else None)
             known |= new
         root = await self._root(learned, record)
         if learned.roots.get(record.id, root) != root:
             return None
         kept = learned.kept.get((agent, root), frozenset())
-        forks = learned.forks.get(agent, {}).get(root, set())
+        others = learned.forks.get(agent, {}).get(root, set())
         # At most the root and the session itself are no forks that were learned.
-        if not {record.id, root} <= kept or not forks <= kept:
-            kept = learned.kept[agent, root] = frozenset({record.id, root, *forks, *kept})
+        if not {record.id, root} <= kept or not others <= kept:
+            kept = learned.kept[agent, root] = frozenset({record.id, root, *others, *kept})
         return kept
 
     def forget(self) -> None:
@@ -242,20 +249,24 @@ class Families:
         self._learned = _Learned()
 
     async def _learn(
-        self, learned: _Learned, agent: str, sessions: AbstractSet[str], *, first: bool
+        self,
+        learned: _Learned,
+        agent: str,
+        sessions: AbstractSet[str],
+        forks: Iterable[str] | None,
     ) -> None:
-        """Find out of which families these sessions are."""
-        if first:  # most sessions are no forks
+        """Find out of which families these sessions are; only `forks` of them are of another's."""
+        if forks is None:  # most sessions are no forks
             finder = self._records.query().where("agent", "=", agent)
             found = await finder.where("parent", "!=", None).values(STRONG)
         else:
-            got = await self._records.get_many(sessions, STRONG)
+            got = await self._records.get_many(forks, STRONG)
             found = [record for record in got if record is not None]
-        forks = learned.forks.setdefault(agent, {})
+        of_agent = learned.forks.setdefault(agent, {})
         for record in found:
             if record.id in sessions and record.parent is not None:
                 root = learned.roots[record.id] = await self._root(learned, record)
-                forks.setdefault(root, set()).add(record.id)
+                of_agent.setdefault(root, set()).add(record.id)
 
     async def _root(self, learned: _Learned, record: SessionRecord) -> str:
         """The session that a family began with: the record's own if it is no fork."""

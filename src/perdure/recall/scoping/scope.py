@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
@@ -61,6 +62,10 @@ class Directory(Protocol):
 
     async def groups(self) -> Mapping[str, int]:
         """All of them, by name; perhaps with some that were forgotten, and have no documents."""
+
+    @property
+    def forks(self) -> AbstractSet[str]:
+        """Sessions that are, or were, forks of others, as of `groups`."""
 
 
 class GroupNumbers:
@@ -244,7 +249,7 @@ class Scopes:
         sessions = groups.sessions(record.agent)
         family = frozenset[str]()
         if not question.wide:
-            family = await self._families.relatives(record, sessions)
+            family = await self._families.relatives(record, sessions, self._index.forks)
         found = groups.besides(record.agent, family)
         holes = list[Range]()
         for undone in await undone_of(self._store, record.agent):

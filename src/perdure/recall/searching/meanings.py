@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from perdure.recall.scoping.scope import Scope
+    from perdure.search.engine import VectorRows
     from perdure.storage.store import Store
 
 
@@ -50,26 +51,50 @@ class Meant(NamedTuple):
         return self._replace(nameless=nameless)
 
 
-async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant) -> Meanings:
-    """Cosines of candidates with what is meant."""
-    beside = _beside(scope, evidence)
-    wanted = distinct(
+class VectorsRead(NamedTuple):
+    """Places, in order, and the vectors that some of them have."""
+
+    places: Array
+    found: VectorRows
+
+    def only(self, places: Array) -> tuple[Array, Array]:
+        """Those of these places that have a vector, and the vectors."""
+        there = self.places[self.found.at]
+        is_wanted = among(there, places)
+        return there[is_wanted], self.found.rows[is_wanted]
+
+
+def compared_places(scope: Scope, evidence: Evidence, meant: Meant) -> Array:
+    """The places whose vectors `meanings` looks at, in order."""
+    near: Array = distinct(
         np.concatenate(
             [
                 evidence.places,
                 _parts(evidence),
                 np.array(list(meant.nearest), np.int64),
-                beside.ravel(),
+                _beside(scope, evidence).ravel(),
             ]
         )
     )
-    wanted = wanted[inside(scope.ranges, wanted)]
-    read = await engine_of(store.adapter).vectors(INDEX.name, meant.model, wanted.tolist())
-    if not len(read.at):
+    seen: Array = near[inside(scope.ranges, near)]
+    return seen
+
+
+async def meanings(
+    store: Store, scope: Scope, evidence: Evidence, meant: Meant, read: VectorsRead | None = None
+) -> Meanings:
+    """Cosines of candidates with what is meant. `read` are vectors that are there already."""
+    wanted = compared_places(scope, evidence, meant)
+    if read is None or not among(wanted, read.places).all():
+        engine = engine_of(store.adapter)
+        found = await engine.vectors(INDEX.name, meant.model, wanted.tolist())
+        read = VectorsRead(wanted, found)
+    places, rows = read.only(wanted)
+    if not len(places):
         nothing = np.zeros(evidence.rows)
         return Meanings(nothing, nothing, nothing, 0.0)
-    vectors = _directions(read.rows)
-    known = _Known(wanted[read.at], vectors, _compared(vectors, meant.vector))
+    vectors, beside = _directions(rows), _beside(scope, evidence)
+    known = _Known(places, vectors, _compared(vectors, meant.vector))
     own = _own(evidence, known)
     likeness = float(own.max(initial=0.0))
     if meant.nameless:

@@ -31,7 +31,7 @@ from perdure.recall.searching.features import (
     named_by,
     spoken_by,
 )
-from perdure.recall.searching.meanings import Meant, meanings
+from perdure.recall.searching.meanings import Meant, VectorsRead, compared_places, meanings
 from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.searching.weights import LIKELY, MOST, WEIGHTS
 from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason, Reasons
@@ -234,7 +234,7 @@ async def weighed(
     """
     nearest = () if meant is None else meant.nearest
     turns = TURNS if question.filters == Filters() else _TURNS_FILTERED
-    noting = Noting(store, question, scope, cues, known)
+    noting = Noting(store, question, scope, cues, known, meant=meant)
     wanted = min(question.limit, MOST)
     reach = max(REACH, wanted // _A_TURN_MORE)
     found = tally.evidence(nearest, max(turns, DEPTH * wanted), reach)
@@ -245,7 +245,7 @@ async def weighed(
     if meant is not None:
         named = named_by(cues, [*noted.notes, *noted.before])
         meant = await meant.without(question.text, named)
-        alike = await meanings(store, scope, noted.evidence, meant)
+        alike = await meanings(store, scope, noted.evidence, meant, noting.vectors)
     values = features(noted.evidence, cues, noted.notes, noted.before, alike)
     return Weighed(question, scope, cues, noted, values)
 
@@ -294,18 +294,23 @@ class Noting:
         scope: Scope,
         cues: Cues,
         known: dict[int, Note | None] | None = None,
+        *,
+        meant: Meant | None = None,
     ) -> None:
         self._store, self._question, self._scope, self._cues = store, question, scope, cues
         self.filtered = question.filters != Filters()
         #: By place; None where there is no document.
         self.known = {} if known is None else known
         self.known[NOWHERE] = None
+        self._meant = meant
+        #: Of all that may be looked at, if that is not too much.
+        self.vectors: VectorsRead | None = None
 
     async def read(self, evidence: Evidence, nearest: Collection[int] = ()) -> Noted | None:
         """What passes: the nearest ones, then the best by words. None if nothing does."""
         view = _View(self, evidence)
         if evidence.rows <= AT_ONCE:
-            await view.look(np.arange(evidence.rows))
+            await view.look(np.arange(evidence.rows), self._meant)
         else:
             await self._look_at_best(view, evidence, nearest)
         return view.noted() if view.count else None
@@ -333,12 +338,20 @@ class Noting:
             if view.count >= enough or start + chunk >= len(left):
                 break
 
-    async def fetch(self, places: Sequence[int]) -> None:
-        """Make sure that these are known."""
+    async def fetch(
+        self, places: Sequence[int], evidence: Evidence, meant: Meant | None = None
+    ) -> None:
+        """Make sure that these are known; if something is `meant`, with the vectors of all."""
         wanted = [place for place in dict.fromkeys(places) if place not in self.known]
-        if wanted:
-            read = await engine_of(self._store.adapter).notes(INDEX.name, wanted)
-            self.known.update(zip(wanted, read_notes(read), strict=True))
+        engine = engine_of(self._store.adapter)
+        notes: Sequence[bytes | None] = ()
+        if meant is not None:
+            near = compared_places(self._scope, evidence, meant)
+            found = await engine.vectors(INDEX.name, meant.model, near.tolist(), wanted)
+            self.vectors, notes = VectorsRead(near, found), found.notes
+        elif wanted:
+            notes = await engine.notes(INDEX.name, wanted)
+        self.known.update(zip(wanted, read_notes(notes), strict=True))
 
     def allowed(self, places: Array) -> Array:
         return inside(self._scope.ranges, places)
@@ -372,14 +385,14 @@ class _View:
         ):
             self._further.setdefault(whole, []).append(part)
 
-    async def look(self, rows: Array) -> None:
+    async def look(self, rows: Array, meant: Meant | None = None) -> None:
         rows = rows[self._allowed[rows]]
         places = self._evidence.places[rows].tolist()
         before = self._before[rows].tolist()
         further = [
             part for place in places if place in self._further for part in self._further[place]
         ]
-        await self._noting.fetch([*places, *further, *before])
+        await self._noting.fetch([*places, *further, *before], self._evidence, meant)
         known = self._noting.known
         notes = [known[place] for place in places]
         if further:

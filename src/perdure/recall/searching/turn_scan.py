@@ -71,7 +71,7 @@ class Scan:
             made.append(
                 Candidate(
                     kind="turn",
-                    place=Spot(0, turn, round).place,
+                    place=-Spot(0, turn, round).place,  # no document of the index has it
                     key=f"{session}#{Position(turn, round)}",
                     session=session,
                     turn=turn,

@@ -9,32 +9,30 @@ to a shared turn after it left.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
+from perdure.core.messages import Message
 from perdure.core.tokens import EstimatedCounter
-from perdure.history.log_records import Head, SessionRecord, TurnCount, turn_key
+from perdure.history.log_records import Owned, owners
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_records import Rendition, Tiny, rendition_key
-from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
-from perdure.history.renditions.rendition_store import Marked
-from perdure.history.turn_log import TURNS
+from perdure.history.renditions.rendition_maker import TurnMessages
+from perdure.history.renditions.rendition_records import rendition_key
+from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.renditions.rendition_store import ShortenedRound
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
-from perdure.jobs import marks_of
 from perdure.recall import languages, words
 from perdure.recall.hit_keys import owner_of
 from perdure.recall.languages import STOP_WORDS
 from perdure.recall.steps.fetchers import Cabinet
 from perdure.recall.values import Candidate, Question, Shown
-from perdure.storage.store import Store
 
 #: Tokens up to which a round is shown raw, or smoothed.
 SHORT = 200
@@ -45,6 +43,7 @@ _GIST = 160
 
 _estimate = EstimatedCounter().count
 #: What `history.excerpt` writes where something is left out.
+_Round: TypeAlias = tuple[RoundId, tuple[Message, ...]]
 _pointer = re.compile(r"(the whole result: )(T-\d)").sub
 
 
@@ -70,70 +69,51 @@ class Showing:
 
     def __init__(
         self,
-        store: Store,
-        scribe: RenditionService,
+        renditions: RenditionService,
         reader: TurnReader,
         memories: Cabinet | None = None,
         references: Cabinet | None = None,
-        *,
-        marked: Marked | None = None,
     ) -> None:
-        self._sessions = store.collection(SessionRecord)
-        self._heads = store.collection(Head)
-        self._scribe = scribe
-        self._sizes = Sizes(store, scribe, marked)
-        self._reader = reader
-        self._marked = marked
+        self._renditions, self._reader = renditions, reader
         self._cabinets = {"memory": memories, "reference": references}
         self._last: _Memo | None = None
 
     async def full(self, question: Question, candidates: Sequence[Candidate]) -> dict[int, Shown]:
-        found = await self._kept(question, candidates)
-        words = looked_for(question.text)
-        for view, some in await self._by_view(question, candidates):
-            there, rows = await self._sizes.of(view, some)
-            wanted = [
-                (place, RoundAtLevel(made.place, level, made.variant))
-                for place, made in there.items()
-                for level in _levels(made)
-            ]
-            texts = await self._scribe.texts(*view, [each for _, each in wanted], rows)
-            said = dict[int, dict[Level, str]]()
-            for (place, each), text in zip(wanted, texts, strict=True):
-                if text:
-                    said.setdefault(place, {})[each.level] = text
-            session = "" if view.record.id == question.record.id else view.record.id
-            found |= {
-                place: _pointing(_shown(there[place], each, words), session)
-                for place, each in said.items()
-            }
+        found, words = await self._kept(question, candidates), looked_for(question.text)
+        turns = await self._turns(question, candidates)
+        raw, long = dict[int, str](), dict[str, _Round]()
+        for each in candidates:
+            turn = turns.get((each.session, each.turn))
+            messages = None if turn is None else turn.rounds.get(each.round)
+            if messages and (text := await self._renditions.raw(messages)):
+                raw[each.place] = text
+                if _estimate(text) > SHORT:
+                    long[_row(each)] = RoundId(each.turn, each.round), messages
+        shorter = await self._renditions.shortened(long) if long else {}
+        for each in candidates:
+            if each.place in raw:
+                is_own = owner_of(question.record, each.turn) == each.session
+                shown = _shown(raw[each.place], shorter.get(_row(each)), words)
+                found[each.place] = _pointing(shown, "" if is_own else each.session)
         return found
 
     async def tiny(self, question: Question, candidates: Sequence[Candidate]) -> dict[int, Shown]:
         kept = await self._kept(question, candidates)
         found = {place: _gist(shown) for place, shown in kept.items()}
-        for view, some in await self._by_view(question, candidates):
-            rows = dict[str, Tiny | None]()
-            numbers = {each.turn for each in some}
-            made = await self._scribe.tinies(*view, numbers, rows, self._marked)
-            turns = sorted(made)
-            texts = await self._scribe.tiny_texts(
-                *view, [(turn, made[turn].variant) for turn in turns], rows
-            )
-            by_turn = {
-                turn: Shown("T", text, made[turn].tokens)
-                for turn, text in zip(turns, texts, strict=True)
-                if text
-            }
-            found |= {each.place: by_turn[each.turn] for each in some if each.turn in by_turn}
+        turns = await self._turns(question, candidates)
+        texts = await self._renditions.tiny_of(turns) if turns else {}
+        for each in candidates:
+            made = texts.get((each.session, each.turn))
+            if made is not None and made.text:
+                found[each.place] = Shown("T", made.text, made.tokens)
         return found
 
     async def lately(self, question: Question, turns: int) -> list[str]:
         record, head = question.record, question.head
         numbers = await self._reader.numbers(record, head, limit=turns)
-        made = await self._scribe.tinies(record, head, numbers)
+        made = await self._renditions.tinies(record, head, numbers)
         wanted = [(number, made[number].variant) for number in numbers if number in made]
-        texts = await self._scribe.tiny_texts(record, head, wanted)
+        texts = await self._renditions.tiny_texts(record, head, wanted)
         return [f"T-{n}: {text}" for (n, _), text in zip(wanted, texts, strict=True) if text]
 
     # ------------------------------------------------------------------------------------------
@@ -161,47 +141,45 @@ class Showing:
         known |= found
         return found
 
-    async def _by_view(
+    async def _turns(
         self, question: Question, candidates: Iterable[Candidate]
-    ) -> list[tuple[View, list[Candidate]]]:
-        """The turns among the candidates, with the line that they are read in."""
-        found = dict[str, list[Candidate]]()
+    ) -> dict[tuple[str, int], TurnMessages]:
+        """The turns among the candidates, by session and number."""
+        record, head, known = question.record, question.head, self._memo(question).turns
+        wanted = dict[tuple[str, int], Owned]()
         for each in candidates:
-            if each.kind == "turn":
-                is_own = owner_of(question.record, each.turn) == each.session
-                found.setdefault("" if is_own else each.session, []).append(each)
-        known = self._memo(question).views
-        known |= await self._views([name for name in found if name and name not in known])
-        views = dict(known)
-        views[""] = View(question.record, question.head)
-        return [(views[session], some) for session, some in found.items() if session in views]
-
-    async def _views(self, sessions: Sequence[str]) -> dict[str, View]:
-        if not sessions:
-            return {}
-        records = await self._sessions.get_many(sessions)
-        heads = await self._heads.get_many(sessions)
-        return {
-            record.id: View(record, head)
-            for record, head in zip(records, heads, strict=True)
-            if record is not None and head is not None
-        }
+            place = each.session, each.turn
+            if each.kind != "turn" or place in wanted:
+                continue
+            owned = next(owners(record, each.turn, each.turn))
+            if owned.session != each.session:
+                wanted[place] = Owned(each.session, each.turn, each.turn)
+            elif not head.is_undone(each.turn):
+                is_shared = owned.session != record.id
+                wanted[place] = owned if is_shared else replace(owned, piece=head.pieces)
+        if unread := {place: owned for place, owned in wanted.items() if place not in known}:
+            read = await self._renditions.scattered(list(unread.values()))
+            known |= {place: read.get(place) for place in unread}
+        there = {place: known[place] for place in wanted}
+        return {place: turn for place, turn in there.items() if turn is not None}
 
 
-def _levels(made: RoundSizes) -> tuple[Level, ...]:
-    """Raw if that is short; else also what is shorter."""
-    if made.raw <= SHORT:
-        return ("R",)
-    return ("S", "R") if made.smooth <= SHORT else ("C", "R")
+def _row(candidate: Candidate) -> str:
+    return rendition_key(candidate.session, candidate.turn, candidate.round)
 
 
-def _shown(made: RoundSizes, said: Mapping[Level, str], words: Sequence[str]) -> Shown:
+def _shown(raw: str, shorter: ShortenedRound | None, words: Sequence[str]) -> Shown:
     """The shortest, if it still has the words that were asked for; else where they stand, raw."""
-    level, text = next(iter(said.items()))
-    if len(said) > 1 and count(said["R"], words) > count(text, words):
-        level, text = "R", said["R"]
-    cut = excerpt(text, words, _LONGEST if level != "R" or made.raw <= SHORT else _EXCERPT)
-    tokens = {"R": made.raw, "S": made.smooth, "C": made.compact}[level]
+    level: Level = "R"
+    text, tokens, most = raw, _estimate(raw), _LONGEST
+    if shorter is not None:
+        most = _EXCERPT
+        is_smooth = shorter.smooth_tokens <= SHORT
+        brief = shorter.smooth if is_smooth else shorter.compact
+        if brief and count(raw, words) <= count(brief, words):
+            level, text, most = "S" if is_smooth else "C", brief, _LONGEST
+            tokens = shorter.smooth_tokens if is_smooth else shorter.compact_tokens
+    cut = excerpt(text, words, most)
     return Shown(level, cut, tokens if cut == text else _estimate(cut))
 
 
@@ -219,91 +197,12 @@ def _gist(shown: Shown) -> Shown:
     return Shown("T", cut, _estimate(cut), shown.key, shown.time)
 
 
-#: Turns in front of a fork that its parent may still have added to.
-_NEAR = 20
-
-
-class View(NamedTuple):
-    """A line of turns, as somebody sees it."""
-
-    record: SessionRecord
-    head: Head
-
-
 class _Memo(NamedTuple):
-    """What was read for a question: lines by session, memories and layers by place."""
+    """What was read for a question: turns by session and number, memories and layers by place."""
 
     question: Question
-    views: dict[str, View]
+    turns: dict[tuple[str, int], TurnMessages | None]
     kept: dict[int, Shown]
-
-
-class Sizes:
-    """Reads what rounds take."""
-
-    def __init__(
-        self, store: Store, scribe: RenditionService, marked: Marked | None = None
-    ) -> None:
-        self._counts = store.collection(TurnCount)
-        self._rows = store.collection(Rendition)
-        self._store = store
-        self._scribe = scribe
-        self._marked = marked
-
-    async def of(
-        self, view: View, candidates: Sequence[Candidate]
-    ) -> tuple[dict[int, RoundSizes], dict[str, Rendition | None]]:
-        """By place, and the rows that were read. What was taken back, or is forgotten or damaged,
-        is left out.
-        """
-        live = [each for each in candidates if not view.head.is_undone(each.turn)]
-        sure = await self._sure(view, sorted({each.session for each in live}))
-        near = [each for each in live if each.turn < sure[each.session]]
-        counts = await self._counts.get_many([turn_key(c.session, c.turn) for c in near])
-        keys = [rendition_key(each.session, each.turn, each.round) for each in near]
-        rows = await self._rows.get_many(keys)
-        found = dict[int, RoundSizes]()
-        for each, count, row in zip(near, counts, rows, strict=True):
-            made = _made(each, count, row)
-            if made is not None:
-                found[each.place] = made
-        rest = [each for each in live if each.place not in found]
-        asked = await asyncio.gather(*(self._asked(view, each) for each in rest))
-        found |= {c.place: made for c, made in zip(rest, asked, strict=True) if made}
-        # What was asked for may have been made just now.
-        made_now = {rendition_key(each.session, each.turn, each.round) for each in rest}
-        read = dict(zip(keys, rows, strict=True))
-        return found, {key: row for key, row in read.items() if key not in made_now}
-
-    async def _sure(self, view: View, sessions: Sequence[str]) -> dict[str, int]:
-        """In front of which turn the rows of each session can be trusted, for this view."""
-        found = dict[str, int]()
-        for session in sessions:
-            firsts = None if self._marked is None else self._marked(session)
-            if firsts is None:
-                firsts = [mark.first for mark in await marks_of(self._store, TURNS, session)]
-            shared = [s.turn - _NEAR + 1 for s in view.record.line if s.session == session]
-            found[session] = min([view.head.turn, *shared, *firsts])
-        return found
-
-    async def _asked(self, view: View, candidate: Candidate) -> RoundSizes | None:
-        place = RoundId(candidate.turn, candidate.round)
-        try:
-            sizes = await self._scribe.sizes(*view, place, place, marked=self._marked)
-        except PerdureError:
-            return None  # one turn that is damaged hides no other
-        return sizes[0] if sizes else None
-
-
-def _made(
-    candidate: Candidate, count: TurnCount | None, row: Rendition | None
-) -> RoundSizes | None:
-    counted = None if count is None else count.of(candidate.round)
-    at = None if row is None or counted is None else row.best(counted.messages)
-    if row is None or counted is None or at is None:
-        return None
-    place, used = RoundId(candidate.turn, candidate.round), row.variants[at]
-    return RoundSizes(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
 
 
 #: Of a part, so much stands before the first word that was found.

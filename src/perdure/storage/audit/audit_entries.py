@@ -119,9 +119,8 @@ def as_put(entry: AuditEntry) -> Put:
 def is_same(row: Row, recode: Recode) -> bool:
     """Whether a rewritten row is still the same entry; its serializer and schema may differ."""
     declared = type_of(AuditEntry)
-    schema = row.schema if recode.schema is None else recode.schema
     after = msgspec.structs.replace(
-        row, value=recode.value, content_type=recode.content_type, schema=schema
+        row, value=recode.value, content_type=recode.content_type, schema=recode.new_schema
     )
     try:
         entry = declared.decode(after)

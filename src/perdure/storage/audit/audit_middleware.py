@@ -226,23 +226,44 @@ class Audit(Resident[Store]):
             removed: int = await proceed(call)
             return removed
         count = 0
-        pages = _removal_pages(await self._found(query, proceed, time_left))
+        rows = await self._found(query, proceed, time_left)
         try:
-            while pages:
-                page = pages.pop()
-                if await self._remove_page(query.collection, page.rows, proceed, time_left):
-                    count += len(page.rows)
+            for start in range(0, len(rows), _PAGE):
+                page = rows[start : start + _PAGE]
+                if await self._remove_rows(query.collection, page, proceed, time_left):
+                    count += len(page)
                     continue
-                if page.attempt == ATTEMPTS:
-                    raise _contended(count)
-                await back_off(page.attempt)
-                again = _still_among(query, page)
-                pages += page.halves(await self._found(again, proceed, time_left))
+                for row in page:  # a busy one does not keep the others
+                    is_removed = await self._remove_one(query, row.key, proceed, time_left)
+                    if is_removed is None:
+                        raise Unavailable(
+                            f"Others kept writing what was to be removed; {count:,} records were.",
+                            hint=_ON,
+                        )
+                    count += is_removed
         except DeadlineExceeded as exc:
-            raise _late(count) from exc
+            raise DeadlineExceeded(
+                f"The time allowed was over; {count:,} records were removed.",
+                hint=f"Allow more time. {_ON}",
+            ) from exc
         return count
 
-    async def _remove_page(
+    async def _remove_one(
+        self, query: Query, key: str, proceed: Handler, time_left: TimeLeft
+    ) -> bool | None:
+        """False if the query does not fit the record any more; None if others keep writing it."""
+        where = All((query.where, Compare("key", Op.EQ, key)))
+        one = Query(query.collection, where, query.prefix)
+        for attempt in range(ATTEMPTS):
+            found = await self._found(one, proceed, time_left)
+            if not found:
+                return False
+            if await self._remove_rows(query.collection, found, proceed, time_left):
+                return True
+            await back_off(attempt)
+        return None
+
+    async def _remove_rows(
         self, name: str, rows: Sequence[Row], proceed: Handler, time_left: TimeLeft
     ) -> bool:
         """Remove rows with their entries; or nothing, if one of them was changed."""
@@ -356,6 +377,9 @@ def _refusal() -> InvalidInput:
     )
 
 
+#: Rows removed in one commit.
+_PAGE = 100
+_ON = "Try again: it goes on with the others."
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
 
@@ -397,45 +421,4 @@ def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
         (check.version, check.created) == (version, created)
         for check in batch.checks
         if (check.collection, check.key) == place
-    )
-
-
-PAGE = 100
-_ON = "Try again: it goes on with the others."
-
-
-class RemovalPage(msgspec.Struct, frozen=True):
-    """Rows to remove in one commit, and how often it failed."""
-
-    rows: Sequence[Row]
-    attempt: int = 0
-
-    def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
-        """Smaller pages to try next: one busy row then holds up fewer others."""
-        middle = (len(rows) + 1) // 2
-        return [
-            RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
-        ]
-
-
-def _removal_pages(rows: Sequence[Row]) -> list[RemovalPage]:
-    found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
-    return found[::-1]
-
-
-def _still_among(query: Query, page: RemovalPage) -> Query:
-    wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
-    return Query(query.collection, All((query.where, wanted)), query.prefix)
-
-
-def _contended(count: int) -> Unavailable:
-    return Unavailable(
-        f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
-    )
-
-
-def _late(count: int) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"The time allowed was over; {count:,} records were removed.",
-        hint=f"Allow more time. {_ON}",
     )

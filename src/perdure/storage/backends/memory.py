@@ -15,15 +15,23 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Closed, Conflict, InvalidInput
+from perdure.core.errors import Closed, Conflict
 from perdure.storage import record_keys
-from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.adapter import (
+    Adapter,
+    Capability,
+    Snapshot,
+    newer_schema,
+    no_collection,
+    not_empty,
+)
 from perdure.storage.extension import Extension, Extensions
 from perdure.storage.options import Options
 from perdure.storage.query import Figure, Query, Scalar, Summary, is_after, matches, sort_key
 from perdure.storage.rows import (
     Batch,
     Check,
+    Column,
     Delete,
     Delivered,
     Fill,
@@ -33,7 +41,6 @@ from perdure.storage.rows import (
     Row,
     RowCopy,
     Size,
-    Staleness,
 )
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 
@@ -41,14 +48,28 @@ from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 class _Entry:
     """A row with the parts of it that queries look at."""
 
-    __slots__ = ("columns", "row", "tags")
+    __slots__ = ("columns", "layout", "row", "tags")
 
     def __init__(
-        self, row: Row, columns: dict[str, Scalar], tags: tuple[tuple[str, str], ...]
+        self,
+        row: Row,
+        layout: Layout,
+        columns: tuple[Scalar, ...],
+        tags: tuple[tuple[str, str], ...],
     ) -> None:
         self.row = row
-        self.columns = columns
         self.tags = tags
+        self.fill(layout, columns)
+
+    def fill(self, layout: Layout, columns: tuple[Scalar, ...]) -> None:
+        """Set the columns to what they are in this layout."""
+        self.layout = layout
+        names = [column.name for column in layout.columns]
+        self.columns = dict(zip(names, columns, strict=True))
+
+    def lacks(self, column: Column, schema: int) -> bool:
+        """Whether code wrote it that does not know the column, or computes it otherwise."""
+        return column not in self.layout.columns or self.layout.schema < schema
 
     def column(self, name: str) -> Scalar:
         match name:
@@ -69,20 +90,25 @@ class _Collection:
         self.layout = layout
         self.entries: dict[str, _Entry] = {}
         self.keys: list[str] = []
-        self.stale: frozenset[str] = frozenset()
-        self.unfilled: set[str] = set()
+
+    def unfilled(self) -> frozenset[str]:
+        """The declared columns that some rows lack."""
+        schema = self.layout.schema
+        return frozenset(
+            column.name
+            for column in self.layout.columns
+            if any(entry.lacks(column, schema) for entry in self.entries.values())
+        )
 
     def insert(self, entry: _Entry) -> None:
         key = entry.row.key
         if key not in self.entries:
             insort(self.keys, key)
         self.entries[key] = entry
-        self.unfilled.discard(key)
 
     def drop(self, key: str) -> bool:
         if self.entries.pop(key, None) is None:
             return False
-        self.unfilled.discard(key)
         del self.keys[bisect_left(self.keys, key)]
         return True
 
@@ -128,7 +154,7 @@ class MemoryAdapter(Adapter):
 
     def __init__(self, url: str = "memory://", clock: Clock = now) -> None:
         self._clock = clock
-        self._extensions: Extensions[MemoryExtension] = Extensions()
+        self._extensions: Extensions[MemoryExtension] = Extensions(MemoryExtension)
         self._collections: dict[str, _Collection] = {}
         self._outbox: list[Delivered] = []
         self._last_event = 0
@@ -141,12 +167,7 @@ class MemoryAdapter(Adapter):
         self._closed = True
 
     def attach(self, extension: Extension) -> None:
-        if not isinstance(extension, MemoryExtension):
-            raise InvalidInput(
-                f"{type(extension).__name__} is no extension of an in-memory store.",
-                hint="Attach one that is made for it.",
-            )
-        self._extensions.attached[extension.name] = extension
+        self._extensions.attach(extension)
 
     def extension(self, name: str) -> Extension | None:
         return self._extensions.attached.get(name)
@@ -154,10 +175,8 @@ class MemoryAdapter(Adapter):
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
         self.check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
-        found = Staleness.after(known.layout, known.stale, layout, empty=not known.entries)
-        known.layout, known.stale = layout, found.stale
-        known.unfilled = set(known.entries) if found.missing else set()
-        return found.missing
+        known.layout = layout
+        return known.unfilled()
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         target = self._collection(collection)
@@ -168,19 +187,22 @@ class MemoryAdapter(Adapter):
                 fill.created,
             ):
                 continue
-            entry.columns = self._columns(target.layout, fill.columns)
-            target.unfilled.discard(fill.key)
+            entry.fill(target.layout, fill.columns)
 
     async def unfilled(
         self, collection: str, position: str, limit: int
     ) -> tuple[list[str], str] | None:
-        waiting = self._collection(collection).unfilled
-        keys = sorted(key for key in waiting if key > position)[:limit]
+        target = self._collection(collection)
+        columns, schema = target.layout.columns, target.layout.schema
+        keys = [
+            key
+            for key in target.keys
+            if key > position and any(target.entries[key].lacks(each, schema) for each in columns)
+        ][:limit]
         return keys, keys[-1] if keys else position
 
     async def activate(self, layout: Layout) -> None:
-        known = self._collection(layout.name)
-        known.stale -= {column.name for column in layout.columns}
+        self._collection(layout.name)
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         target = self._collection(collection)
@@ -230,8 +252,7 @@ class MemoryAdapter(Adapter):
                 schema=schema,
             )
             if recode.columns is not None:
-                entry.columns = self._columns(target.layout, recode.columns)
-                target.unfilled.discard(was.key)
+                entry.fill(target.layout, recode.columns)
             if recode.tags is not None and target.layout.tagged:
                 entry.tags = recode.tags
             done += 1
@@ -253,8 +274,8 @@ class MemoryAdapter(Adapter):
             target = loaded[layout.name] = _Collection(layout)
             async for page in source.entries(layout.name):
                 for entry in page:
-                    columns = self._columns(layout, entry.columns)
-                    target.entries[entry.row.key] = _Entry(entry.row, columns, entry.tags)
+                    held = _Entry(entry.row, layout, entry.columns, entry.tags)
+                    target.entries[entry.row.key] = held
             target.keys = sorted(target.entries)
         events = [event async for page in source.events() for event in page]
         last = await source.last_event()
@@ -346,9 +367,7 @@ class MemoryAdapter(Adapter):
         try:
             return self._collections[name]
         except KeyError:
-            raise InvalidInput(
-                f"There is no collection {name!r} in this store.", hint="Call prepare first."
-            ) from None
+            raise no_collection(name) from None
 
     def _live(self, target: _Collection, key: str) -> _Entry | None:
         entry = target.entries.get(key)
@@ -398,16 +417,12 @@ class MemoryAdapter(Adapter):
             put.expires,
             put.checksum,
         )
-        target.insert(_Entry(row, self._columns(target.layout, put.columns), put.tags))
+        target.insert(_Entry(row, target.layout, put.columns, put.tags))
         return version
 
     def _delete(self, delete: Delete) -> int:
         self._collection(delete.collection).drop(delete.key)
         return 0
-
-    @staticmethod
-    def _columns(layout: Layout, values: tuple[Scalar, ...]) -> dict[str, Scalar]:
-        return {column.name: value for column, value in zip(layout.columns, values, strict=True)}
 
 
 def _held(found: _Collection, moment: int) -> HeldCollection:
@@ -419,7 +434,7 @@ def _held(found: _Collection, moment: int) -> HeldCollection:
     ]
     # Rows keep what they were written with, though it may no longer be declared.
     layout = msgspec.structs.replace(
-        found.layout.without(found.stale),
+        found.layout.without(found.unfilled()),
         expires=found.layout.expires or any(entry.row.expires for entry in alive),
         tagged=found.layout.tagged or any(entry.tags for entry in alive),
     )

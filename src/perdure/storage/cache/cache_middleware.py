@@ -83,7 +83,7 @@ class RowCache(Resident[Store]):
         """Drop everything, here, in the shared cache, and in other processes."""
         self._entries.clear()
         if self._shared is not None:
-            await self._shared.clear()
+            await self._shared.drop(())
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Get):
@@ -94,12 +94,12 @@ class RowCache(Resident[Store]):
             return await self._get(call, proceed)
         if isinstance(call, Commit):
             places = self._places(call.batch.writes)
-            return await self._write(call, places, self._places(call.batch.checks), proceed)
+            return await self._write(call, proceed, places, self._places(call.batch.checks))
         if isinstance(call, Rewrite):
             places = self._within(call.collection, (recode.row.key for recode in call.recodes))
-            return await self._write(call, places, self._places(call.checks), proceed)
+            return await self._write(call, proceed, places, self._places(call.checks))
         if isinstance(call, Remove) and self._keeps(call.query.collection):
-            return await self._remove(call, proceed)
+            return await self._write(call, proceed, (), (), (call.query.collection,))
         return await proceed(call)
 
     async def _get(self, call: Get, proceed: Handler) -> list[Row | None]:
@@ -189,11 +189,16 @@ class RowCache(Resident[Store]):
         return NEVER if options.max_staleness is None else start - options.max_staleness
 
     async def _write(
-        self, call: Call, places: Sequence[Place], checks: Sequence[Place], proceed: Handler
+        self,
+        call: Call,
+        proceed: Handler,
+        places: Sequence[Place],
+        checks: Sequence[Place],
+        collections: Sequence[str] = (),
     ) -> Any:
-        if not places and not checks:
+        if not (places or checks or collections):
             return await proceed(call)
-        with self._entries.writing(places):
+        with self._entries.writing(places, collections):
             try:
                 return await proceed(call)
             except Conflict:
@@ -203,23 +208,12 @@ class RowCache(Resident[Store]):
                 raise
             finally:
                 # However it ended: it may have been carried out.
-                if self._shared is not None and places:
-                    await self._shared.drop(places)
+                if self._shared is not None and (places or collections):
+                    await self._shared.drop(places)  # without any, what was removed is not known
 
-    async def _remove(self, call: Remove, proceed: Handler) -> Any:
-        collections = (call.query.collection,)
-        with self._entries.writing((), collections):
-            try:
-                return await proceed(call)
-            finally:
-                if self._shared is not None:
-                    await self._shared.drop((), collections)
-
-    def _on_message(self, collection: str, keys: Sequence[str]) -> None:
-        if keys:
-            self._entries.drop([(collection, key) for key in keys])
-        elif collection:
-            self._entries.drop_collection(collection)
+    def _on_message(self, places: Sequence[Place]) -> None:
+        if places:
+            self._entries.drop(places)
         else:
             self._entries.clear()
 

@@ -57,17 +57,18 @@ class CacheServer:
         process, and one of `failures` if the server is unreachable. The script may have run all the
         same, or may run later. The waiting connection is not used again.
         """
-        patience = _Patience()
+        call = asyncio.ensure_future(self._client.register_script(script)(keys=names, args=args))
+        due = time.monotonic() + TIMEOUT
         try:
-            async with asyncio.timeout(None) as patience.limit:
-                patience.begin()
-                return await self._client.register_script(script)(keys=names, args=args)
-        except TimeoutError as exc:
-            if patience.is_extended or await _takes_long_for_a_turn():
-                raise LoopBusy from exc
-            raise
+            await asyncio.wait({call}, timeout=TIMEOUT)
+            is_late = time.monotonic() - due > LATE
+            if is_late and not call.done():  # the answer may be there, unseen
+                await asyncio.wait({call}, timeout=TIMEOUT)
+            if call.done():
+                return call.result()
+            raise LoopBusy if is_late else TimeoutError
         finally:
-            patience.end()
+            call.cancel()
 
     async def subscribe(self, channel: str) -> None:
         self._subscription = self._pool.make_connection()  # type: ignore[no-untyped-call]
@@ -111,33 +112,6 @@ class CacheServer:
         self.run = run
 
 
-class _Patience:
-    """Waits for `TIMEOUT`; once more if the event loop was late and may have missed the answer."""
-
-    limit: asyncio.Timeout
-
-    def __init__(self) -> None:
-        self.is_extended = False
-        self._loop = asyncio.get_running_loop()
-
-    def begin(self) -> None:
-        self._timer = self._loop.call_later(TIMEOUT, self._over)
-
-    def end(self) -> None:
-        self._timer.cancel()
-
-    def _over(self) -> None:
-        now = self._loop.time()
-        self.is_extended = now - self._timer.when() > LATE
-        self.limit.reschedule(now + TIMEOUT if self.is_extended else now)
-
-
-async def _takes_long_for_a_turn() -> bool:
-    start = time.monotonic()
-    await asyncio.sleep(0)
-    return time.monotonic() - start > LATE
-
-
 def checked(url: str) -> str:
     """The address for the client. Raises `InvalidURL` if it is no Valkey or Redis URL."""
     scheme, _, rest = url.partition("://")
@@ -161,7 +135,7 @@ local function era(name)
   end
   return known
 end
-local slots = ARGV[1] .. era(KEYS[1]) .. era(KEYS[2])
+local slots = ARGV[1] .. era(KEYS[1]) .. ':'
 """
 
 # ARGV: prefix, new era, token, milliseconds of a lease, keys…
@@ -203,10 +177,8 @@ end
 return redis.call('PUBLISH', ARGV[3], ARGV[4])
 """
 
-# ARGV: era, channel, message. KEYS: the eras that end.
+# ARGV: prefix, new era, channel, message.
 END = """
-for i = 1, #KEYS do
-  redis.call('SET', KEYS[i], ARGV[1], 'EX', 604800)
-end
-return redis.call('PUBLISH', ARGV[2], ARGV[3])
+redis.call('SET', KEYS[1], ARGV[2], 'EX', 604800)
+return redis.call('PUBLISH', ARGV[3], ARGV[4])
 """

@@ -10,6 +10,7 @@ first. Timeouts while our own event loop is busy do not count.
 * A restarted server may come back with old data. So names begin with the id of its run, and every
   connection asks for that id.
 * What cannot be read, or does not fit its checksum, is a miss.
+* A deletion by query drops all that it holds of the bank: which rows are gone is not known.
 
 Writers announce their writes by messages. If the connection for messages breaks, some may have been
 missed, and everything that this process caches is dropped when it is back.
@@ -22,9 +23,8 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -65,26 +65,14 @@ class SharedLookup(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, array_like=True):
-    """These keys were written; without any, anything in the collection or the bank."""
+    """These rows were written; without any, anything in the bank."""
 
     sender: str
-    collection: str = ""
-    keys: list[str] = []
+    places: list[Place]
 
 
-class _Slot(msgspec.Struct, array_like=True):
-    moment: int
-    key: str
-    value: bytes
-    content_type: str
-    schema: int
-    version: int
-    created: int
-    updated: int
-    expires: int | None
-    checksum: int
-
-
+#: The server's time at which it was read, and the fields of a `Row`.
+_Slot: TypeAlias = tuple[int, str, bytes, str, int, int, int, int, int | None, int]
 _slot = msgspec.msgpack.Decoder(_Slot)
 _message = msgspec.msgpack.Decoder(_Message)
 
@@ -96,7 +84,7 @@ class SharedCache:
         self,
         url: str,
         ttl: float,
-        on_message: Callable[[str, Sequence[str]], None],
+        on_message: Callable[[Sequence[Place]], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._url = checked(url)
@@ -145,9 +133,8 @@ class SharedCache:
             return SharedLookup()
         token = cache_server.LEASE + f"{self._name}{next(self._tokens)}".encode()
         lease = int(LEASE * 1_000)
-        answer = await self._call(
-            cache_server.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
-        )
+        names = [f"{collection}:{key}" for key in keys]
+        answer = await self._call(cache_server.LOOK, token, lease, *names)
         try:
             return self._read(answer, token, keys) if answer else SharedLookup()
         except (ValueError, TypeError, IndexError):
@@ -158,77 +145,39 @@ class SharedCache:
         pairs: list[str | bytes] = []
         for row in rows:
             if row.key in look.leased and len(row.value) <= LARGEST:
-                slot = _Slot(look.moment, *msgspec.structs.astuple(row))
-                pairs += [row.key, cache_server.ROW + msgspec.msgpack.encode(slot)]
+                slot = (look.moment, *msgspec.structs.astuple(row))
+                content = cache_server.ROW + msgspec.msgpack.encode(slot)
+                pairs += [f"{collection}:{row.key}", content]
         if pairs and self.is_ready:
-            life = int(self._ttl * 1_000)
-            eras, slots = self._eras(collection), self._slots(collection)
-            await self._call(cache_server.PUT, eras, slots, look.token, life, *pairs)
+            await self._call(cache_server.PUT, look.token, int(self._ttl * 1_000), *pairs)
 
-    async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
-        """Drop these rows everywhere; the server is not asked before they are gone from it."""
+    async def drop(self, places: Sequence[Place]) -> None:
+        """Drop these rows everywhere, or without any all of this bank.
+
+        The server is not asked before they are gone from it.
+        """
+        message = msgspec.msgpack.encode(_Message(self._name, list(places)))
+        names = [f"{collection}:{key}" for collection, key in places]
+        script = cache_server.DROP if names else cache_server.END
         told = False
         try:
-            told = await self._tell(places, collections)
+            told = await self._insist(script, self._channel, message, *names)
         finally:
             if not told:  # also if we are being cancelled
                 self._is_outdated = True
                 self._lose("it could not be told of a write")
 
-    async def clear(self) -> None:
-        """Drop everything of this bank, here and in other processes; now, or later."""
-        if not await self._end(self._eras("")[:1], _Message(self._name)):
-            self._is_outdated = True
-            self._lose("it could not be emptied")
-
-    async def _tell(self, places: Iterable[Place], collections: Iterable[str]) -> bool:
-        keys: dict[str, list[str]] = {}
-        for collection, key in places:
-            keys.setdefault(collection, []).append(key)
-        for collection, some in keys.items():
-            message = msgspec.msgpack.encode(_Message(self._name, collection, some))
-            eras, slots = self._eras(collection), self._slots(collection)
-            if not await self._insist(
-                partial(self._call, cache_server.DROP, eras, slots, self._channel, message, *some)
-            ):
-                return False
-        for collection in collections:
-            if not await self._end(self._eras(collection)[1:], _Message(self._name, collection)):
-                return False
-        return True
-
-    async def _end(self, eras: Sequence[str], message: _Message) -> bool:
-        content = msgspec.msgpack.encode(message)
-
-        async def end() -> Any:
-            # A new era each time: one that is carried out late must not bring an old one back.
-            args = (secrets.token_hex(8), self._channel, content)
-            return await self._run(cache_server.END, eras, args)
-
-        return await self._insist(end)
-
     async def _catch_up(self) -> None:
         """Empty it, if a write could not be announced; call it before anything is asked."""
         if self._is_outdated:
             self._is_outdated = False
-            await self.clear()
+            await self.drop(())
             if self._is_outdated:
                 raise TimeoutError("it does not answer")
 
     @property
     def _channel(self) -> str:
         return f"perdure:{self._bank}"
-
-    @property
-    def _prefix(self) -> str:
-        run = self._server.run if self._server is not None else ""
-        return f"perdure:{self._bank}:{run}:"
-
-    def _eras(self, collection: str) -> tuple[str, str]:
-        return f"{self._prefix}era", f"{self._prefix}era:{collection}"
-
-    def _slots(self, collection: str) -> str:
-        return f"{self._prefix}{collection}:"
 
     def _read(self, answer: list[bytes | None], token: bytes, keys: Sequence[str]) -> SharedLookup:
         moment = int(answer[0] or b"")
@@ -242,17 +191,16 @@ class SharedCache:
         leased = [key for key, held in zip(keys, answer[1:], strict=True) if held == token]
         return SharedLookup(found, frozenset(leased), token, moment)
 
-    async def _call(self, script: str, eras: Sequence[str], slots: str, *args: Any) -> Any:
+    async def _call(self, script: str, *args: Any) -> Any:
         """A script's answer; None if the server is away, or does not answer now."""
-        return await self._run(script, eras, (slots, secrets.token_hex(8), *args))
-
-    async def _run(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
         server = self._server
         if server is None:
             return None
-        begun = time.monotonic()
+        prefix, begun = f"{self._channel}:{server.run}:", time.monotonic()
+        # A new era each time: a script that is run late must not bring an old one back.
+        given = (prefix, secrets.token_hex(8), *args)
         try:
-            answer = await server.run_script(script, names, args)
+            answer = await server.run_script(script, [f"{prefix}era"], given)
         except LoopBusy:
             return None
         except server.failures as exc:
@@ -265,10 +213,10 @@ class SharedCache:
         self._missed = NEVER
         return answer
 
-    async def _insist(self, tell: Callable[[], Awaitable[Any]]) -> bool:
+    async def _insist(self, script: str, *args: Any) -> bool:
         """Run a script that must run and may run twice; True if it was answered."""
         for _ in range(TELLINGS):
-            if await tell() is not None:
+            if await self._call(script, *args) is not None:
                 return True
             if self._server is None:
                 break
@@ -323,18 +271,17 @@ class SharedCache:
                 self._on_lost()  # whatever it was to tell
                 continue
             if message.sender != self._name:
-                self._on_message(message.collection, message.keys)
+                self._on_message(message.places)
 
 
 def _row(content: bytes, key: str) -> tuple[Row | None, int]:
     """The row in a slot and its moment; None if it cannot be trusted."""
     try:
-        slot = _slot.decode(content)
+        moment, *fields = _slot.decode(content)
     except msgspec.DecodeError:
         return None, 0
-    _, *facts = msgspec.structs.astuple(slot)
-    row = Row(*facts)
+    row = Row(*fields)
     sound = row.key == key and row.checksum == checksum(
         row.key, row.content_type, row.schema, row.value
     )
-    return (row if sound else None), slot.moment
+    return (row if sound else None), moment

@@ -20,7 +20,7 @@ from perdure.storage.codecs.json_codec import Json
 from perdure.storage.codecs.msgpack_codec import Msgpack
 from perdure.storage.codecs.value_codec import PROTOBUF, Foreign, Unbound, ValueCodec
 
-__all__ = ["BY_NAME", "PROTOBUF", "ValueCodec", "codec_of", "name_of", "register"]
+__all__ = ["BY_NAME", "PROTOBUF", "ValueCodec", "codec_of", "register"]
 
 BY_NAME: dict[str, ValueCodec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
 _BY_TYPE: dict[str, ValueCodec] = {codec.content_type: codec for codec in BY_NAME.values()}
@@ -66,7 +66,3 @@ def codec_of(content_type: str) -> ValueCodec:
             f"A value has the content type {written!r}, which nothing here can read.",
             hint="Register the codec that wrote it: perdure.storage.codecs.register(name, codec).",
         ) from None
-
-
-def name_of(content_type: str) -> str:
-    return next(name for name, codec in BY_NAME.items() if codec.content_type == content_type)

@@ -63,7 +63,8 @@ def unpack(message: Any) -> Any:
     if not fields:
         return None
     ((descriptor, value),) = fields
-    return _UNPACKERS[descriptor.number](value)
+    unpacker = _UNPACKERS.get(descriptor.number)
+    return value if unpacker is None else unpacker(value)
 
 
 def timestamp(moment: datetime) -> Packed | None:
@@ -123,19 +124,10 @@ _PACKERS: dict[type, Callable[[Any], Packed]] = {
 }
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
+#: By number; other kinds hold their values as they are.
 _UNPACKERS: dict[int, Callable[[Any], Any]] = {
     1: lambda _: None,
-    2: _same,
-    3: _same,
-    4: _same,
     5: int,
-    6: _same,
-    7: _same,
-    8: _same,
     9: moment,
     10: datetime.fromisoformat,
     11: lambda value: [unpack(item) for item in value.f1],

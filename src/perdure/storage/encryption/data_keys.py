@@ -202,15 +202,22 @@ class DataKeys:
 
     async def key(self, scope: str, generation: int) -> bytes:
         """Raises `KeyRefused` if the master key does not fit, `Corrupted` if destroyed."""
-        ring = self.fresh(scope) or await self.reload(scope)
-        if ring is None or not await ring.unlock(generation, self.masters):
-            ring = await self.reload(scope)
-        if ring is None or not await ring.unlock(generation, self.masters):
+        ring = await self.opened(scope, generation)
+        if ring is None or generation not in ring.keys:
             raise Corrupted(
                 f"Data key {generation} of {scope} is destroyed.",
                 hint="What it encrypted cannot be read any more.",
             )
         return ring.keys[generation]
+
+    async def opened(self, scope: str, generation: int) -> Ring | None:
+        """The ring, with this key unwrapped if it has it; read again if it had not."""
+        ring = self.fresh(scope)
+        if ring is None or not await ring.unlock(generation, self.masters):
+            ring = await self.reload(scope)
+            if ring is not None:
+                await ring.unlock(generation, self.masters)
+        return ring
 
     def known(self, scope: str) -> Ring | None:
         """The ring to write with, if cached. Commits check it, so it may be old."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -48,7 +48,7 @@ from perdure.storage.middleware import (
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import RecordType
 from perdure.storage.row_rewrites import Failure
-from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
+from perdure.storage.rows import Batch, Check, Put, Recode, Row
 from perdure.storage.store import Progress, Store
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
@@ -59,7 +59,9 @@ _encode = msgspec.msgpack.Encoder().encode
 class Encryption(Resident[Store]):
     """Encrypts types with a field marked `Encrypted`; with `everything`, all collections.
 
-    Without master keys such types cannot be written, and nothing encrypted can be read.
+    Without master keys such types cannot be written, and nothing encrypted can be read. Without
+    `records`, in a file that is encrypted as a whole, only objects outside of it are encrypted;
+    older records stay readable.
 
     Raises `InvalidInput` for malformed master keys, and `KeyRefused` if `everything` is to be
     encrypted without any.
@@ -73,11 +75,13 @@ class Encryption(Resident[Store]):
         *,
         scope: Literal["collection", "agent"] = "collection",
         everything: bool = False,
+        records: bool = True,
     ) -> None:
         check(masters, scope, everything=everything)
         self._masters = masters
         self._by_agent = scope == "agent"
         self._everything = everything
+        self._records = records
         self._holders: list[Holder] = []
         self._has_read: set[str] = set()
 
@@ -86,7 +90,7 @@ class Encryption(Resident[Store]):
         return DataKeys(self.store, self._masters)
 
     def encrypts(self, collection: str) -> bool:
-        if collection in CLEAR:
+        if not self._records or collection in CLEAR:
             return False
         if self._everything:
             return True
@@ -174,7 +178,9 @@ class Encryption(Resident[Store]):
 
         async def send(rings: dict[str, Ring]) -> Any:
             writes = tuple(
-                seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
+                seal(write, (write.collection, write.key, write.schema), rings[scope])
+                if scope and isinstance(write, Put)
+                else write
                 for write, scope in zip(batch.writes, scopes, strict=True)
             )
             checks = _with_keys(batch.checks, rings)
@@ -244,7 +250,9 @@ class Encryption(Resident[Store]):
 
         async def send(rings: dict[str, Ring]) -> Any:
             recodes = tuple(
-                seal_recode(recode, collection, rings[scope]) if scope else recode
+                seal(recode, (collection, recode.row.key, recode.new_schema), rings[scope])
+                if scope
+                else recode
                 for recode, scope in zip(rewrite.recodes, scopes, strict=True)
             )
             checks = _with_keys(rewrite.checks, rings)
@@ -280,7 +288,7 @@ class Encryption(Resident[Store]):
                 scope = scope_at(collection, row.key, agent=mark.agent)
                 ring = keys.fresh(scope)
                 if ring is None or mark.generation not in ring.ciphers:
-                    ring = await self._opened(scope, mark.generation)
+                    ring = await keys.opened(scope, mark.generation)
                 if ring is None or mark.generation not in ring.ciphers:
                     break
                 plain.append(unseal(row, collection, mark, ring))
@@ -294,14 +302,6 @@ class Encryption(Resident[Store]):
             # cache, read it, and reading it again helps: once, for each key.
             destroyed.add(missing)
             rows = await proceed(time_left.from_primary(call))
-
-    async def _opened(self, scope: str, generation: int) -> Ring | None:
-        ring = self.keys.fresh(scope)
-        if ring is None or not await ring.unlock(generation, self._masters):
-            ring = await self.keys.reload(scope)
-            if ring is not None:
-                await ring.unlock(generation, self._masters)
-        return ring
 
     async def _read_stored(
         self, collection: str, keys: Sequence[str], options: Options
@@ -341,27 +341,15 @@ def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check
     return (*checks, *(ring.check for ring in rings.values() if ring.check not in checks))
 
 
-def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
-    nonce = os.urandom(NONCE_BYTES)
-    place = _encode((*record, ring.scope, ring.current))
-    return nonce + ring.cipher.encrypt(nonce, value, place)
+W = TypeVar("W", Put, Recode)
 
 
-def seal_put(put: Put, ring: Ring) -> Put:
-    plain = put.content_type
-    value = _sealed(put.value, ring, (put.collection, put.key, put.schema, plain))
-    content_type = plain + ring.suffix
-    sum_ = checksum(put.key, content_type, put.schema, value)
-    return msgspec.structs.replace(put, value=value, content_type=content_type, checksum=sum_)
-
-
-def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
-    row, plain = recode.row, recode.content_type
-    schema = row.schema if recode.schema is None else recode.schema
-    value = _sealed(recode.value, ring, (collection, row.key, schema, plain))
-    return msgspec.structs.replace(
-        recode, value=value, content_type=plain + ring.suffix, checksum=0
-    )
+def seal(write: W, place: tuple[str, str, int], ring: Ring) -> W:
+    """Encrypted for this collection, key and schema. The store computes the checksum."""
+    nonce, plain = os.urandom(NONCE_BYTES), write.content_type
+    about = _encode((*place, plain, ring.scope, ring.current))
+    value = nonce + ring.cipher.encrypt(nonce, write.value, about)
+    return msgspec.structs.replace(write, value=value, content_type=plain + ring.suffix, checksum=0)
 
 
 def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,7 +26,7 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Capability
 from perdure.storage.metrics.metrics_middleware import BUCKETS, Measure, Metrics, OperationCounts
-from perdure.storage.metrics.metrics_publisher import ProcessId
+from perdure.storage.metrics.metrics_publisher import process_name
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -56,24 +56,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     over: bool
 
 
-#: Told of each alert in this process, besides its event.
-Listener: TypeAlias = Callable[[Alert], None]
-
-
 class Alerts:
     """Watches the limits of one process. Call `check` every few seconds."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        alerts: Sequence[AlertConfig],
-        store: Store,
-        *,
-        listener: Listener | None = None,
-    ) -> None:
+    def __init__(self, metrics: Metrics, alerts: Sequence[AlertConfig], store: Store) -> None:
         self._metrics = metrics
         self._store = store
-        self._listener = listener
         self._emits = {Capability.OUTBOX, Capability.TRANSACTIONS} <= store.adapter.capabilities
         now, counted = store.now(), metrics.counted()
         self._watches = [_Watch(alert, now, counted) for alert in alerts]
@@ -81,8 +69,8 @@ class Alerts:
     async def check(self) -> list[Alert]:
         """Report limits that were passed since the last check, or are kept again; returns those.
 
-        Without an outbox in the backend they are only logged and passed to the listener. One that
-        cannot be stored is logged, and reported the next time.
+        Without an outbox in the backend they are only logged. One that cannot be stored is logged,
+        and reported the next time.
         """
         now, counted = self._store.now(), self._metrics.counted()
         told: list[Alert] = []
@@ -113,8 +101,6 @@ class Alerts:
             alert.value,
             alert.limit,
         )
-        if self._listener is not None:
-            self._listener(alert)
 
 
 class _Watch:
@@ -156,7 +142,7 @@ class _Watch:
             operation=alert.operation,
             collection=alert.collection,
             at=now,
-            process=str(ProcessId.this()),
+            process=process_name(),
             over=over,
         )
 

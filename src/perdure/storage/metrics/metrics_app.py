@@ -2,20 +2,20 @@
 
     app = asgi(bank)             # GET /metrics; mount it, or serve it by itself
 
-It speaks the text format 0.0.4 and OpenMetrics 1.0; who scrapes says which by `Accept`.
+It speaks the text format 0.0.4, which every scraper reads.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from perdure.core.errors import PerdureError
 from perdure.storage.metrics.metrics_middleware import Metrics
 from perdure.storage.metrics.metrics_publisher import stats_of
-from perdure.storage.metrics.prometheus_text import OPEN, TEXT, MetricsSource, render
+from perdure.storage.metrics.prometheus_text import TEXT, MetricsSource, render
 from perdure.storage.rows import Size
 from perdure.storage.store import Store
 
@@ -85,15 +85,10 @@ class _Endpoint:
         elif scope["method"] not in {"GET", "HEAD"}:
             await _respond(send, 405, b"Only GET and HEAD.\n", (b"allow", b"GET, HEAD"))
         else:
-            openmetrics = _wants_openmetrics(scope)
-            body = (await self._page(openmetrics=openmetrics)).encode()
-            kind = (OPEN if openmetrics else TEXT).encode()
-            headers = ((b"content-type", kind), (b"vary", b"accept"))
-            await _respond(send, 200, body, *headers, empty=scope["method"] == "HEAD")
-
-    async def _page(self, *, openmetrics: bool) -> str:
-        source = MetricsSource(self._observed.metrics.counted(), stats_of(self._observed.cache))
-        return render([source], await self._known_sizes(), openmetrics=openmetrics)
+            observed = self._observed
+            source = MetricsSource(observed.metrics.counted(), stats_of(observed.cache))
+            body = render([source], await self._known_sizes()).encode()
+            await _respond(send, 200, body, kind=TEXT, empty=scope["method"] == "HEAD")
 
     async def _known_sizes(self) -> list[Size]:
         if time.monotonic() >= self._sizes_due:
@@ -120,33 +115,15 @@ def _is_here(scope: Scope) -> bool:
     return path == "/metrics" or (bool(root) and path in {"", "/"})
 
 
-def _wants_openmetrics(scope: Scope) -> bool:
-    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for name, value in scope.get("headers", ()):
-        if name.lower() != b"accept":
-            continue
-        for part in value.decode("latin-1").split(","):
-            kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-            if kind in weights:
-                weights[kind] = max(weights[kind], _weight(parameters))
-    return weights["application/openmetrics-text"] > weights["text/plain"]
-
-
-def _weight(parameters: Iterable[str]) -> float:
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return float(parameter.removeprefix("q="))
-            except ValueError:
-                return 0.0
-    return 1.0
-
-
 async def _respond(
-    send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes], empty: bool = False
+    send: Send,
+    status: int,
+    body: bytes,
+    *more: tuple[bytes, bytes],
+    kind: str = "text/plain; charset=utf-8",
+    empty: bool = False,
 ) -> None:
-    if not any(name == b"content-type" for name, _ in headers):
-        headers = (*headers, (b"content-type", b"text/plain; charset=utf-8"))
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    length = str(len(body)).encode()
+    headers = [(b"content-type", kind.encode()), (b"content-length", length), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if empty else body})

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -88,11 +88,11 @@ class Publisher:
             or Capability.TTL not in self._store.adapter.capabilities
         ):
             return False
-        process = ProcessId.this()
+        process = process_name()
         await self._store.collection(ProcessMetrics).put(
             ProcessMetrics(
                 id=f"{process}/{self._started:x}",
-                process=str(process),
+                process=process,
                 started=clock.to_datetime(self._started),
                 at=clock.to_datetime(self._store.now()),
                 counted=counted,
@@ -128,15 +128,6 @@ def _matters(figures: LatencyFigures) -> bool:
 _odd = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class ProcessId(msgspec.Struct, frozen=True):
-    """A process on a host; its start tells it from a later one with the same number."""
-
-    host: str
-    pid: int
-
-    @classmethod
-    def this(cls) -> Self:
-        return cls(_odd.sub("-", socket.gethostname())[:100] or "unknown", os.getpid())
-
-    def __str__(self) -> str:
-        return f"{self.host}/{self.pid}"
+def process_name() -> str:
+    """``host/pid``."""
+    return f"{_odd.sub('-', socket.gethostname())[:100] or 'unknown'}/{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: the text format 0.0.4, or OpenMetrics 1.0.
+"""Metrics as Prometheus reads them: the text format 0.0.4.
 
 Labels are names of operations, collections and error types, never keys or content.
 """
@@ -12,7 +12,17 @@ from perdure.storage.metrics.metrics_middleware import BUCKETS, OperationCounts
 from perdure.storage.rows import Size
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+#: Counters by operation and collection: name, field of a `Measure`, help.
+_COUNTERS = (
+    (
+        "operations",
+        "count",
+        "Calls by operation and collection; one over several collections counts in each.",
+    ),
+    ("operation_rows", "rows", "Rows that were read, written, deleted or rewritten."),
+    ("cancelled", "cancelled", "Calls that were cancelled."),
+)
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -38,16 +48,12 @@ class _Family(NamedTuple):
     samples: list[_Sample]
 
 
-def render(
-    sources: Iterable[MetricsSource], sizes: Sequence[Size] = (), *, openmetrics: bool = False
-) -> str:
+def render(sources: Iterable[MetricsSource], sizes: Sequence[Size] = ()) -> str:
     """The text of a scrape. Families without samples are left out."""
     lines: list[str] = []
     for family in _families(list(sources), sizes):
         if family.samples:
-            lines += _rendered(family, openmetrics=openmetrics)
-    if openmetrics:
-        lines.append("# EOF")
+            lines += _rendered(family)
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -57,18 +63,15 @@ def _families(sources: list[MetricsSource], sizes: Sequence[Size]) -> Iterator[_
         for source in sources
         for each in source.counted.figures
     ]
-    yield _Family(
-        "perdure_storage_operations",
-        "counter",
-        "Calls by operation and collection; one over several collections counts in each.",
-        [_Sample("_total", labels, measure.count) for measure, labels in figures],
-    )
+    for name, field, text in _COUNTERS:
+        samples = [_Sample("", labels, getattr(measure, field)) for measure, labels in figures]
+        yield _Family(f"perdure_storage_{name}", "counter", text, samples)
     yield _Family(
         "perdure_storage_calls",
         "counter",
         "Calls by operation, each counted once.",
         [
-            _Sample("_total", _labels(source, operation=operation), totals.count)
+            _Sample("", _labels(source, operation=operation), totals.count)
             for source in sources
             for operation in sorted({each.operation for each in source.counted.figures})
             for totals in [source.counted.totals(operation)]
@@ -89,7 +92,7 @@ def _families(sources: list[MetricsSource], sizes: Sequence[Size]) -> Iterator[_
         "counter",
         "Bytes of values that were read and written, before they are compressed.",
         [
-            _Sample("_total", (*labels, ("direction", direction)), count)
+            _Sample("", (*labels, ("direction", direction)), count)
             for measure, labels in figures
             for direction, count in (
                 ("read", measure.bytes_read),
@@ -98,26 +101,14 @@ def _families(sources: list[MetricsSource], sizes: Sequence[Size]) -> Iterator[_
         ],
     )
     yield _Family(
-        "perdure_storage_operation_rows",
-        "counter",
-        "Rows that were read, written, deleted or rewritten.",
-        [_Sample("_total", labels, measure.rows) for measure, labels in figures],
-    )
-    yield _Family(
         "perdure_storage_errors",
         "counter",
         "Calls that failed, by the type of the error.",
         [
-            _Sample("_total", (*labels, ("type", kind)), count)
+            _Sample("", (*labels, ("type", kind)), count)
             for measure, labels in figures
             for kind, count in sorted(measure.errors.items())
         ],
-    )
-    yield _Family(
-        "perdure_storage_cancelled",
-        "counter",
-        "Calls that were cancelled.",
-        [_Sample("_total", labels, measure.cancelled) for measure, labels in figures],
     )
     yield from _cache(sources)
     yield _Family(
@@ -145,7 +136,7 @@ def _cache(sources: list[MetricsSource]) -> Iterator[_Family]:
             "counter",
             f"Cache {name.replace('_', ' ')}.",
             [
-                _Sample("_total", _labels(source), source.cache[name])
+                _Sample("", _labels(source), source.cache[name])
                 for source in sources
                 if name in source.cache
             ],
@@ -166,14 +157,13 @@ def _histogram(buckets: Sequence[int], seconds: float, labels: Labels) -> Iterat
     yield _Sample("_count", labels, passed)
 
 
-def _rendered(family: _Family, *, openmetrics: bool) -> Iterator[str]:
-    # OpenMetrics names the family of a counter, the older format the counter itself.
-    total = "_total" if family.kind == "counter" and not openmetrics else ""
+def _rendered(family: _Family) -> Iterator[str]:
+    total = "_total" if family.kind == "counter" else ""
     yield f"# HELP {family.name}{total} {_escaped(family.help)}"
     yield f"# TYPE {family.name}{total} {family.kind}"
     for sample in family.samples:
         labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in sample.labels)
-        place = f"{family.name}{sample.suffix}" + (f"{{{labels}}}" if labels else "")
+        place = f"{family.name}{total}{sample.suffix}" + (f"{{{labels}}}" if labels else "")
         yield f"{place} {_number(sample.value)}"
 
 

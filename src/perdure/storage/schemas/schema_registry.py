@@ -58,7 +58,6 @@ class SchemaRegistry:
         self._store = store
         self._adapter = adapter
         self._there = False
-        self._seen: dict[str, tuple[Schema, int]] = {}
 
     async def register(self, cls: type[msgspec.Struct]) -> Schema:
         """Prepare the type's collection for writing, with its version as the current one.
@@ -185,8 +184,7 @@ class SchemaRegistry:
         return declared.bound(functools.partial(protobuf, schema.numbers, wires))
 
     async def _known(self, declared: RecordType[Any]) -> Schema:
-        found = await self._read(declared.name) or (Schema(declared.name), 0)
-        schema, _ = self._seen[declared.name] = found
+        schema, _ = await self._read(declared.name) or (Schema(declared.name), 0)
         # Numbers that are not kept yet do no harm: nothing is stored before they are.
         return schema.declaring(declared, self._store.now())
 
@@ -196,9 +194,7 @@ class SchemaRegistry:
             require(self._adapter, Capability.VERSIONS)  # two may give numbers at the same time
 
         async def register(_: int) -> Schema:
-            # What was read a moment ago, to see whether it may be used, will do at first.
-            found = self._seen.pop(declared.name, None) or await self._read(declared.name)
-            schema, version = found or (Schema(declared.name), 0)
+            schema, version = await self._read(declared.name) or (Schema(declared.name), 0)
             wanted = schema.declaring(declared, self._store.now())
             if wanted is schema:
                 return schema

@@ -233,7 +233,7 @@ class _Reader:
             case inspect.NamedTupleType():
                 return self._places(info.fields, ())
             case _ if isinstance(info, _WITH_FIELDS):
-                return Nested(self._names[_class(info)])
+                return Nested(self._names[info.cls])
         return ANYTHING
 
     def _places(self, fields: tuple[inspect.Field, ...], first: tuple[Shape, ...]) -> Several:
@@ -251,10 +251,6 @@ def _is_listed(info: inspect.Type) -> bool:
     return bool(found)
 
 
-def _class(info: Any) -> Any:
-    return info.cls
-
-
 _INSIDE = ("type", "item_type", "key_type", "value_type")
 
 
@@ -268,9 +264,9 @@ def _gather(info: Any, met: dict[Any, Any], *, listed: bool = False) -> None:
         seen.add(id(each))
         is_list = isinstance(each, inspect.NamedTupleType) or getattr(each, "array_like", False)
         if isinstance(each, _WITH_FIELDS) and not is_list and not listed:
-            met.setdefault(_class(each), each)
+            met.setdefault(each.cls, each)
         if is_list and listed:
-            met.setdefault(_class(each), each)
+            met.setdefault(each.cls, each)
         inner = [getattr(each, name, None) for name in _INSIDE]
         stack.extend(each for each in inner if isinstance(each, inspect.Type))
         stack.extend(reversed(getattr(each, "types", ()) or getattr(each, "item_types", ())))

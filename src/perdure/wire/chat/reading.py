@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import (
     Media,
@@ -226,22 +228,15 @@ def read_response(bodies: list[Item]) -> tuple[Message, ...]:
     message = _message(choices[0].get("message"), ("choices", 0))
     said = rest(body, ("id", "model", "usage", "choices"))
     said |= rest(choices[0], ("message", "index"))
+    fields, notes = fields_of(message.native, WIRE), notes_of(message.native, WIRE)
     return (
-        Message(
-            message.role,
-            message.parts,
+        replace(
+            message,
             id=body["id"] if isinstance(body.get("id"), str) else "",
-            name=message.name,
             model=body["model"] if isinstance(body.get("model"), str) else "",
             usage=usage_of(body.get("usage")),
             time=microseconds(body.get("created")),
-            wire=WIRE,
-            native=native(
-                WIRE,
-                fields_of(message.native, WIRE),
-                **notes_of(message.native, WIRE),
-                response=said or None,
-            ),
+            native=native(WIRE, fields, **notes, response=said or None),
         ),
     )
 

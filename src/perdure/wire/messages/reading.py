@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from perdure.core.messages import (
     Media,
     Message,
@@ -84,21 +86,8 @@ def _noted(
     message: Message, role: str, parts: list[Part], form: str, fields: Item, **notes: Any
 ) -> Message:
     noted = None if form == _usual(role, parts) else form
-    return _with_native(message, native(WIRE, fields, content=noted, **notes))
-
-
-def _with_native(message: Message, native: Any) -> Message:
-    if not native:
-        return message
-    return Message(
-        message.role,
-        message.parts,
-        id=message.id,
-        model=message.model,
-        usage=message.usage,
-        wire=message.wire,
-        native=native,
-    )
+    kept = native(WIRE, fields, content=noted, **notes)
+    return replace(message, native=kept) if kept else message
 
 
 def _canonical(role: str, parts: list[Part]) -> Role:
@@ -193,16 +182,9 @@ def _tool_result(block: Item) -> Part | None:
     return ToolResult(call, cast("Any", tuple(parts)), is_error=is_error, native=noted)
 
 
-def _image(block: Item) -> Part | None:
-    return _media(block, "image", IMAGE)
-
-
-def _document(block: Item) -> Part | None:
-    return _media(block, "document", "")
-
-
-def _media(block: Item, kind: str, media_type: str) -> Part | None:
-    source = block.get("source")
+def _media(block: Item) -> Part | None:
+    kind, source = block["type"], block.get("source")
+    media_type = IMAGE if kind == "image" else ""
     if not isinstance(source, dict):
         return None
     fields = rest(block, ("type", "source"))
@@ -215,7 +197,8 @@ def _media(block: Item, kind: str, media_type: str) -> Part | None:
     elif form == "text" and isinstance(source.get("data"), str):
         known = {"type", "media_type", "data"}
         note = "text"
-        media = Media(PLAIN, data=source["data"].encode()) if _is_plain(source) else None
+        is_plain = source.get("media_type") == PLAIN
+        media = Media(PLAIN, data=source["data"].encode()) if is_plain else None
     elif form == "url" and isinstance(source.get("url"), str):
         known = {"type", "url"}
         media = Media(media_type or PDF, url=source["url"])
@@ -228,17 +211,7 @@ def _media(block: Item, kind: str, media_type: str) -> Part | None:
         return None
     if len(source) > len(known):
         fields["source"] = rest(source, known)
-    return Media(
-        media.media_type,
-        data=media.data,
-        url=media.url,
-        file_id=media.file_id,
-        native=native(WIRE, fields, source=note),
-    )
-
-
-def _is_plain(source: Item) -> bool:
-    return source.get("media_type") == PLAIN
+    return replace(media, native=native(WIRE, fields, source=note))
 
 
 _BLOCKS: dict[str, Callable[[Item], Part | None]] = {
@@ -247,6 +220,6 @@ _BLOCKS: dict[str, Callable[[Item], Part | None]] = {
     "redacted_thinking": _redacted,
     "tool_use": _tool_use,
     "tool_result": _tool_result,
-    "image": _image,
-    "document": _document,
+    "image": _media,
+    "document": _media,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from perdure.core.messages import (
@@ -17,7 +18,7 @@ from perdure.core.messages import (
 )
 from perdure.wire.arguments import value_of
 from perdure.wire.content import SILENCE, put_content, spoken
-from perdure.wire.keep import Group
+from perdure.wire.keep import Group, runs_of
 from perdure.wire.media import arguments_of, is_image, stand_in, to_base64
 from perdure.wire.messages.form import IMAGES, PDF, WIRE, is_string
 from perdure.wire.notes import fields_of, notes_of
@@ -28,10 +29,8 @@ _SYSTEM = ("system", "developer")
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
     every = list(messages)
-    leading = 0
-    while leading < len(every) and _stands_outside(every[leading]):
-        leading += 1
-    return every[:leading], every[leading:]
+    leading = list(takewhile(_stands_outside, every))
+    return leading, every[len(leading) :]
 
 
 def _stands_outside(message: Message) -> bool:
@@ -59,13 +58,7 @@ def system_groups(messages: Iterable[Message]) -> list[Group]:
 
 def groups_of(messages: Iterable[Message]) -> list[Group]:
     """One wire message each, but one for neighbours that hold a reply's results."""
-    runs: list[list[Message]] = []
-    for message in messages:
-        if runs and (message.role == "event" or _joins(message, runs[-1])):
-            runs[-1].append(message)
-        else:
-            runs.append([message])
-    return [Group(run, _items(run, _role(run[0]))) for run in runs]
+    return [Group(run, _items(run, _role(run[0]))) for run in runs_of(messages, _joins)]
 
 
 def _joins(message: Message, run: list[Message]) -> bool:

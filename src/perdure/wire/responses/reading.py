@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import (
     Media,
@@ -44,7 +46,7 @@ def read_body(bodies: list[Item]) -> tuple[Message, ...]:
     elif isinstance(said, list):
         for message in read_items(said):
             noted = _renoted(message, place="instructions", listed=True)
-            messages.append(_with(message, native=noted))
+            messages.append(replace(message, native=noted))
     if isinstance(given, str):
         noted = native(WIRE, {}, place="input")
         parts = (Text(given),) if given else ()
@@ -71,7 +73,7 @@ def read_response(bodies: list[Item]) -> tuple[Message, ...]:
     first = next((at for at, message in enumerate(messages) if message.role == "assistant"), 0)
     for at, message in enumerate(messages):
         if message.role == "assistant":
-            messages[at] = _with(
+            messages[at] = replace(
                 message,
                 id=body["id"] if isinstance(body.get("id"), str) else "",
                 model=body["model"] if isinstance(body.get("model"), str) else "",
@@ -93,11 +95,6 @@ def usage_of(usage: Any) -> Usage | None:
         reasoning=count(usage, "output_tokens_details", "reasoning_tokens"),
         native=usage,
     )
-
-
-def _with(message: Message, **changes: Any) -> Message:
-    fields = {name: getattr(message, name) for name in message.__struct_fields__}
-    return Message(**(fields | changes))
 
 
 def _renoted(message: Message, **notes: Any) -> dict[str, Item]:

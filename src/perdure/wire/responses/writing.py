@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from perdure.core.messages import (
@@ -30,10 +31,8 @@ _AUDIO = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
     every = list(messages)
-    leading = 0
-    while leading < len(every) and _stands_outside(every[leading]):
-        leading += 1
-    return every[:leading], every[leading:]
+    leading = list(takewhile(_stands_outside, every))
+    return leading, every[len(leading) :]
 
 
 def _stands_outside(message: Message) -> bool:

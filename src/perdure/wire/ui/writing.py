@@ -18,7 +18,7 @@ from perdure.core.messages import (
 )
 from perdure.wire.arguments import parsed, value_of
 from perdure.wire.content import SILENCE, spoken
-from perdure.wire.keep import Group
+from perdure.wire.keep import Group, runs_of
 from perdure.wire.media import arguments_of, stand_in, to_base64, to_url
 from perdure.wire.notes import fields_of, notes_of
 from perdure.wire.plain import Item, verbatim
@@ -28,14 +28,8 @@ from perdure.wire.ui.model import write_model_message
 
 def groups_of(messages: Iterable[Message]) -> list[Group]:
     """One UI message for each user message, and one for all the steps of a reply."""
-    runs: list[list[Message]] = []
-    for message in messages:
-        if runs and (message.role == "event" or _joins(message, runs[-1])):
-            runs[-1].append(message)
-        else:
-            runs.append([message])
     used: set[str] = set()
-    return [Group(run, _items(run, used)) for run in runs]
+    return [Group(run, _items(run, used)) for run in runs_of(messages, _joins)]
 
 
 def _joins(message: Message, run: list[Message]) -> bool:

@@ -8,23 +8,26 @@ others keep data.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.display import install_hint
-from perdure.core.errors import Closed, InvalidInput, UnknownBackend
-from perdure.storage.adapter import Adapter, Capability, Snapshot
-from perdure.storage.extension import Extension, Extensions
+from perdure.core.errors import UnknownBackend
+from perdure.storage.adapter import Snapshot
+from perdure.storage.backends.sql_adapter import SQLAdapter, opened
+from perdure.storage.backends.sql_catalog import SQLCatalog
+from perdure.storage.extension import Extensions
 from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
-from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
+from perdure.storage.tables import Prepared
 
 try:
     import psycopg
@@ -34,26 +37,18 @@ except ImportError as exc:
         hint=install_hint("postgres"),
     ) from exc
 
-from perdure.storage.backends.postgres import (
-    address,
-    catalog,
-    damage,
-    snapshots,
-)
+from perdure.storage.backends.postgres import address, catalog, damage, indexes, snapshots
 from perdure.storage.backends.postgres.address import PostgresServer
 from perdure.storage.backends.postgres.apply import PostgresApplier
-from perdure.storage.backends.postgres.catalog import FACTS, PostgresUpkeep
+from perdure.storage.backends.postgres.catalog import FACTS, PostgresCatalog
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.extension import LeftOut, PostgresExtension
-from perdure.storage.backends.postgres.links import (
-    Connection,
-    PostgresLink,
-    PostgresPool,
-    PostgresReader,
-)
+from perdure.storage.backends.postgres.links import Connection, PostgresPool
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.replica import Replica
 from perdure.storage.backends.postgres.writer import PostgresWriter
+
+T = TypeVar("T")
 
 #: Collections of Perdure itself: what reads them relies on the newest.
 OWN = "perdure_"
@@ -61,35 +56,26 @@ OWN = "perdure_"
 START = 10.0
 
 
-class PostgresAdapter(Adapter):
+class PostgresAdapter(SQLAdapter):
     """A bank in a schema of a PostgreSQL database."""
 
     system: ClassVar[str] = "postgresql"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
+        super().__init__(clock, Extensions(PostgresExtension))
         self.server = address.parse(url)
         self._schema = self.server.schema
-        self._clock = clock
-        self._extensions: Extensions[PostgresExtension] = Extensions()
-        self._layouts: dict[str, Layout] = {}
-        self._upkeep: PostgresUpkeep | None = None
         self._emitter = Emitter(_dialect(self._schema))
         self._writer: PostgresWriter | None = None
-        self._reader: PostgresReader | None = None
+        self._reader: PostgresPool | None = None
         self._replica: Replica | None = None
 
     async def exists(self) -> bool:
-        async def work(link: PostgresLink) -> bool:
-            name = f"{self._schema}.perdure_meta"
-            cursor = await link.conn.execute("SELECT to_regclass(%s) IS NOT NULL", (name,))
-            row = await cursor.fetchone()
-            return bool(row and row[0])
-
+        text = f"SELECT to_regclass('{self._schema}.perdure_meta') IS NOT NULL"
         links = PostgresPool(self.server)
         with translated(self.server):
             try:
-                return await links.use(work)
+                return bool(await links.use(lambda conn: conn.value(text)))
             finally:
                 await links.close()
 
@@ -101,23 +87,20 @@ class PostgresAdapter(Adapter):
             except BaseException:
                 await links.close()
                 raise
-        self.links = links
         self._outbox = Outbox(self._schema, era)
         self._applier = PostgresApplier(self._schema, self._outbox, self._extensions, self._clock)
         self._writer = PostgresWriter(links, self.server)
-        self._reader = PostgresReader(links, self.server)
-        self._upkeep = PostgresUpkeep(self.server, links, self._writer, self._applier, self._clock)
+        self._reader = links
+        self._prepared = {}
         if self.server.replica is not None:
-            await self._use_replica(self.server.replica, self._writer, self._reader)
+            await self._use_replica(self.server.replica, self._writer, links)
 
     async def _create(self, links: PostgresPool) -> int:
         """Make the tables; waits for a starting server, but not for an unreachable one."""
 
-        async def work(link: PostgresLink) -> int:
-            era = await catalog.create(link.conn, self.server)
-            # Also collections that nobody declares in this process: `verify` reads them, and what
-            # has expired in them is swept.
-            self._layouts = await catalog.load(link.conn, self._schema)
+        async def work(conn: Connection) -> int:
+            era = await catalog.create(conn, self.server)
+            self._layouts = await PostgresCatalog(conn, self._schema).load()
             return era
 
         try:
@@ -128,7 +111,7 @@ class PostgresAdapter(Adapter):
             return await links.patiently(work, START)
 
     async def _use_replica(
-        self, server: PostgresServer, writer: PostgresWriter, reader: PostgresReader
+        self, server: PostgresServer, writer: PostgresWriter, reader: PostgresPool
     ) -> None:
         replica = Replica(reader, server, lambda: writer.ended)
         try:
@@ -141,46 +124,59 @@ class PostgresAdapter(Adapter):
     async def close(self) -> None:
         if self._replica is not None:
             await self._replica.close()
-        if self._writer is not None:
+        if self._writer is not None and self._reader is not None:
             await self._writer.close()
-            await self.links.close()
+            await self._reader.close()
 
-    def attach(self, extension: Extension) -> None:
-        if not isinstance(extension, PostgresExtension):
-            raise InvalidInput(
-                f"{type(extension).__name__} is no extension of PostgreSQL banks.",
-                hint="Attach one that is made for it.",
-            )
-        self._extensions.attached[extension.name] = extension
+    async def _look(self, work: Callable[[SQLCatalog], Coroutine[Any, Any, T]]) -> T:
+        return await self.reader.run(lambda conn: work(PostgresCatalog(conn, self._schema)))
 
-    def extension(self, name: str) -> Extension | None:
-        return self._extensions.attached.get(name)
-
-    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
+    async def _change(
+        self, work: Callable[[SQLCatalog], Coroutine[Any, Any, T]], *, strong: bool = False
+    ) -> T:
         """Waits for concurrent users of a table that is to be changed, but not for long at a
         time.
         """
-        known = await self._open_upkeep().prepare(layout, make=make)
-        if known is None:
-            return None
-        self._layouts[layout.name] = known.layout
-        return known.missing
+        return await self.writer.run(
+            lambda conn: work(PostgresCatalog(conn, self._schema)), strong=strong
+        )
+
+    def _define(self, prepared: Prepared) -> None:
+        self._applier.define(prepared.layout, prepared.marked)
+
+    async def _build(self, prepared: Prepared) -> None:
+        """Blocks nobody, but waits for all earlier transactions, however long."""
+        if not prepared.unbuilt:
+            return
+        layout = prepared.layout
+        wanted = await self._look(lambda catalog: catalog.unbuilt(layout))
+        with translated(self.server):
+            await indexes.build(self.reader, self.server, layout.name, wanted)
+        await self._change(lambda catalog: catalog.built(layout, wanted))
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         self._layout(collection)
         await self.writer.run(lambda conn: self._applier.fill(conn, collection, fills))
 
-    async def is_prepared(self, layout: Layout) -> bool:
-        return await self._open_upkeep().is_prepared(layout)
-
     async def unfilled(
         self, collection: str, position: str, limit: int
     ) -> tuple[list[str], str] | None:
-        return await self._open_upkeep().unfilled(collection, position, limit)
+        """Positions are keys."""
+        known = self._prepared[collection]
 
-    async def activate(self, layout: Layout) -> None:
-        """Blocks nobody, but waits for all earlier transactions, however long."""
-        await self._open_upkeep().activate(layout)
+        async def work(catalog: SQLCatalog) -> set[str]:
+            found: set[str] = set()
+            for column in known.marked:
+                rows = await catalog.fetch(
+                    f"SELECT _key FROM {self._table(collection)} WHERE _key > %s"
+                    f" AND {catalog.unfilled(column, known.layout.schema)} ORDER BY _key LIMIT %s",
+                    (position, limit),
+                )
+                found |= {row[0] for row in rows}
+            return found
+
+        keys = sorted(await self._look(work))[:limit]
+        return keys, keys[-1] if keys else position
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         moment = self._moment(self._layout(collection))
@@ -281,19 +277,14 @@ class PostgresAdapter(Adapter):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         await self._check_open()
-        async with snapshots.take_snapshot(self.links, self.server, self._clock()) as found:
+        async with snapshots.take_snapshot(self.reader, self.server, self._clock()) as found:
             yield found
 
-    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        await self._check_open()
-        await self.close()
-        try:
-            loader = snapshots.BankLoader(
-                PostgresPool(self.server), self.server, self._clock(), self._extensions
-            )
-            return await loader.load(source, replace=replace)
-        finally:
-            await self.initialize()
+    async def _load(self, source: Snapshot, *, replace: bool) -> int:
+        loader = snapshots.BankLoader(
+            PostgresPool(self.server), self.server, self._clock(), self._extensions
+        )
+        return await loader.load(source, replace=replace)
 
     async def scrub(self) -> None:
         """VACUUM: deleted rows leave the tables, unless an open transaction still sees them.
@@ -302,7 +293,7 @@ class PostgresAdapter(Adapter):
         """
 
         async def work(conn: Connection) -> None:
-            names = [*await catalog.load(conn, self._schema), "perdure_outbox"]
+            names = [*await PostgresCatalog(conn, self._schema).load(), "perdure_outbox"]
             await conn.execute(f"VACUUM {', '.join(self._table(name) for name in names)}")
             for extension in self._extensions:
                 await extension.scrub(conn)
@@ -339,14 +330,13 @@ class PostgresAdapter(Adapter):
         self, conn: Connection, collection: str, text: str, params: Sequence[Any]
     ) -> int:
         """Delete the rows whose keys the SELECT locks."""
-        cursor = await conn.execute(
+        count: int = await conn.value(
             f"WITH doomed AS MATERIALIZED ({text}), gone AS"
             f" (DELETE FROM {self._table(collection)} AS t USING doomed"
             " WHERE t._key = doomed._key RETURNING 1) SELECT count(*) FROM gone",
             params,
         )
-        row = await cursor.fetchone()
-        return row[0] if row else 0
+        return count
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         return await self.reader.run(lambda conn: self._outbox.read(conn, position, limit))
@@ -357,7 +347,7 @@ class PostgresAdapter(Adapter):
     async def sizes(self) -> list[Size]:
         async def work(conn: Connection) -> list[Size]:
             found = []
-            for name in await catalog.load(conn, self._schema):
+            for name in await PostgresCatalog(conn, self._schema).load():
                 table = self._table(name)
                 size = f"pg_total_relation_size('{table}')"
                 try:
@@ -385,10 +375,8 @@ class PostgresAdapter(Adapter):
     async def inspect(self) -> AsyncIterator[str]:
         async def work(conn: Connection) -> list[str]:
             faults = []
-            for name in await catalog.load(conn, self._schema):
-                table = self._table(name)
-                faults += [fault async for fault in damage.unreadable(conn, table)]
-                faults += [fault async for fault in damage.amcheck(conn, table)]
+            for name in await PostgresCatalog(conn, self._schema).load():
+                faults += await damage.unreadable(conn, self._table(name))
             return faults
 
         for fault in await self.reader.run(work):
@@ -402,43 +390,16 @@ class PostgresAdapter(Adapter):
     def _table(self, collection: str) -> str:
         return f'{self._schema}."{collection}"'
 
-    def _moment(self, layout: Layout) -> int | None:
-        return self._clock() if layout.expires else None
-
-    async def _known(self, collection: str) -> Layout:
-        """The layout, also of a collection that was not declared here."""
-        if collection not in self._layouts:
-            found = await self.reader.run(lambda conn: catalog.load(conn, self._schema))
-            self._layouts = found | self._layouts
-        return self._layout(collection)
-
-    def _layout(self, collection: str) -> Layout:
-        try:
-            return self._layouts[collection]
-        except KeyError:
-            raise InvalidInput(
-                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
-            ) from None
-
     async def _check_open(self) -> None:
         await self.reader.fetch("SELECT 1")
 
-    def _open_upkeep(self) -> PostgresUpkeep:
-        if self._upkeep is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._upkeep
-
     @property
     def writer(self) -> PostgresWriter:
-        if self._writer is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._writer
+        return opened(self._writer)
 
     @property
-    def reader(self) -> PostgresReader:
-        if self._reader is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._reader
+    def reader(self) -> PostgresPool:
+        return opened(self._reader)
 
 
 def _dialect(schema: str) -> Dialect:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from perdure.core.clock import Clock
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import Conflict
 from perdure.storage import tables
-from perdure.storage.adapter import newer_schema
+from perdure.storage.adapter import newer_schema, no_collection
 from perdure.storage.backends.postgres.errors import Interfered
 from perdure.storage.backends.postgres.extension import PostgresExtension, suspected
 from perdure.storage.backends.postgres.links import Connection
@@ -138,8 +138,7 @@ class _Touch:
                 self.created = row[1] if self.found else 0
                 return
             # The row did not suit; it is locked, so it can be looked at.
-            cursor = await conn.execute(statements.state, (self.key,), binary=True)
-            row = await cursor.fetchone()
+            row = await conn.row(statements.state, (self.key,), binary=True)
             if row is None:
                 raise Interfered
             self.schema = row[3]
@@ -237,9 +236,7 @@ class PostgresApplier:
         try:
             return self._statements[collection]
         except KeyError:
-            raise InvalidInput(
-                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
-            ) from None
+            raise no_collection(collection) from None
 
     def _touches(self, batch: Batch) -> dict[tuple[str, str], _Touch]:
         """The keys of a batch in the global lock order."""

@@ -6,13 +6,12 @@ checksum of each record then tells which ones are damaged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 
 from perdure.storage.backends.postgres.catalog import FACTS
-from perdure.storage.backends.postgres.errors import DAMAGE, is_lost
+from perdure.storage.backends.postgres.errors import DAMAGE
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.rows import Row
 
@@ -24,7 +23,7 @@ async def salvage(conn: Connection, table: str, after: str, limit: int) -> list[
     """Rows in key order; unreadable ones come back empty, with checksum -1."""
     text = f"SELECT {FACTS} FROM {table} AS r WHERE r._key > %s ORDER BY r._key LIMIT %s"
     try:
-        return [Row(*row) for row in await _fetch(conn, text, (after, limit))]
+        return [Row(*row) for row in await conn.rows(text, (after, limit), binary=True)]
     except DAMAGE:
         pass
     async with conn.transaction():
@@ -35,107 +34,51 @@ async def salvage(conn: Connection, table: str, after: str, limit: int) -> list[
                 await conn.execute("SET LOCAL ignore_checksum_failure = on")
         except psycopg.errors.InsufficientPrivilege:
             pass
-        places = await _places(conn, table, (0, await _blocks(conn, table)), after, limit)
+        text = (
+            f"SELECT r._key, r.ctid::text FROM {table} AS r WHERE {_WITHIN} AND r._key > %s"
+            " ORDER BY r._key LIMIT %s"
+        )
+        places, _ = await _readable(conn, text, (after, limit), 0, await _blocks(conn, table))
         return [await _row(conn, table, key, ctid) for key, ctid in sorted(places)[:limit]]
 
 
-async def unreadable(conn: Connection, table: str) -> AsyncIterator[str]:
-    """One sentence for each unreadable part of a table."""
-    async for first, last, reason in _broken(conn, table, 0, await _blocks(conn, table)):
-        blocks = f"Block {first}" if last == first else f"Blocks {first} to {last}"
-        yield f"{blocks} of the table {table} cannot be read: {reason}."
-
-
-async def amcheck(conn: Connection, table: str) -> AsyncIterator[str]:
-    """What PostgreSQL's own checker finds, where an administrator has installed it."""
-    found = await _fetch(
-        conn,
-        "SELECT quote_ident(n.nspname) FROM pg_extension AS e"
-        " JOIN pg_namespace AS n ON n.oid = e.extnamespace WHERE e.extname = 'amcheck'",
-        (),
-    )
-    if not found:
-        return
-    place = found[0][0]
-    trees = await _fetch(
-        conn,
-        "SELECT i.indexrelid::regclass::text FROM pg_index AS i"
-        " JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS a ON a.oid = c.relam"
-        " WHERE i.indrelid = %s::text::regclass AND a.amname = 'btree'",
-        (table,),
-    )
-    for (tree,) in trees:
-        try:
-            await conn.execute(f"SELECT {place}.bt_index_check(%s::text::regclass)", (tree,))
-        except psycopg.errors.InsufficientPrivilege:
-            return
-        except DAMAGE as exc:
-            yield f"The index {tree} is damaged: {_reason(exc)}."
-
-
-async def _fetch(conn: Connection, text: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    cursor = await conn.execute(text, params, binary=True)
-    return await cursor.fetchall()
+async def unreadable(conn: Connection, table: str) -> list[str]:
+    """One sentence for each unreadable block of a table."""
+    text = f"SELECT count(r._version) FROM {table} AS r WHERE {_WITHIN}"
+    _, broken = await _readable(conn, text, (), 0, await _blocks(conn, table))
+    return [f"Block {block} of the table {table} cannot be read: {why}." for block, why in broken]
 
 
 async def _blocks(conn: Connection, table: str) -> int:
-    rows = await _fetch(
-        conn,
-        "SELECT pg_relation_size(%s::text::regclass) / current_setting('block_size')::bigint",
-        (table,),
-    )
-    return int(rows[0][0])
+    text = "SELECT pg_relation_size(%s::text::regclass) / current_setting('block_size')::bigint"
+    return int(await conn.value(text, (table,)))
 
 
-async def _places(
-    conn: Connection, table: str, blocks: tuple[int, int], after: str, limit: int
-) -> list[tuple[str, str]]:
-    """Key and place of the first `limit` readable rows after a key, in blocks [first, end)."""
-    first, end = blocks
+async def _readable(
+    conn: Connection, text: str, params: tuple[Any, ...], first: int, end: int
+) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]]]:
+    """The rows of a statement for the blocks [first, end), and which of them cannot be read."""
     if first >= end:
-        return []
-    text = (
-        f"SELECT r._key, r.ctid::text FROM {table} AS r WHERE {_WITHIN} AND r._key > %s"
-        " ORDER BY r._key LIMIT %s"
-    )
+        return [], []
     try:
         async with conn.transaction():
-            return await _fetch(conn, text, (f"({first},0)", f"({end},0)", after, limit))
-    except DAMAGE:
+            return await conn.rows(text, (f"({first},0)", f"({end},0)", *params), binary=True), []
+    except DAMAGE as exc:
         if end - first == 1:
-            return []
+            return [], [(first, _reason(exc))]
     middle = (first + end) // 2
-    below = await _places(conn, table, (first, middle), after, limit)
-    return below + await _places(conn, table, (middle, end), after, limit)
+    rows, broken = await _readable(conn, text, params, first, middle)
+    more, also_broken = await _readable(conn, text, params, middle, end)
+    return rows + more, broken + also_broken
 
 
 async def _row(conn: Connection, table: str, key: str, ctid: str) -> Row:
     try:
         async with conn.transaction():
             text = f"SELECT {FACTS} FROM {table} AS r WHERE r.ctid = %s::text::tid"
-            return Row(*(await _fetch(conn, text, (ctid,)))[0])
+            return Row(*(await conn.rows(text, (ctid,), binary=True))[0])
     except (*DAMAGE, IndexError):
         return Row(key, b"", "", 0, 0, 0, 0, None, -1)
-
-
-async def _broken(
-    conn: Connection, table: str, first: int, end: int
-) -> AsyncIterator[tuple[int, int, str]]:
-    if first >= end:
-        return
-    try:
-        text = f"SELECT count(r._version) FROM {table} AS r WHERE {_WITHIN}"
-        await _fetch(conn, text, (f"({first},0)", f"({end},0)"))
-    except DAMAGE as exc:
-        if is_lost(exc):
-            raise
-        if end - first == 1:
-            yield first, first, _reason(exc)
-            return
-        middle = (first + end) // 2
-        for low, high in ((first, middle), (middle, end)):
-            async for found in _broken(conn, table, low, high):
-                yield found
 
 
 def _reason(exc: BaseException) -> str:

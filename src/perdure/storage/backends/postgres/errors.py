@@ -45,6 +45,10 @@ class Interfered(Exception):
     """Somebody else was in the way at a bad moment: the transaction can simply be run again."""
 
 
+#: What a connection raises.
+ERRORS = (psycopg.Error, Interfered, UnicodeError, OverflowError)
+
+
 def is_lost(exc: BaseException) -> bool:
     """Whether the connection is lost or failed, and another attempt may succeed."""
     if not isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError):
@@ -75,7 +79,7 @@ def translated(server: PostgresServer) -> Iterator[None]:
     """Turns psycopg's errors into Perdure's."""
     try:
         yield
-    except (psycopg.Error, Interfered, UnicodeError, OverflowError) as exc:
+    except ERRORS as exc:
         raise translate(exc, server) from exc
 
 

@@ -66,7 +66,7 @@ class Outbox:
         return self._lock, [sorted(locks)]
 
     async def emit(self, conn: Connection, events: Sequence[Event], moment: int) -> None:
-        cursor = await conn.execute(
+        await conn.row(
             self._emit,
             (
                 moment,
@@ -75,15 +75,13 @@ class Outbox:
                 [event.payload for event in events],
             ),
         )
-        await cursor.fetchone()
 
     async def read(
         self, conn: Connection, position: str, limit: int
     ) -> tuple[list[Delivered], str]:
         """Up to `limit` events after a position, and the position after them."""
         params = (*self._parse(position), limit)
-        cursor = await conn.execute(self._read, params, binary=True)
-        rows = await cursor.fetchall()
+        rows = await conn.rows(self._read, params, binary=True)
         if not rows:
             return [], position
         last = rows[-1]
@@ -91,9 +89,7 @@ class Outbox:
 
     async def trim(self, conn: Connection, position: str, before: int) -> int:
         """Delete events that were passed and are older than `before`."""
-        cursor = await conn.execute(self._trim, (*self._parse(position), before))
-        row = await cursor.fetchone()
-        return row[0] if row else 0
+        return await conn.value(self._trim, (*self._parse(position), before)) or 0
 
     def _parse(self, position: str) -> _Place:
         if not position or position.isdecimal():  # of SQLite

@@ -31,17 +31,13 @@ from psycopg import errors as pg
 from perdure.core.errors import InvalidURL, PerdureError
 from perdure.storage.backends.postgres.address import PostgresServer
 from perdure.storage.backends.postgres.errors import translate
-from perdure.storage.backends.postgres.links import (
-    Connection,
-    PostgresLink,
-    PostgresPool,
-    PostgresReader,
-)
+from perdure.storage.backends.postgres.links import Connection, PostgresPool
 from perdure.storage.options import Options
 
 T = TypeVar("T")
 Rows: TypeAlias = list[tuple[Any, ...]]
 
+#: Seconds for which a replica in trouble is left alone.
 REST = 5.0
 #: Seconds without an answer after which we ask whether it is still there.
 PATIENCE = 1.0
@@ -97,7 +93,7 @@ class Replica:
     """
 
     def __init__(
-        self, primary: PostgresReader, server: PostgresServer, ended: Callable[[], int]
+        self, primary: PostgresPool, server: PostgresServer, ended: Callable[[], int]
     ) -> None:
         self._primary = primary
         self._server = server
@@ -212,10 +208,10 @@ class Replica:
     ) -> Rows | None:
         """The replica's answer, if it comes within half of the time that there is."""
 
-        async def work(link: PostgresLink) -> _Answer:
+        async def work(conn: Connection) -> _Answer:
             # The replica may have been restarted, from a backup even, before it was connected to.
             known = self._position if self._connected == self._links.made else 0
-            return await self._read(link.conn, wanted, known, text, params)
+            return await self._read(conn, wanted, known, text, params)
 
         connected, timeline = self._links.made, self._timeline
         task = self._start(self._links.use(work))
@@ -378,7 +374,7 @@ async def _with(
     return rows[0][:2], [row[3:] for row in rows if row[2]]
 
 
-async def _nothing(link: PostgresLink) -> None: ...
+async def _nothing(conn: Connection) -> None: ...
 
 
 class ReplicaMarks:

@@ -20,10 +20,9 @@ import msgspec
 from psycopg import errors as pg
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Snapshot, not_empty
-from perdure.storage.backends.postgres import catalog
+from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.postgres.address import PostgresServer, lock_space
-from perdure.storage.backends.postgres.catalog import FACTS
+from perdure.storage.backends.postgres.catalog import FACTS, PostgresCatalog
 from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.extension import PostgresExtension
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, PostgresPool
@@ -63,19 +62,20 @@ async def _begin(conn: Connection, server: PostgresServer) -> list[Layout]:
     """Begin the transaction; returns what is in it. Changes of a table are visible in any
     snapshot. So the tables are locked before the first read fixes the moment.
     """
+    catalog = PostgresCatalog(conn, server.schema)
     for _ in range(_ATTEMPTS):
-        names = await catalog.load(conn, server.schema)
+        names = await catalog.load()
         await conn.execute(_BEGIN)
         try:
             if names:
                 tables = ", ".join(f'{server.schema}."{name}"' for name in names)
                 await conn.execute(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
-            declared = await catalog.declared(conn, server.schema)
+            layouts = await catalog.complete()
         except pg.UndefinedTable:  # somebody replaced the bank in between
-            declared = []
+            pass
         else:
-            if names.keys() >= {layout.name for layout, _ in declared}:
-                return [layout.without(stale) for layout, stale in declared]
+            if names.keys() >= {layout.name for layout in layouts}:
+                return layouts
         await conn.execute("ROLLBACK")
     raise Unavailable(
         f"The tables of the bank {server.label} change all the time.", hint="Try again later."
@@ -132,9 +132,7 @@ class _Snapshot(Snapshot):
 
     async def _number(self, text: str) -> int:
         with translated(self._server):
-            cursor = await self._conn.execute(text)
-            row = await cursor.fetchone()
-            return int(row[0]) if row else 0
+            return int(await self._conn.value(text))
 
     async def _pages(
         self,
@@ -190,7 +188,7 @@ class BankLoader:
                 await conn.execute(_SYNC)
                 await self._be_alone(conn)
                 if not replace:
-                    await self._check_empty(conn)
+                    await PostgresCatalog(conn, self._schema).check_empty(self._moment)
                 await self._begin_era(conn)
                 count = await self._fill(conn, source)
                 await conn.execute("COMMIT")
@@ -198,22 +196,11 @@ class BankLoader:
 
     async def _be_alone(self, conn: Connection) -> None:
         lock = f"pg_try_advisory_xact_lock({lock_space(self._schema)}, {PRESENCE})"
-        if not await _first(conn, f"SELECT {lock}"):
+        if not await conn.value(f"SELECT {lock}"):
             raise Unavailable(
                 f"Somebody has the bank {self._server.label} open, so it cannot be filled.",
                 hint="End the programs that use it, and try again. Nothing was changed.",
             )
-
-    async def _check_empty(self, conn: Connection) -> None:
-        for layout in (await catalog.load(conn, self._schema)).values():
-            text = (
-                f'SELECT 1 FROM {self._schema}."{layout.name}"'
-                f" WHERE _expires IS NULL OR _expires > {self._moment} LIMIT 1"
-            )
-            if await _first(conn, text):
-                raise not_empty(layout.name)
-        if await _first(conn, f"SELECT 1 FROM {self._schema}.perdure_outbox LIMIT 1"):
-            raise not_empty("")
 
     async def _begin_era(self, conn: Connection) -> None:
         """Void the positions of other banks and servers: no two loads have the same era."""
@@ -222,14 +209,16 @@ class BankLoader:
         await conn.execute(text)
 
     async def _fill(self, conn: Connection, source: Snapshot) -> int:
-        await catalog.clear(conn, self._schema)
+        catalog = PostgresCatalog(conn, self._schema)
+        await catalog.clear()
         for extension in self._extensions:
             await extension.clear(conn)
         count = 0
         for layout in await source.layouts():
-            await catalog.lay_out(conn, self._schema, layout)
+            await catalog.lay_out(layout)
             count += await self._rows(conn, source, layout)
-            await catalog.index(conn, self._schema, layout)
+            await catalog.index(layout)
+            await conn.execute(f"ANALYZE {catalog.place(layout.name)}")
         await self._events(conn, source)
         return count
 
@@ -267,9 +256,3 @@ class BankLoader:
 def _values(entry: RowCopy) -> tuple[Any, ...]:
     tags = sorted({f"{name}={value}" for name, value in entry.tags}) or None
     return *msgspec.structs.astuple(entry.row), tags, *entry.columns
-
-
-async def _first(conn: Connection, text: str) -> Any:
-    cursor = await conn.execute(text)
-    row = await cursor.fetchone()
-    return None if row is None else row[0]

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import psycopg
 
-from perdure.core.errors import Closed, DeadlineExceeded, PerdureError, Unavailable
+from perdure.core.errors import PerdureError, Unavailable
 from perdure.storage.backends.postgres.address import PostgresServer
-from perdure.storage.backends.postgres.errors import Interfered, is_lost, translated
-from perdure.storage.backends.postgres.links import PATIENCE, Connection, PostgresLink, PostgresPool
+from perdure.storage.backends.postgres.errors import Interfered, is_lost
+from perdure.storage.backends.postgres.links import Connection, PostgresPool
+from perdure.storage.backends.server_pool import PATIENCE
+from perdure.storage.backends.server_writer import ServerWriter, WriteJob
 
 T = TypeVar("T")
 Statement: TypeAlias = tuple[str, Sequence[Any]]
@@ -38,29 +39,23 @@ _STRONG = (
 _REQUESTS = 40
 
 
-class _Job(Generic[T]):
-    __slots__ = ("committing", "conn", "expired", "first", "result", "strong", "withdrawn", "work")
+class _Job(WriteJob, Generic[T]):
+    __slots__ = ("conn", "first", "result", "strong", "work")
 
     def __init__(self, work: Work[T], first: Statement | None, *, strong: bool) -> None:
+        super().__init__()
         self.work = work
         self.first = first
         self.strong = strong
         self.conn: Connection | None = None
-        #: COMMIT was sent, and how it ended is not known yet.
-        self.committing = False
-        self.expired = False
-        self.withdrawn = False
         self.result: list[T] = []
 
-    def check(self) -> None:
-        if self.withdrawn or self.expired:
-            raise asyncio.CancelledError
 
-
-class PostgresWriter:
-    """Runs transactions. Used from one event loop."""
+class PostgresWriter(ServerWriter):
+    """Runs transactions."""
 
     def __init__(self, links: PostgresPool, server: PostgresServer) -> None:
+        super().__init__()
         table = f"{server.schema}.perdure_writers"
         self._links = links
         self._server = server
@@ -73,9 +68,7 @@ class PostgresWriter:
             f"INSERT INTO {table} AS w (id, ticket) VALUES(%s, 0)"
             " ON CONFLICT (id) DO UPDATE SET ticket = w.ticket RETURNING ticket"
         )
-        self._forget = f"DELETE FROM {table} WHERE id = ANY(%s::text[])"
-        self._running: set[asyncio.Task[object]] = set()
-        self._closed = False
+        self._forget_writers = f"DELETE FROM {table} WHERE id = ANY(%s::text[])"
         #: How many transactions have ended, whatever came of them; see `replica`.
         self.ended = 0
 
@@ -87,95 +80,50 @@ class PostgresWriter:
         strong: bool = False,
         deadline: float | None = None,
     ) -> T:
-        """Run `work` in a transaction, durable when this returns.
-
-        The statement `first` runs before the transaction gets its id. Cancelled, it is withdrawn
-        unless COMMIT was sent, and completed if it was; either way nothing is in flight when
-        `CancelledError` is raised. A missed deadline does the same (`DeadlineExceeded`).
+        """Run `work` in a transaction, durable when this returns. The statement `first` runs
+        before the transaction gets its id. See `ServerWriter` for deadlines and cancelling.
         """
-        if self._closed:
-            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
         job = _Job(work, first, strong=strong)
         try:
-            return await self._see_through(job, deadline)
+            return await self._see_through(job, self._carry_out(job), deadline)
         finally:
             self.ended += 1
 
-    async def _see_through(self, job: _Job[T], deadline: float | None) -> T:
-        task = asyncio.create_task(self._carry_out(job))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        try:
-            await asyncio.wait([task], timeout=deadline)
-            if not task.done():
-                job.expired = True
-                await _end(job, task)
-        except asyncio.CancelledError:
-            job.withdrawn = True
-            ending = asyncio.create_task(_end(job, task))
-            while not ending.done():
-                # Cancelled again: the caller is told as soon as the outcome is certain.
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([ending])
-            if not task.cancelled():
-                task.exception()  # seen
-            raise
-        return task.result()
-
-    async def close(self) -> None:
-        """Finish what was accepted, then remove our rows from perdure_writers."""
-        if self._closed:
-            return
-        self._closed = True
-        while self._running:
-            await asyncio.wait(self._running)
+    async def _forget(self) -> None:
         names = self._links.writers
         if names:
-
-            async def forget(link: PostgresLink) -> None:
-                await link.conn.execute(self._forget, (names,))
-
             # If the server is away, `catalog.create` removes the rows some day.
             with contextlib.suppress(psycopg.Error):
-                await self._links.use(forget)
+                await self._links.use(lambda conn: conn.execute(self._forget_writers, (names,)))
 
     async def _carry_out(self, job: _Job[T]) -> T:
-        async def attempt(link: PostgresLink) -> T:
+        async def attempt(conn: Connection) -> T:
             job.check()
             job.result.clear()
             try:
-                await self._transact(job, link)
+                await self._transact(job, conn)
             except psycopg.Error as exc:
-                if not (job.committing and is_lost(exc)):
-                    job.committing = False
+                if not (job.sent and is_lost(exc)):
+                    job.sent = False
                     job.check()
                     raise
-                if not await self._was_committed(link):
-                    job.committing = False
+                if not await self._was_committed(conn):
+                    job.sent = False
                     raise
             return job.result[0]
 
-        try:
-            with translated(self._server):
-                return await self._links.patiently(attempt)
-        except asyncio.CancelledError:
-            if job.expired:
-                raise DeadlineExceeded(
-                    "The write was not ready to commit in the time allowed; nothing was written.",
-                    hint="Repeat it, or allow more time.",
-                ) from None
-            raise
+        with self._links.translated():
+            return await self._links.patiently(attempt)
 
-    async def _transact(self, job: _Job[T], link: PostgresLink) -> None:
-        conn = link.conn
-        if not link.ticket:
-            self._links.writers.append(link.writer)
-        link.ticket += 1
+    async def _transact(self, job: _Job[T], conn: Connection) -> None:
+        if not conn.ticket:
+            self._links.writers.append(conn.writer)
+        conn.ticket += 1
         job.conn = conn
         try:
             async with conn.pipeline():
                 try:
-                    await self._run(job, link)
+                    await self._run(job, conn)
                 except asyncio.CancelledError:
                     await conn.close()  # or the end of the pipeline would wait for the server
                     raise
@@ -183,42 +131,39 @@ class PostgresWriter:
             job.conn = None
             if job.withdrawn or job.expired:
                 await conn.close()  # a request to cancel may still hit whatever runs next on it
-        job.committing = False
+        job.sent = False
 
-    async def _run(self, job: _Job[T], link: PostgresLink) -> None:
+    async def _run(self, job: _Job[T], conn: Connection) -> None:
         """Everything from BEGIN to COMMIT; leaving the pipeline sends what is left of it."""
-        conn = link.conn
         await conn.execute(_BEGIN)
         if job.strong:
             await conn.execute(_STRONG)
         if job.first is not None:
             await conn.execute(*job.first)
-        await conn.execute(self._ticket, (link.writer, link.ticket), prepare=True)
+        await conn.execute(self._ticket, (conn.writer, conn.ticket), prepare=True)
         try:
             job.result.append(await job.work(conn))
             job.check()
         except (PerdureError, Interfered):
             await conn.execute("ROLLBACK")
             raise
-        job.committing = True
+        job.sent = True
         await conn.execute("COMMIT")
 
-    async def _was_committed(self, link: PostgresLink) -> bool:
-        """Whether a broken link's last transaction was committed. Raises `Unavailable` if the
-        server does not come back.
+    async def _was_committed(self, broken: Connection) -> bool:
+        """Whether the last transaction of a broken connection was committed. Raises `Unavailable`
+        if the server does not come back.
         """
-        until = time.monotonic() + PATIENCE
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
                     try:
                         conn = await self._links.connect()
                         async with conn:
-                            cursor = await conn.execute(self._ask, (link.writer,))
-                            row = await cursor.fetchone()
-                            return row is not None and row[0] == link.ticket
+                            ticket = await conn.value(self._ask, (broken.writer,))
+                            return bool(ticket == broken.ticket)
                     except psycopg.Error as exc:
-                        if not is_lost(exc) or time.monotonic() > until:
+                        if not is_lost(exc):
                             raise
                     await asyncio.sleep(0.1)
         except (psycopg.Error, TimeoutError) as exc:
@@ -228,18 +173,17 @@ class PostgresWriter:
                 hint="When the server is back, read the record to see.",
             ) from exc
 
-
-async def _end(job: _Job[T], task: asyncio.Task[T]) -> None:
-    """Stop a transaction before its COMMIT; wait for one after it. Cancel requests are repeated:
-    between two statements they have no effect.
-    """
-    tries = 0
-    while not task.done() and not job.committing:
-        if job.conn is None or tries == _REQUESTS:
-            task.cancel()
-        else:
-            with contextlib.suppress(psycopg.Error):
-                await job.conn.cancel_safe(timeout=1.0)
-        tries += 1
-        await asyncio.wait([task], timeout=0.05)
-    await asyncio.wait([task])
+    async def _end(self, job: _Job[Any], task: asyncio.Task[Any]) -> None:
+        """Stop a transaction before its COMMIT; wait for one after it. Cancel requests are
+        repeated: between two statements they have no effect.
+        """
+        tries = 0
+        while not task.done() and not job.sent:
+            if job.conn is None or tries == _REQUESTS:
+                task.cancel()
+            else:
+                with contextlib.suppress(psycopg.Error):
+                    await job.conn.cancel_safe(timeout=1.0)
+            tries += 1
+            await asyncio.wait([task], timeout=0.05)
+        await asyncio.wait([task])

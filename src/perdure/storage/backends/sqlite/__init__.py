@@ -1,8 +1,8 @@
 """SQLite, through apsw: the default backend.
 
 One writer and several readers per process, any number of processes. `connections` opens the file,
-`catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
-SQL, `reader` reads, `listing` keeps key order and reads damaged tables, `checkpoint` keeps the
+`catalog` makes and changes the tables, `writer` commits, `apply` turns batches into SQL, `reader`
+reads, `listing` keeps key order and reads damaged tables, `checkpoint` keeps the
 log short and the file small, `snapshots` moves whole banks, `encryption` encrypts the file,
 `extension` lets others keep data here.
 """
@@ -10,43 +10,45 @@ log short and the file small, `snapshots` moves whole banks, `encryption` encryp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import apsw
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
+from perdure.core.errors import AccessDenied, InvalidURL
 from perdure.storage import record_keys as key_rules
 from perdure.storage import registry
-from perdure.storage.adapter import Adapter, Capability, Snapshot
+from perdure.storage.adapter import Snapshot
+from perdure.storage.backends.sql_adapter import SQLAdapter, opened
+from perdure.storage.backends.sql_catalog import SQLCatalog, run_now
 from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
 from perdure.storage.backends.sqlite.apply import SQLiteApplier
+from perdure.storage.backends.sqlite.catalog import SQLiteCatalog
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
 from perdure.storage.backends.sqlite.reader import SQLiteReader
-from perdure.storage.backends.sqlite.upkeep import SQLiteUpkeep
 from perdure.storage.backends.sqlite.writer import SQLiteWriter
 from perdure.storage.concurrency import in_thread
-from perdure.storage.extension import Extension, Extensions
-from perdure.storage.options import Options
-from perdure.storage.query import All, Query, Scalar, Summary
+from perdure.storage.extension import Extensions
+from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.query import All, AnyOf, Compare, Op, Query, Scalar, Summary
 from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
+from perdure.storage.tables import Prepared
 
+T = TypeVar("T")
+
+# CROSS keeps the planner from walking the folders first.
+_JOINED = '"{}" AS r CROSS JOIN perdure_folders AS f ON f.id = r._folder'
 _EMITTER = Emitter(
     Dialect(
         mark="?",
         key="(f.path || r._name)",
-        source=lambda table, key: (
-            # CROSS keeps the planner from walking the folders first.
-            f'"{table}" AS r CROSS JOIN perdure_folders AS f ON f.id = r._folder'
-            if key
-            else f'"{table}" AS r'
-        ),
+        source=lambda table, key: _JOINED.format(table) if key else f'"{table}" AS r',
         tagged=lambda table: (
             f'r._id IN (SELECT record FROM "{table}__tags"'
             " WHERE tag = (SELECT id FROM perdure_tags WHERE tag = ?))"
@@ -56,20 +58,19 @@ _EMITTER = Emitter(
         row_id="_id",
     )
 )
-_JOINED = '"{}" AS r CROSS JOIN perdure_folders AS f ON f.id = r._folder'
 _EVERYTHING = All(())
 #: The weight of work that is never done on the event loop.
 _HEAVY = 2**40
 _FACTS = "_value, _type, _schema, _version, _created, _updated, {expires}, _checksum"
 
 
-class SQLiteAdapter(Adapter):
+class SQLiteAdapter(SQLAdapter):
     """A bank in one file."""
 
     system: ClassVar[str] = "sqlite"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
+        super().__init__(clock, Extensions(SQLiteExtension))
         address = registry.parse(url)
         if not address.path:
             raise InvalidURL(
@@ -88,10 +89,6 @@ class SQLiteAdapter(Adapter):
             )
         self.path = Path(address.path).absolute()
         self._inline = address.flag("inline", default=True)
-        self._clock = clock
-        self._extensions: Extensions[SQLiteExtension] = Extensions()
-        self._layouts: dict[str, Layout] = {}
-        self._upkeep: SQLiteUpkeep | None = None
         self._file_key: bytes | None = None
         self._writer: SQLiteWriter | None = None
         self._reader: SQLiteReader | None = None
@@ -135,7 +132,7 @@ class SQLiteAdapter(Adapter):
                 extensions=self._extensions,
             )
             self._reader = SQLiteReader(self._connect_to_read, path, inline=self._inline)
-            self._upkeep = SQLiteUpkeep(self._reader, self._writer, self._applier, self._clock)
+            self._prepared = {}
 
     def _open(self) -> apsw.Connection:
         while (db := self._try_to_open()) is None:
@@ -166,9 +163,7 @@ class SQLiteAdapter(Adapter):
                 db.execute("BEGIN IMMEDIATE")
                 catalog.create(db, path)
                 db.execute("COMMIT")
-            # Also collections that nobody declares in this process: `verify` reads them, and what
-            # has expired in them is swept.
-            self._layouts = catalog.load(db)
+            self._layouts = run_now(SQLiteCatalog(db).load())
         except BaseException:
             db.close()
             raise
@@ -183,17 +178,6 @@ class SQLiteAdapter(Adapter):
             extension.connected(db)
         return db
 
-    def attach(self, extension: Extension) -> None:
-        if not isinstance(extension, SQLiteExtension):
-            raise InvalidInput(
-                f"{type(extension).__name__} is no extension of SQLite banks.",
-                hint="Attach one that is made for it.",
-            )
-        self._extensions.attached[extension.name] = extension
-
-    def extension(self, name: str) -> Extension | None:
-        return self._extensions.attached.get(name)
-
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
             return
@@ -203,27 +187,53 @@ class SQLiteAdapter(Adapter):
         await self._writer.close()
         self._db.close()
 
-    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
-        known = await self._open_upkeep().prepare(layout, make=make)
-        if known is None:
-            return None
-        self._layouts[layout.name] = known.layout
-        return known.missing
+    async def _look(self, work: Callable[[SQLCatalog], Coroutine[Any, Any, T]]) -> T:
+        return await self.reader.run("catalog", lambda db: run_now(work(SQLiteCatalog(db))))
+
+    async def _change(
+        self, work: Callable[[SQLCatalog], Coroutine[Any, Any, T]], *, strong: bool = False
+    ) -> T:
+        return await self.writer.run(
+            lambda applier: run_now(work(SQLiteCatalog(applier.db))), STRONG if strong else DEFAULT
+        )
+
+    def _define(self, prepared: Prepared) -> None:
+        self._applier.define(prepared.layout, prepared.marked)
+
+    async def _build(self, prepared: Prepared) -> None:
+        """One index after another, so that others can write in between. Building one blocks
+        writers: about a second for a million rows.
+        """
+        for label in prepared.unbuilt:
+            await self.writer.run(
+                lambda applier, label=label: run_now(  # type: ignore[misc]
+                    SQLiteCatalog(applier.db).build(prepared.layout, label)
+                ),
+                weight=_HEAVY,
+            )
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        await self._open_upkeep().fill(collection, fills)
-
-    async def is_prepared(self, layout: Layout) -> bool:
-        return await self._open_upkeep().is_prepared(layout)
+        await self.writer.run(lambda applier: applier.fill(collection, list(fills)), weight=_HEAVY)
 
     async def unfilled(
         self, collection: str, position: str, limit: int
     ) -> tuple[list[str], str] | None:
-        return await self._open_upkeep().unfilled(collection, position, limit)
+        """Positions are row ids: rows lie in the file in their order."""
+        known = self._prepared[collection]
 
-    async def activate(self, layout: Layout) -> None:
-        """Blocks writers while an index is built: about a second for a million rows."""
-        await self._open_upkeep().activate(layout)
+        def work(db: apsw.Connection) -> tuple[list[str], str]:
+            found: dict[int, str] = {}
+            for column in known.marked:
+                condition = SQLiteCatalog(db).unfilled(column, known.layout.schema)
+                text = (
+                    f"SELECT r._id, f.path || r._name FROM {_JOINED.format(collection)}"
+                    f" WHERE r._id > ? AND {condition} ORDER BY r._id LIMIT ?"
+                )
+                found |= dict(db.execute(text, (int(position or 0), limit)))
+            ids = sorted(found)[:limit]
+            return [found[id] for id in ids], str(ids[-1]) if ids else position
+
+        return await self.reader.run(f"unfilled {collection}", work)
 
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         layout = self._layout(collection)
@@ -258,6 +268,13 @@ class SQLiteAdapter(Adapter):
             return await self.reader.run(
                 f"list {query.collection} {query.limit}",
                 lambda db: self._list(db, layout, query, moment),
+                options.deadline,
+            )
+        if prefixes := _prefixes(query):
+            parts = [Query(query.collection, prefix=prefix) for prefix in prefixes]
+            return await self.reader.run(
+                f"list {query.collection} prefixes",
+                lambda db: [row for part in parts for row in self._list(db, layout, part, moment)],
                 options.deadline,
             )
         text, params = _EMITTER.select(
@@ -347,18 +364,13 @@ class SQLiteAdapter(Adapter):
         async with snapshots.take_snapshot(self._connect, self.path, self._clock()) as found:
             yield found
 
-    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        await self._check_open()
-        await self.close()
-        try:
-            moment = None if replace else self._clock()
-            count = await snapshots.load_snapshot(
-                self._connect, self.path, source, moment, self._extensions
-            )
-            await in_thread(remove_sidecars, self.path)
-            return count
-        finally:
-            await self.initialize()
+    async def _load(self, source: Snapshot, *, replace: bool) -> int:
+        moment = None if replace else self._clock()
+        count = await snapshots.load_snapshot(
+            self._connect, self.path, source, moment, self._extensions
+        )
+        await in_thread(remove_sidecars, self.path)
+        return count
 
     async def scrub(self) -> None:
         with translated(str(self.path)):
@@ -430,7 +442,8 @@ class SQLiteAdapter(Adapter):
                     owner = owners.get(name, name).removesuffix("__tags")
                     taken[owner] = taken.get(owner, 0) + size
             return [
-                Size(name, listing.count(db, name), taken.get(name)) for name in catalog.load(db)
+                Size(name, listing.count(db, name), taken.get(name))
+                for name in run_now(SQLiteCatalog(db).load())
             ]
 
         return await self.reader.run("sizes", work)
@@ -496,43 +509,39 @@ class SQLiteAdapter(Adapter):
     def _facts(layout: Layout) -> str:
         return _FACTS.format(expires="_expires" if layout.expires else "NULL")
 
-    def _moment(self, layout: Layout) -> int | None:
-        return self._clock() if layout.expires else None
-
-    async def _known(self, collection: str) -> Layout:
-        """The layout, also of a collection that was not declared here."""
-        if collection not in self._layouts:
-            found = await self.reader.run("layouts", catalog.load)
-            self._layouts = found | self._layouts
-        return self._layout(collection)
-
-    def _layout(self, collection: str) -> Layout:
-        try:
-            return self._layouts[collection]
-        except KeyError:
-            raise InvalidInput(
-                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
-            ) from None
-
     async def _check_open(self) -> None:
         await self.reader.run("nothing", lambda _: None)
 
-    def _open_upkeep(self) -> SQLiteUpkeep:
-        if self._upkeep is None:
-            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
-        return self._upkeep
-
     @property
     def writer(self) -> SQLiteWriter:
-        if self._writer is None:
-            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
-        return self._writer
+        return opened(self._writer)
 
     @property
     def reader(self) -> SQLiteReader:
-        if self._reader is None:
-            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
-        return self._reader
+        return opened(self._reader)
+
+
+def _prefixes(query: Query) -> list[str]:
+    """In order, if all that is asked for are the rows whose keys have one of these; else none.
+
+    SQLite would look at every row: to it, a key is an expression over two columns.
+    """
+    match query.where:
+        case AnyOf(parts) | All((AnyOf(parts),)):
+            pass
+        case _:
+            return []
+    if query != Query(query.collection, query.where, order=query.order) or any(
+        order.column != "key" or order.descending for order in query.order
+    ):
+        return []
+    found = list[str]()
+    for part in sorted(parts, key=lambda part: str(getattr(part, "value", ""))):
+        if not isinstance(part, Compare) or (part.column, part.op) != ("key", Op.PREFIX):
+            return []
+        if not found or not str(part.value).startswith(found[-1]):
+            found.append(str(part.value))
+    return found
 
 
 def _place(position: str) -> int:

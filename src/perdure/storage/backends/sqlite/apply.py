@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import apsw
 
 from perdure.core.clock import Clock
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import Conflict
 from perdure.storage import tables
-from perdure.storage.adapter import newer_schema
+from perdure.storage.adapter import newer_schema, no_collection
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.extension import Extensions
 from perdure.storage.rows import Batch, Check, Delete, Fill, Layout, Put, Recode
@@ -239,9 +239,7 @@ class SQLiteApplier:
         try:
             return self._statements[collection]
         except KeyError:
-            raise InvalidInput(
-                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
-            ) from None
+            raise no_collection(collection) from None
 
     def _place(self, key: str) -> tuple[int, str]:
         cut = key.rfind("/") + 1

@@ -12,7 +12,6 @@ kill, the next one to open the file rolls back its journal.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,8 +21,11 @@ from urllib.parse import quote
 import apsw
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Snapshot, not_empty
+from perdure.storage.adapter import Snapshot
+from perdure.storage.backends.sql_catalog import run_now
 from perdure.storage.backends.sqlite import catalog, connections
+from perdure.storage.backends.sqlite.apply import Interned
+from perdure.storage.backends.sqlite.catalog import SQLiteCatalog
 from perdure.storage.backends.sqlite.errors import translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
@@ -151,9 +153,9 @@ class _Snapshot(Snapshot):
 
     def begin(self) -> None:
         self._db.execute("BEGIN")
-        self._layouts = {  # the first read: from here on nothing changes
-            layout.name: layout.without(stale) for layout, stale in catalog.declared(self._db)
-        }
+        # The first read: from here on nothing changes.
+        layouts = run_now(SQLiteCatalog(self._db).complete())
+        self._layouts = {layout.name: layout for layout in layouts}
 
     def end(self) -> None:
         """Release everything. Raises no error: nothing was written."""
@@ -235,21 +237,21 @@ async def _fill(
             return await in_thread(work, *args)
 
     db = await run(open_)
+    tables = SQLiteCatalog(db)
     try:
         if moment is not None:
-            await run(_check_empty, db, moment)
-        await run(catalog.clear, db)
+            await run(run_now, tables.check_empty(moment))
+        await run(run_now, tables.clear())
         for extension in extensions:
             await run(extension.clear, db)
-        texts, count = _Texts(db), 0
+        loader, count = _Loader(db), 0
         for layout in await source.layouts():
-            table = _Table(db, layout, texts)
-            await run(catalog.lay_out, db, layout)
+            await run(run_now, tables.lay_out(layout))
             async with closing(source.entries(layout.name)) as pages:
                 async for page in pages:
-                    await run(table.add, page)
+                    await run(loader.add, layout, page, count + 1)
                     count += len(page)
-            await run(catalog.index, db, layout)
+            await run(run_now, tables.index(layout))
         async with closing(source.events()) as outbox:
             async for events in outbox:
                 await run(_add_events, db, events)
@@ -264,44 +266,39 @@ async def _fill(
     return count
 
 
-def _check_empty(db: apsw.Connection, moment: int) -> None:
-    for layout in catalog.load(db).values():
-        alive = " WHERE _expires IS NULL OR _expires > ?" if layout.expires else ""
-        text = f'SELECT 1 FROM "{layout.name}"{alive} LIMIT 1'
-        if db.execute(text, (moment,) if alive else ()).get is not None:
-            raise not_empty(layout.name)
-    if db.execute("SELECT 1 FROM perdure_outbox LIMIT 1").get is not None:
-        raise not_empty("")
-
-
-class _Texts:
-    """Interned texts of an empty bank, with ids assigned here."""
+class _Loader:
+    """Adds rows to the tables of a bank that is being filled."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._ids: dict[str, dict[str, int]] = {"folders": {}, "types": {}, "tags": {}}
-        self._fresh: dict[str, list[tuple[int, str]]] = {name: [] for name in self._ids}
+        self._folders = Interned("perdure_folders", "path")
+        self._types = Interned("perdure_types", "name")
+        self._tags = Interned("perdure_tags", "tag")
 
-    def id(self, table: str, text: str) -> int:
-        ids = self._ids[table]
-        known = ids.get(text)
-        if known is None:
-            known = ids[text] = len(ids) + 1
-            self._fresh[table].append((known, text))
-        return known
-
-    def write(self) -> None:
-        for table, fresh in self._fresh.items():
-            self._db.executemany(f"INSERT INTO perdure_{table} VALUES(?, ?)", fresh)
-            fresh.clear()
-
-
-class _Table:
-    def __init__(self, db: apsw.Connection, layout: Layout, texts: _Texts) -> None:
-        self._db = db
-        self._texts = texts
-        self._expires = layout.expires
-        self._ids = itertools.count(1)
+    def add(self, layout: Layout, page: Sequence[RowCopy], first: int) -> None:
+        """Rows get ids from `first` on."""
+        db, rows, tags = self._db, [], []
+        for number, entry in enumerate(page, first):
+            row = entry.row
+            cut = row.key.rfind("/") + 1
+            rows.append(
+                (
+                    number,
+                    self._folders.id(db, row.key[:cut]),
+                    row.key[cut:],
+                    self._types.id(db, row.content_type),
+                    row.schema,
+                    row.version,
+                    row.created,
+                    row.updated,
+                    row.checksum,
+                    *((row.expires,) if layout.expires else ()),
+                    *entry.columns,
+                    row.value,
+                )
+            )
+            for name, value in set(entry.tags):
+                tags.append((number, self._tags.id(db, f"{name}={value}")))
         names = [
             "_id, _folder, _name, _type, _schema, _version, _created, _updated, _checksum",
             *(["_expires"] if layout.expires else []),
@@ -309,37 +306,9 @@ class _Table:
             "_value",
         ]
         marks = ", ".join("?" * (9 + len(names) - 1))
-        self._insert = f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})'
-        self._tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
-
-    def add(self, page: Sequence[RowCopy]) -> None:
-        rows, tags = [], []
-        intern = self._texts.id
-        for entry in page:
-            row, number = entry.row, next(self._ids)
-            cut = row.key.rfind("/") + 1
-            rows.append(
-                (
-                    number,
-                    intern("folders", row.key[:cut]),
-                    row.key[cut:],
-                    intern("types", row.content_type),
-                    row.schema,
-                    row.version,
-                    row.created,
-                    row.updated,
-                    row.checksum,
-                    *((row.expires,) if self._expires else ()),
-                    *entry.columns,
-                    row.value,
-                )
-            )
-            for name, value in set(entry.tags):
-                tags.append((number, intern("tags", f"{name}={value}")))
-        self._texts.write()
-        self._db.executemany(self._insert, rows)
+        db.executemany(f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})', rows)
         if tags:
-            self._db.executemany(self._tag, tags)
+            db.executemany(f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)', tags)
 
 
 def _add_events(db: apsw.Connection, events: Iterable[Delivered]) -> None:

@@ -34,15 +34,14 @@ import msgspec
 from perdure.core.clock import Clock, now
 from perdure.core.display import install_hint
 from perdure.core.errors import (
-    Closed,
     Conflict,
-    InvalidInput,
     NewerSchema,
     NotAStore,
     TooLarge,
     UnknownBackend,
 )
-from perdure.storage.adapter import Adapter, Capability, newer_schema
+from perdure.storage.adapter import Capability, newer_schema
+from perdure.storage.backends.sql_adapter import LayoutAdapter, opened
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query
 from perdure.storage.rows import Batch, Check, Fill, Layout, Put, Recode, Row, Size
@@ -55,8 +54,8 @@ except ImportError as exc:
         hint=install_hint("valkey"),
     ) from exc
 
-from perdure.storage.backends.valkey import address, admission, erasing, rows, scripts
-from perdure.storage.backends.valkey.links import ValkeyLink, ValkeyPool, translated
+from perdure.storage.backends.valkey import address, admission, erasure, rows, scripts
+from perdure.storage.backends.valkey.links import ValkeyLink, ValkeyPool
 from perdure.storage.backends.valkey.writer import Answer, ValkeyWriter, sweep_tickets
 
 #: The size of a batch that the server surely accepts in one command.
@@ -68,7 +67,7 @@ _log = logging.getLogger(__name__)
 _EVERYTHING = All(())
 
 
-class ValkeyAdapter(Adapter):
+class ValkeyAdapter(LayoutAdapter):
     """A store below a prefix, in a database of a Valkey or Redis server."""
 
     system: ClassVar[str] = "valkey"
@@ -84,27 +83,28 @@ class ValkeyAdapter(Adapter):
     )
 
     def __init__(self, url: str, clock: Clock = now) -> None:
+        super().__init__(clock)
         self._server = address.parse(url)
-        self._clock = clock
         self._names = rows.ValkeyNames(self._server.prefix)
-        self._layouts: dict[str, Layout] = {}
         self._links: ValkeyPool | None = None
         self._writer: ValkeyWriter | None = None
 
     async def exists(self) -> bool:
         links = ValkeyPool(self._server)
-        with translated(self._server):
+        with links.translated():
             try:
-                found = await links.once_ready(lambda link: link.call(b"EXISTS", self._names.meta))
+                found = await links.patiently(
+                    lambda link: link.call(b"EXISTS", self._names.meta), away=False
+                )
             finally:
                 await links.close()
         return bool(found)
 
     async def initialize(self) -> None:
         links = ValkeyPool(self._server)
-        with translated(self._server):
+        with links.translated():
             try:
-                await links.once_ready(self._create)
+                await links.patiently(self._create, away=False)
             except BaseException:
                 await links.close()
                 raise
@@ -162,7 +162,7 @@ class ValkeyAdapter(Adapter):
                 await link.call(b"HSET", self._names.collections, name, known)
             return True
 
-        if not await self._open_links().read(work):  # it may run twice
+        if not await self._open_links().run(work):  # it may run twice
             return None
         self._layouts[layout.name] = layout
         return frozenset()
@@ -186,7 +186,7 @@ class ValkeyAdapter(Adapter):
 
         if not names:
             return []
-        stored = await links.read(work, options.deadline)
+        stored = await links.run(work, options.deadline)
         moment = self._clock()
         return [
             None if each is None else _live(rows.unpack(key, each), moment)
@@ -200,7 +200,7 @@ class ValkeyAdapter(Adapter):
         self._layout(query.collection)
         if query.limit == 0:
             return []
-        return await self._open_links().read(
+        return await self._open_links().run(
             lambda link: rows.find(link, self._names, query, self._clock), options.deadline
         )
 
@@ -257,18 +257,18 @@ class ValkeyAdapter(Adapter):
         """The server rewrites its log and its snapshot, if it keeps any. Raises `Unavailable` if
         the user may not have that done.
         """
-        await self._open_links().read(lambda link: erasing.scrub(link, self._server))
+        await self._open_links().run(lambda link: erasure.scrub(link, self._server))
 
     async def sweep(self, limit: int) -> int:
         moment = self._clock()
         links = self._open_links()
         swept = 0
-        await links.read(lambda link: sweep_tickets(link, self._names, moment))
-        for name in await links.read(self._load):
+        await links.run(lambda link: sweep_tickets(link, self._names, moment))
+        for name in await links.run(self._load):
             places = list(_indexes(self._names, [name]))
             while swept < limit:
                 some = min(limit - swept, _SWEPT_AT_ONCE)
-                count = await links.read(
+                count = await links.run(
                     lambda link, at=places, n=some: link.run(scripts.SWEEP, at, [moment, n])  # type: ignore[misc]
                 )
                 swept += count
@@ -283,7 +283,7 @@ class ValkeyAdapter(Adapter):
         args: Sequence[bytes | int],
         deadline: float | None = None,
     ) -> Answer:
-        writer = self._open_writer()
+        writer = opened(self._writer)
         size = sum(len(arg) for arg in args if isinstance(arg, bytes))
         if size > _BATCH_BYTES or len(places) > _BATCH_WRITES:
             raise TooLarge(
@@ -306,7 +306,7 @@ class ValkeyAdapter(Adapter):
                 await link.call(b"HSET", self._names.collections, name.encode(), known)
             await self._check_format(link)
 
-        await self._open_links().read(work)
+        await self._open_links().run(work)
 
     async def sizes(self) -> list[Size]:
         async def work(link: ValkeyLink) -> list[Size]:
@@ -316,7 +316,7 @@ class ValkeyAdapter(Adapter):
                 for name in names
             ]
 
-        return await self._open_links().read(work)
+        return await self._open_links().run(work)
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         await self._known(collection)
@@ -325,29 +325,11 @@ class ValkeyAdapter(Adapter):
     def _places(self, parts: Sequence[Any]) -> Iterator[bytes]:
         return (self._names.row(part.collection, part.key) for part in parts)
 
-    async def _known(self, collection: str) -> Layout:
-        """The layout, also of a collection that was not declared here."""
-        if collection not in self._layouts:
-            self._layouts = await self._open_links().read(self._load) | self._layouts
-        return self._layout(collection)
-
-    def _layout(self, collection: str) -> Layout:
-        try:
-            return self._layouts[collection]
-        except KeyError:
-            raise InvalidInput(
-                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
-            ) from None
+    async def _load_layouts(self) -> dict[str, Layout]:
+        return await self._open_links().run(self._load)
 
     def _open_links(self) -> ValkeyPool:
-        if self._links is None:
-            raise Closed("This store is not open.", hint="Await initialize() first.")
-        return self._links
-
-    def _open_writer(self) -> ValkeyWriter:
-        if self._writer is None:
-            raise Closed("This store is not open.", hint="Await initialize() first.")
-        return self._writer
+        return opened(self._links)
 
 
 def _live(row: Row, moment: int) -> Row | None:

@@ -1,40 +1,28 @@
-"""Connections, and retries.
-
-A pool of our own: the client's repeats commands on its own account, and gives up at once when the
-server is away. Here a call that may run twice is repeated for `PATIENCE` seconds, and a write as
-`writer` says.
-"""
+"""Connections to a Valkey or Redis server, and what its errors mean."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from valkey import exceptions as vk
 from valkey.asyncio.connection import Connection, SSLConnection
 
 from perdure.core.errors import (
     AccessDenied,
-    Closed,
-    DeadlineExceeded,
     NotAStore,
     PerdureError,
     StorageError,
     StorageFull,
     Unavailable,
 )
+from perdure.storage.backends import server_pool
+from perdure.storage.backends.server_pool import ServerPool
 from perdure.storage.backends.valkey.address import ValkeyServer
 from perdure.storage.backends.valkey.scripts import Script
 
-T = TypeVar("T")
-
-#: Seconds a call waits for a server that has gone away, without a deadline.
-PATIENCE = 30.0
 #: Seconds within which a connection must be made.
 _CONNECT = 5.0
 #: Bytes a second that any connection must manage, beyond its patience.
@@ -62,8 +50,7 @@ class ValkeyLink:
         self._conn: Any = (SSLConnection if server.tls else Connection)(**options)
 
     @property
-    def is_open(self) -> bool:
-        """Whether the server has not closed it, as far as is known."""
+    def is_ready(self) -> bool:
         return self._conn.is_connected and not self._conn._reader.at_eof()  # noqa: SLF001
 
     async def connect(self) -> None:
@@ -80,7 +67,7 @@ class ValkeyLink:
     async def call(self, *command: bytes | str | int) -> Any:
         """The server's answer to one command. Interrupted, the connection is closed."""
         packed = self._conn.pack_command(*command)
-        patience = PATIENCE + sum(map(len, packed)) / _SLOWEST
+        patience = server_pool.PATIENCE + sum(map(len, packed)) / _SLOWEST
         try:
             async with asyncio.timeout(patience):
                 await self._conn.send_packed_command(packed)
@@ -88,8 +75,9 @@ class ValkeyLink:
         except TimeoutError as exc:
             await self.close()
             raise vk.TimeoutError("the server does not answer") from exc
-        except asyncio.CancelledError:
-            await self.close()
+        except BaseException as exc:
+            if is_lost(exc) or isinstance(exc, asyncio.CancelledError):
+                await self.close()
             raise
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
@@ -105,109 +93,32 @@ class ValkeyLink:
         await self._conn.disconnect(nowait=True)
 
 
-class ValkeyPool:
-    """Up to `ValkeyServer.pool` connections, made when needed. Used from one event loop."""
+class ValkeyPool(ServerPool[ValkeyLink]):
+    """Connections to the server of a store."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (vk.ValkeyError, OSError)
 
     def __init__(self, server: ValkeyServer) -> None:
+        super().__init__(server.pool)
         self.server = server
-        self._idle: list[ValkeyLink] = []
-        self._free = asyncio.Semaphore(server.pool)
-        self._closed = False
 
-    @contextlib.asynccontextmanager
-    async def one(self) -> AsyncIterator[ValkeyLink]:
-        """A connection that nobody else has meanwhile."""
-        async with self._free:
-            if self._closed:
-                raise Closed("This store is closed.", hint="Open it again.")
-            link = self._idle.pop() if self._idle else ValkeyLink(self.server)
-            if not link.is_open:
-                await link.close()
-                await link.connect()
-            try:
-                yield link
-            except BaseException as exc:
-                if is_lost(exc):
-                    await link.close()
-                    await self._distrust()
-                raise
-            finally:
-                if link.is_open and not self._closed:
-                    self._idle.append(link)
-                else:
-                    await link.close()
+    async def connect(self) -> ValkeyLink:
+        link = ValkeyLink(self.server)
+        await link.connect()
+        return link
 
-    async def read(
-        self, work: Callable[[ValkeyLink], Awaitable[T]], deadline: float | None = None
-    ) -> T:
-        """Run `work`, which changes nothing and may run again. Raises `DeadlineExceeded`, or
-        after `PATIENCE` without a server `Unavailable`.
-        """
-        with translated(self.server):
-            try:
-                async with asyncio.timeout(deadline):
-                    return await self.patiently(work)
-            except TimeoutError as exc:
-                raise DeadlineExceeded(
-                    "The read did not end in the time allowed.",
-                    hint="Allow more time, or ask for less.",
-                ) from exc
+    def is_lost(self, exc: BaseException) -> bool:
+        return is_lost(exc)
 
-    async def patiently(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
-        """Run `work`, repeated while the server is away or not ready."""
-        pauses = Pauses()
-        while True:
-            try:
-                async with self.one() as link:
-                    return await work(link)
-            except (vk.ValkeyError, OSError) as exc:
-                if not (is_lost(exc) or is_busy(exc)) or pauses.are_over:
-                    raise
-            await pauses.next()
+    def is_passing(self, exc: BaseException) -> bool:
+        return is_busy(exc)
 
-    async def once_ready(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
-        """Run `work`; waits for a server that is loading, but not for one that is away."""
-        pauses = Pauses()
-        while True:
-            try:
-                async with self.one() as link:
-                    return await work(link)
-            except vk.ValkeyError as exc:
-                if not is_busy(exc) or pauses.are_over:
-                    raise
-            await pauses.next()
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        for _ in range(self.server.pool):
-            await self._free.acquire()
-        self._closed = True
-        await self._distrust()
-        for _ in range(self.server.pool):
-            self._free.release()
-
-    async def _distrust(self) -> None:
-        """One connection broke, so the idle ones probably did, too."""
-        idle, self._idle = self._idle, []
-        for link in idle:
-            await link.close()
-
-
-class Pauses:
-    """Growing pauses between attempts, for `PATIENCE` seconds in all."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + PATIENCE
-        self._pause = 0.01
-
-    @property
-    def are_over(self) -> bool:
-        return time.monotonic() + self._pause > self._until
-
-    async def next(self) -> None:
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
-        self._pause = min(self._pause * 2, 0.5)
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (vk.ValkeyError, OSError) as exc:
+            raise translate(exc, self.server) from exc
 
 
 _DENIED = (vk.AuthenticationError, vk.AuthorizationError, vk.NoPermissionError)
@@ -229,15 +140,6 @@ def is_busy(exc: BaseException) -> bool:
     if isinstance(exc, vk.BusyLoadingError):
         return True
     return isinstance(exc, vk.ResponseError) and str(exc).startswith(_SOON)
-
-
-@contextmanager
-def translated(server: ValkeyServer) -> Iterator[None]:
-    """Turns the client's errors into Perdure's."""
-    try:
-        yield
-    except (vk.ValkeyError, OSError) as exc:
-        raise translate(exc, server) from exc
 
 
 def translate(exc: BaseException, server: ValkeyServer) -> PerdureError:
