@@ -60,7 +60,6 @@ from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.artifacts.artifact_rows import ArtifactRows, InlineArtifact
 from perdure.core.clock import Clock, duration, new_id, now
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.storage.adapter import Capability
 from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
@@ -68,7 +67,6 @@ from perdure.storage.record_references import (
     CONDEMNED,
     CONDEMNED_BRIEFLY,
     CONDEMNED_FOR,
-    NEEDED,
     Condemned,
 )
 from perdure.storage.records import Key, system_record, type_of
@@ -125,14 +123,9 @@ class ArtifactCollector:
         self._references = references
         self._clock: Clock = now
 
-    def can_collect(self) -> bool:
-        return self._store.capabilities >= NEEDED
-
     async def collect(
         self, grace: int, *, dry_run: bool, progress: Progress | None
     ) -> CollectedArtifacts:
-        for capability in sorted(NEEDED):
-            self._store.require(Capability(capability))
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         if not dry_run:
             await self._references.tidy()
@@ -162,12 +155,6 @@ class ArtifactCollector:
             [(place, found) for place in self._contents for found in await place.all_of(tagged)],
             row=True,
         )
-        if not self.can_collect():
-            if await self._references.exceed(tagged, own):
-                return False
-            await self._delete_objects(candidate)
-            await self._rows.delete(tagged)
-            return True
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         token = new_id()
         await self._store.transact(
@@ -181,12 +168,11 @@ class ArtifactCollector:
 
     async def seal_again(self, place: ArtifactContents, tagged: str, found: StoredObject) -> None:
         """Re-encrypt an object, while others read, put and delete; see `ArtifactContents`."""
-        was_noted = self.can_collect() and await self._is_noted(tagged)
+        was_noted = await self._is_noted(tagged)
         await place.seal_again(tagged, found)
-        if self.can_collect():
-            condemned = await self._store.collection(Condemned).get(tagged, STRONG)
-            if condemned is not None or (was_noted and not await self._is_noted(tagged)):
-                await self.release(tagged, 0)
+        condemned = await self._store.collection(Condemned).get(tagged, STRONG)
+        if condemned is not None or (was_noted and not await self._is_noted(tagged)):
+            await self.release(tagged, 0)
 
     async def _is_noted(self, tagged: str) -> bool:
         return await self._store.collection(LastPut).get(tagged, STRONG) is not None
@@ -317,10 +303,6 @@ class ArtifactWriter:
     async def keep(self, incoming: Incoming) -> None:
         """Store it. Raises `Unavailable` if concurrent deletions prevent it; then put it again."""
         tagged = incoming.artifact.hash
-        if not self._store.capabilities >= NEEDED:
-            await incoming.place()
-            await self._check_seal(tagged)
-            return
         for attempt in range(ATTEMPTS):
             condemned = await self._store.collection(Condemned).fetch(tagged, STRONG)
             await incoming.place(apart=condemned is not None)
@@ -360,8 +342,6 @@ class ArtifactWriter:
 
     async def _note(self, tagged: str) -> None:
         """Note the time of the put. Raises `Conflict` if it is condemned."""
-        if not self._store.capabilities >= NEEDED:
-            return
         await self._store.declare(LastPut, Condemned)
         note = type_of(LastPut).encode(LastPut(tagged, self._store.now()), None, None)
         await self._store.write((note,), DEFAULT, [(CONDEMNED, tagged)])

@@ -17,9 +17,9 @@ from perdure.artifacts.artifact import (
 )
 from perdure.core.errors import Corrupted
 from perdure.storage.options import DEFAULT, STRONG
-from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
+from perdure.storage.record_references import CONDEMNED, Condemned
 from perdure.storage.records import Compressed, Key, system_record, type_of
-from perdure.storage.rows import Delete, Put
+from perdure.storage.rows import Delete
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -52,12 +52,10 @@ class ArtifactRows:
         declared = type_of(InlineArtifact)
         await executor.ready(declared)
         record = InlineArtifact(row_key(artifact.hash), content)
-        writes: list[Put | Delete] = [declared.encode(record, None, None)]
-        if self._store.capabilities >= NEEDED:
-            # Whoever was about to delete it, or did, has to think again.
-            await executor.ready(type_of(Condemned))
-            writes.append(Delete(CONDEMNED, artifact.hash))
-        await executor.write(writes, DEFAULT)
+        # Whoever was about to delete it, or did, has to think again.
+        await executor.ready(type_of(Condemned))
+        pardon = Delete(CONDEMNED, artifact.hash)
+        await executor.write([declared.encode(record, None, None), pardon], DEFAULT)
         return artifact
 
     async def read(self, tagged: str) -> bytes | None:

@@ -50,7 +50,7 @@ from perdure.core.errors import (
     KeyRefused,
     PerdureError,
 )
-from perdure.storage.record_references import NEEDED, Condemned
+from perdure.storage.record_references import Condemned
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
@@ -71,6 +71,8 @@ class ArtifactStore:
 
     What is not in its place is read from the `former` one, so a bank can be used while its
     artifacts are moved. A `sealer` decrypts objects, and encrypts new ones if it is set to.
+
+    Needs a backend with transactions, tags and TTL, as any bank does.
     """
 
     def __init__(
@@ -185,9 +187,8 @@ class ArtifactStore:
         for place in self._places:
             for found in await place.all_of(tagged):
                 await place.delete(found.path)
-        if self._store.capabilities >= NEEDED:
-            for cls in (Condemned, LastPut):
-                await self._store.collection(cls).delete(tagged)
+        for cls in (Condemned, LastPut):
+            await self._store.collection(cls).delete(tagged)
 
     async def located(self) -> AsyncIterator[Located]:
         """Every artifact with its place, sound or not: rows by hash, then objects in any order.
@@ -257,8 +258,6 @@ class ArtifactStore:
         Safe while others put and refer: see `artifact_collector`. Choose a grace period longer
         than any put-to-commit time; a slower writer gets `Conflict` and has to put again. A hash
         outside of `Artifact` fields and joined sources is no reference.
-
-        Raises `Unsupported` if the backend keeps no references.
         """
         span = 0 if grace == 0 else clock.duration(grace)
         return await self._collector.collect(span, dry_run=dry_run, progress=progress)
@@ -280,7 +279,6 @@ class ArtifactStore:
         With `referred`, also what is referred to and missing or of another size; with `orphans`,
         what nothing refers to. Memory stays bounded.
         """
-        referred = referred and self._store.capabilities >= NEEDED
         checker = ArtifactChecker(self._rows, self._places, self._references, self.size, progress)
         async for fault in checker.faults(referred=referred, orphans=orphans):
             yield fault

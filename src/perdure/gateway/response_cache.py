@@ -136,7 +136,7 @@ class _Scope(Protocol):
 
 
 class GatewayRecords:
-    """Forgets cached answers, outcomes and budgets (see `history.forgetting`).
+    """Forgets cached answers, outcomes and budgets (see `history.forget_sessions`).
 
     Cached answers are not kept by turn: forgetting any turn removes those of its session. Outcomes
     lose their names and stay. Works without models; `flush` writes what is pending.

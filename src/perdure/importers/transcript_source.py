@@ -143,40 +143,31 @@ class TranscriptSource:
 class JsonDocument(TranscriptSource):
     """A file that is one JSON document, or lines. A document may be as long as a line."""
 
-    def __init__(self, path: Path, limit: int = MAX_LINE) -> None:
-        super().__init__(path, limit)
-        self._undecided = True
+    _is_document: bool | None = None  # nobody has looked yet
 
     def lines(self) -> Iterator[SourceLine]:
-        if self._undecided:
-            self._undecided = False
+        if self._is_document is None:
             whole = self._whole()
+            self._is_document = whole is not None
             if whole is not None:
                 self.position = len(whole)
                 yield SourceLine(whole, 0, len(whole), whole=True, document=True)
-                return
         if not self._is_document:
             yield from super().lines()
 
-    _is_document = False
-
     def _whole(self) -> bytes | None:
+        """All of the file, if it is a document and not lines, of which each is a value."""
         with TranscriptSource(self.path, self._limit) as look:
             lines = look.lines()
             try:
                 first, second = next(lines, None), next(lines, None)
             except DamagedFile:
                 return None
-            if first is None or first.oversized:
-                return None
-            if _is_value(first.data) and second is not None:
-                return None
+        if first is None or first.oversized or (second is not None and _is_value(first.data)):
+            return None
         with TranscriptSource(self.path, self._limit) as look:
             data = look.whole()
-        if data is None or not _is_value(data):
-            return None
-        self._is_document = True
-        return data
+        return data if data is not None and _is_value(data) else None
 
 
 def _is_value(data: bytes) -> bool:

@@ -62,7 +62,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ticklers:
-    """What agents make of reminders. A place for `history.forgetting`."""
+    """What agents make of reminders. A place for `history.forget_sessions`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

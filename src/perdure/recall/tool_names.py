@@ -1,4 +1,4 @@
-"""The names of the tools by which a model reaches its past; `context.tools` defines them.
+"""The names of the tools by which a model reaches its past; `context.history_tools` defines them.
 
 They stand here because the index has to know them: what such a tool was asked and said is never
 indexed again, or what was fetched once would be found ever after.

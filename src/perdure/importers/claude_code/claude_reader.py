@@ -7,8 +7,9 @@ results among them; it is put together again here, results behind it. Most other
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,11 +36,16 @@ from perdure.importers.importer import (
 )
 from perdure.importers.transcript_source import decode, moment
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 #: Sub-agents inside a file that may speak at the same time.
 _VOICES = 64
 #: Names that are remembered: of sub-agents, of their records, of what they were told.
 _AGENTS = 10_000
 _TOLD = 100
+#: Records that are remembered, by their hashes: all of them take some ten megabytes.
+_RECORDS = 50_000
 
 
 class ClaudeCodeReader(TranscriptReader):
@@ -52,9 +58,9 @@ class ClaudeCodeReader(TranscriptReader):
         self._is_agent = bool(agent)
         self._main = Voice("")
         self._asides: dict[str, Voice] = {}
-        self._aside_of: dict[str, str] = {}  # uuid of a sub-agent's record → its voice
-        self._calls: dict[str, str] = {}  # what a sub-agent was told → the call that did
-        self._spawned: dict[str, str] = {}  # sub-agent → its call
+        self._aside_of = OrderedDict[str, str]()  # uuid of a sub-agent's record → its voice
+        self._calls = OrderedDict[str, str]()  # what a sub-agent was told → the call that did
+        self._spawned = OrderedDict[str, str]()  # sub-agent → its call
         self._lineage = Lineage()
         self._facts: dict[str, str] = {}
         self._begun = False
@@ -262,47 +268,22 @@ class ClaudeCodeReader(TranscriptReader):
             self._lineage.hang(record.uuid, record.parent_uuid, self._main.turn)
 
 
-def _remember(names: dict[str, str], name: str, value: str, limit: int) -> None:
-    names[name] = value
-    if len(names) > limit:
-        names.pop(next(iter(names)))
+def _remember(known: OrderedDict[K, V], name: K, value: V, limit: int) -> None:
+    known[name] = value
+    if len(known) > limit:
+        known.popitem(last=False)
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, str | bool) or (isinstance(value, int) and abs(value) < 2**53)
 
 
-class Recent:
-    """Remembers the newest entries: at least `size`, at most twice as many.
-    Keys are kept as hashes: a hundred thousand take ten megabytes.
-    """
-
-    def __init__(self, size: int = 50_000) -> None:
-        self._size = size
-        self._new: dict[int, int] = {}
-        self._old: dict[int, int] = {}
-
-    def __contains__(self, key: Hashable) -> bool:
-        name = hash(key)
-        return name in self._new or name in self._old
-
-    def __getitem__(self, key: Hashable) -> int | None:
-        name = hash(key)
-        found = self._new.get(name)
-        return self._old.get(name) if found is None else found
-
-    def __setitem__(self, key: Hashable, value: int) -> None:
-        if len(self._new) >= self._size:
-            self._old, self._new = self._new, {}
-        self._new[hash(key)] = value
-
-
 class Lineage:
     """Which turn of a conversation a record belongs to."""
 
     def __init__(self) -> None:
-        self._turns = Recent()  # uuid → turn
-        self._said = Recent()  # what was said, and when
+        self._turns = OrderedDict[int, int]()  # hash of a uuid → turn
+        self._said = OrderedDict[int, int]()  # hashes of what was said, and when
         self._live: list[int] = []  # turns that were not taken back
         self._counted = 0
         self._rooted: bool | None = None  # the first record hangs on nothing
@@ -314,26 +295,27 @@ class Lineage:
         After a compaction Claude Code may write messages again, under old or new ids, but with
         their old times.
         """
-        repeated = isinstance(uuid, str) and uuid in self._turns
+        repeated = isinstance(uuid, str) and hash(uuid) in self._turns
         if time:
-            older = time < self._compacted
-            repeated = repeated or (older and (time, said) in self._said)
-            self._said[time, said] = 0
+            older, name = time < self._compacted, hash((time, said))
+            repeated = repeated or (older and name in self._said)
+            _remember(self._said, name, 0, _RECORDS)
         return repeated
 
     def hang(self, uuid: Any, parent: Any, turn: int) -> None:
         """Note a record; it belongs to its parent's turn if that is older."""
         if self._rooted is None:
             self._rooted = parent is None
-        found = self._turns[parent] if isinstance(parent, str) else None
+        found = self._turns.get(hash(parent)) if isinstance(parent, str) else None
         self._chained = self._chained or found is not None
         if isinstance(uuid, str):
-            self._turns[uuid] = turn if found is None else min(found, turn)
+            own = turn if found is None else min(found, turn)
+            _remember(self._turns, hash(uuid), own, _RECORDS)
 
     def open(self, uuid: Any, parent: Any, turn: int) -> None:
         self.hang(uuid, parent, turn)
         if isinstance(uuid, str):
-            self._turns[uuid] = turn
+            self._turns[hash(uuid)] = turn
 
     def compacted(self, time: str) -> None:
         """After a compaction records have no parent; that is no return to the beginning."""
@@ -343,7 +325,7 @@ class Lineage:
     def rewound(self, parent: Any, turn: int) -> int:
         """How many turns up to `turn` a user's record takes back by its `parent`."""
         if isinstance(parent, str):
-            base = self._turns[parent]
+            base = self._turns.get(hash(parent))
         else:
             # Back to the beginning; unless nothing in this file hangs on anything.
             base = 0 if parent is None and self._rooted and self._chained else None

@@ -153,7 +153,7 @@ class RecallIndex:
             await self.prepared()
             if self.pending is not None:
                 await self.pending.write()
-            await self._care(progress)
+            await self._care()
             await self.embeddings.settle(progress)
         elif self._blotting is not None:
             await asyncio.wait({self._blotting})
@@ -235,17 +235,17 @@ class RecallIndex:
     # Writing ----------------------------------------------------------------------------------
 
     def note(self, written: Written) -> None:
-        """Index what was appended, soon. See `history.log.Listener`."""
+        """Index what was appended, soon. See `history.turn_log`."""
         if self.pending is not None:
             self.pending.note(written)
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index turns that a process left a mark about. See `history.log.Recovery`."""
+        """Index turns that a process left a mark about. See `history.turn_log`."""
         if self.pending is not None:
             self.pending.missed(record, first, last)
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an importer appends, in its transaction. See `history.log.Hook`."""
+        """Index what an importer appends, in its transaction. See `history.turn_log`."""
         if written.bulk and written.rounds and self.pending is not None:
             await self.prepared()
             await self.pending.index_now(transaction, written)

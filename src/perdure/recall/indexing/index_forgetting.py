@@ -17,7 +17,7 @@ from perdure.storage.transaction import Transaction
 
 
 class IndexPlace:
-    """What recall's index holds of sessions, turns and agents: a `history.forgetting.Place`."""
+    """What recall's index holds of sessions, turns and agents: a `ForgetPlace`."""
 
     collections = frozenset({type_of(PassageGroup).name})
 

@@ -1,4 +1,4 @@
-"""Forgetting reaches memories: a place of `history.forgetting`.
+"""Forgetting reaches memories: a place of `history.forget_sessions`.
 
 With an agent go its memories, their former versions, and its name in what others share with it.
 Of sessions and turns that are forgotten, memories lose the names. What came from nowhere else:

@@ -109,7 +109,7 @@ class Pipeline:
         fails, and if it has nothing while it `is_behind`: not filled yet. `catch_up` indexes what
         was appended for this session to see, and is not in the index yet. `triggered` finds
         reference layers by their triggers, `named` what a question names by its key. `expect` is
-        told what will be embedded soon: see `recall.searching.ahead`.
+        told what will be embedded soon.
         """
         self._search = search
         self._scope_of = scope_of
