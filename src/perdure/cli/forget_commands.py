@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
@@ -162,8 +162,6 @@ def _sessions_in_words(going: list[SessionInfo], memories: int) -> list[str]:
 
 
 def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
-    from perdure.cli import readable
-
     lines = [
         f"  {turn.id}, {readable.absolute_time(turn.started)}: {_gist(turn)}"
         for turn in turns[:_LISTED]

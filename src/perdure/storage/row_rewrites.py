@@ -43,7 +43,6 @@ class Rewritten(msgspec.Struct, frozen=True):
     """The result of a rewrite."""
 
     collection: str
-    seen: int = 0
     #: Rows that were written anew, or would be.
     rewritten: int = 0
     #: Rows that somebody changed, or deleted, before they could be.
@@ -67,6 +66,7 @@ async def rewrite_collection(
     read: Read,
     remade: Callable[[Row], Recode],
     write: Write,
+    what: str = "rewriting",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Rewritten:
     """Rewrite every row that is `wanted`; returns the totals when all is done.
@@ -75,7 +75,7 @@ async def rewrite_collection(
     errors. Both run on the event loop, a few milliseconds at a time.
     """
     total = sum(count.rows for count in await adapter.census(collection))
-    done, pace = Rewritten(collection), Pace()
+    done, seen, pace = Rewritten(collection), 0, Pace()
     async for page in _pages(adapter, collection):
         keys = []
         for row in page:
@@ -89,14 +89,14 @@ async def rewrite_collection(
             failures += refused
         done = Rewritten(
             collection,
-            done.seen + len(page),
             done.rewritten + written,
             done.passed_over + len(keys) - written - len(failures),
             done.failed + len(failures),
             (*done.failures, *failures)[:MOST_FAILURES],
         )
+        seen += len(page)
         if progress is not None:
-            progress(f"rewriting {collection}", done.seen, max(total, done.seen))
+            progress(f"{what} {collection}", seen, max(total, seen))
     return done
 
 

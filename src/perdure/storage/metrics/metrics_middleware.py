@@ -75,14 +75,6 @@ class Metrics:
             measure.bytes_written += sum(len(recode.value) for recode in call.recodes)
 
     def _wrote(self, writes: Sequence[Put | Delete], took: float) -> None:
-        if len(writes) == 1:  # by far the most common
-            (write,) = writes
-            measure = self._measure("commit", write.collection)
-            _note(measure, took, bisect_left(BUCKETS, took))
-            measure.rows += 1
-            if isinstance(write, Put):
-                measure.bytes_written += len(write.value)
-            return
         bucket = bisect_left(BUCKETS, took)
         touched: dict[str, Measure] = {}
         for write in writes:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import UnknownBackend
 from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sql_adapter import SQLAdapter, opened
@@ -33,7 +34,7 @@ try:
 except ImportError as exc:
     raise UnknownBackend(
         "PostgreSQL banks need psycopg, which is not installed or cannot be loaded.",
-        hint="Run: pip install 'perdure[postgres]'",
+        hint=install_hint("postgres"),
     ) from exc
 
 from perdure.storage.backends.postgres import address, catalog, damage, indexes, snapshots
