@@ -24,7 +24,7 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 
-class PooledConnection(Protocol):
+class ServerLink(Protocol):
     """A connection."""
 
     @property
@@ -34,7 +34,7 @@ class PooledConnection(Protocol):
     async def close(self) -> None: ...
 
 
-L = TypeVar("L", bound=PooledConnection)
+L = TypeVar("L", bound=ServerLink)
 
 
 class ServerPool(ABC, Generic[L]):
