@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
 
@@ -116,8 +116,6 @@ def _show(told: Told) -> None:
 
 
 def _show_operations(told: Told) -> None:
-    from perdure.cli import readable
-
     newest = readable.relative_time(told.processes[0].at, told.now)
     count = len(told.processes)
     terminal.say(f"{count} process{'es' if count > 1 else ''} within the last day, {newest} last.")
