@@ -53,39 +53,39 @@ class SQLiteDocuments:
     """What this process writes to search indexes. On the writer's connection only."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, SQLiteIndexWriter] = {}
+        self._writers: dict[str, SQLiteIndexWriter] = {}
 
     def define(self, db: apsw.Connection, index: SearchIndex) -> None:
-        self._shelves[index.name] = SQLiteIndexWriter(db, index)
+        self._writers[index.name] = SQLiteIndexWriter(db, index)
 
-    def shelf(self, db: apsw.Connection, index: str) -> SQLiteIndexWriter:
+    def index_writer(self, db: apsw.Connection, index: str) -> SQLiteIndexWriter:
         """Raises `InvalidInput` if it was not prepared since this connection was opened."""
-        shelf = self._shelves.get(index)
-        if shelf is None or shelf.db is not db:
+        writer = self._writers.get(index)
+        if writer is None or writer.db is not db:
             raise not_prepared(index)
-        return shelf
+        return writer
 
     def check(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
         """Raises `InvalidInput` if a change cannot be made."""
         for change in changes:
-            shelf = self.shelf(db, change.index)
+            writer = self.index_writer(db, change.index)
             if isinstance(change, Document):
-                check_document(shelf.index, change)
+                check_document(writer.index, change)
 
     def change(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
         """Apply the changes of one commit, in order."""
         for change in changes:
-            shelf = self._shelves[change.index]
+            writer = self._writers[change.index]
             try:
                 if isinstance(change, Document):
-                    shelf.put(change)
+                    writer.put(change)
                 else:
-                    shelf.withdraw(change.first, change.last)
+                    writer.withdraw(change.first, change.last)
             except FAULTY as exc:
                 if not db.in_transaction:
                     raise  # SQLite has ended it: this is more than a damaged index
                 # What it has done so far need not be undone: nobody trusts the index any more.
-                shelf.is_harmed = True
+                writer.is_harmed = True
                 search_tables.mark(db, change.index, str(exc))
 
 

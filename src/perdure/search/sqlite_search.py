@@ -99,9 +99,9 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         self._check_prepared(index)
 
         def work(applier: SQLiteApplier) -> bool:
-            shelf = self._filing.shelf(applier.db, index)
+            writer = self._filing.index_writer(applier.db, index)
             with search_tables.blamed(index):
-                return shelf.file() or shelf.merge()
+                return writer.file() or writer.merge()
 
         try:
             if await self._adapter.writer.run(work, weight=_HEAVY):
@@ -140,7 +140,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         def work(applier: SQLiteApplier) -> int:
             search_tables.sound(applier.db, index)
             with search_tables.blamed(index):
-                return self._filing.shelf(applier.db, index).embed(model, embeddings)
+                return self._filing.index_writer(applier.db, index).embed(model, embeddings)
 
         return await self._adapter.writer.run(work, weight=_HEAVY)
 
@@ -217,7 +217,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         quick: str = "",
     ) -> T:
         """Run longer work in one read transaction; if `quick`, try it on the event loop
-        (`Reader.run`).
+        (`SQLiteReader.run`).
         """
         self._check_prepared(index)
 
@@ -250,7 +250,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         return known
 
     def _check_prepared(self, index: str) -> None:
-        self._filing.shelf(self._adapter.writer.db, index)
+        self._filing.index_writer(self._adapter.writer.db, index)
 
     @property
     def _beside(self) -> Path | None:

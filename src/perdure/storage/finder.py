@@ -57,7 +57,7 @@ def where(field: str, op: str, value: object) -> Condition:
         raise InvalidQuery(
             f"There is no operator {op!r}.", hint=f"Use one of {', '.join(Op)}."
         ) from None
-    return Compare(field, operator, value)  # type: ignore[arg-type]  # checked by Finder
+    return Compare(field, operator, value)  # type: ignore[arg-type]  # checked by QueryBuilder
 
 
 def tagged(name: str, value: str) -> Condition:

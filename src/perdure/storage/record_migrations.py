@@ -137,7 +137,8 @@ class _Migration:
             read=self._store.read,
             remade=partial(self._remade, note=kept.note if kept else None),
             write=write,
-            progress=_named(self._progress, f"migrating {declared.name}"),
+            what="migrating",
+            progress=self._progress,
         )
 
     def _is_wanted(self, row: Row) -> bool:
@@ -274,9 +275,3 @@ class _References:
 
 def _plain(content_type: str) -> str:
     return content_type.partition(";")[0]
-
-
-def _named(progress: Progress | None, what: str) -> Callable[[str, int, int], None] | None:
-    if progress is None:
-        return None
-    return lambda _, done, total: progress(what, done, total)

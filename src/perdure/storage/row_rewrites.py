@@ -11,7 +11,7 @@ are harmless. Rows that old code writes behind the current position are not seen
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -43,7 +43,6 @@ class Rewritten(msgspec.Struct, frozen=True):
     """The result of a rewrite."""
 
     collection: str
-    seen: int = 0
     #: Rows that were written anew, or would be.
     rewritten: int = 0
     #: Rows that somebody changed, or deleted, before they could be.
@@ -67,6 +66,7 @@ async def rewrite_collection(
     read: Read,
     remade: Callable[[Row], Recode],
     write: Write,
+    what: str = "rewriting",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Rewritten:
     """Rewrite every row that is `wanted`; returns the totals when all is done.
@@ -75,46 +75,37 @@ async def rewrite_collection(
     errors. Both run on the event loop, a few milliseconds at a time.
     """
     total = sum(count.rows for count in await adapter.census(collection))
-    done, pace = Rewritten(collection), Pace()
+    done, seen, pace = Rewritten(collection), 0, Pace()
     async for page in _pages(adapter, collection):
         keys = []
         for row in page:
             if wanted(row):
                 keys.append(row.key)
             await pace.breathe()
-        recodes, failures = await _remade(await plain_rows(read, collection, keys), remade, pace)
-        written = 0
+        recodes, failures, written = list[Recode](), list[Failure](), 0
+        for found in await plain_rows(read, collection, keys):
+            if isinstance(found, Failure):
+                failures.append(found)
+                continue
+            try:
+                recodes.append(remade(found))
+            except PerdureError as exc:
+                failures.append(Failure(found.key, exc.message))
+            await pace.breathe()
         if recodes:
             written, refused = await write(recodes)
             failures += refused
         done = Rewritten(
             collection,
-            done.seen + len(page),
             done.rewritten + written,
             done.passed_over + len(keys) - written - len(failures),
             done.failed + len(failures),
             (*done.failures, *failures)[:MOST_FAILURES],
         )
+        seen += len(page)
         if progress is not None:
-            progress(f"rewriting {collection}", done.seen, max(total, done.seen))
+            progress(f"{what} {collection}", seen, max(total, seen))
     return done
-
-
-async def _remade(
-    rows: Iterable[Row | Failure], remade: Callable[[Row], Recode], pace: Pace
-) -> tuple[list[Recode], list[Failure]]:
-    recodes: list[Recode] = []
-    failures: list[Failure] = []
-    for row in rows:
-        if isinstance(row, Failure):
-            failures.append(row)
-            continue
-        try:
-            recodes.append(remade(row))
-        except PerdureError as exc:
-            failures.append(Failure(row.key, exc.message))
-        await pace.breathe()
-    return recodes, failures
 
 
 async def plain_rows(read: Read, collection: str, keys: list[str]) -> list[Row | Failure]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 import msgspec
@@ -92,7 +91,15 @@ class AuditTrail:
         return TrailPage(found[:limit], found[limit - 1].id if more else None)
 
     async def history_of(self, collection: str, key: str) -> list[AuditEntry]:
-        return [entry async for entry in self._all(collection, key)]
+        found, after = list[AuditEntry](), None
+        while True:
+            page = await self.entries(
+                collection=collection, key=key, limit=_PAGE, after=after, options=STRONG
+            )
+            found += page.entries
+            after = page.next
+            if after is None:
+                return found
 
     async def verify(self, collection: str, key: str) -> Verdict:
         """Whether the entries of one record join, up to its current state.
@@ -145,18 +152,6 @@ class AuditTrail:
             f"{collection}/{key} keeps changing while its trail is read.",
             hint="Try again when it is written less often.",
         )
-
-    async def _all(self, collection: str, key: str) -> AsyncIterator[AuditEntry]:
-        after: str | None = None
-        while True:
-            page = await self.entries(
-                collection=collection, key=key, limit=_PAGE, after=after, options=STRONG
-            )
-            for entry in page.entries:
-                yield entry
-            after = page.next
-            if after is None:
-                return
 
     async def _row(self, collection: str, key: str) -> Row | None:
         if collection not in self._store.declared and not await self._is_known(collection):

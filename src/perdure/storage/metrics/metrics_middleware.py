@@ -75,14 +75,6 @@ class Metrics:
             measure.bytes_written += sum(len(recode.value) for recode in call.recodes)
 
     def _wrote(self, writes: Sequence[Put | Delete], took: float) -> None:
-        if len(writes) == 1:  # by far the most common
-            (write,) = writes
-            measure = self._measure("commit", write.collection)
-            _note(measure, took, bisect_left(BUCKETS, took))
-            measure.rows += 1
-            if isinstance(write, Put):
-                measure.bytes_written += len(write.value)
-            return
         bucket = bisect_left(BUCKETS, took)
         touched: dict[str, Measure] = {}
         for write in writes:
@@ -153,16 +145,6 @@ class Measure(msgspec.Struct):
     errors: dict[str, int] = {}
 
     def quantile(self, share: float) -> float:
-        """An upper bound of this quantile of the latency, in seconds."""
-        wanted = share * self.count
-        passed = 0
-        for edge, calls in zip((*BUCKETS, float("inf")), self.buckets, strict=True):
-            passed += calls
-            if passed >= wanted:
-                return edge
-        return 0.0
-
-    def estimate(self, share: float) -> float:
         """This quantile of the latency, interpolated; infinite above the last edge."""
         wanted = share * self.count
         passed, lower = 0, 0.0

@@ -217,15 +217,15 @@ class Bench:
         self._layouts[layout.name] = layout
         return KitTable(self, adapter, layout)
 
-    async def shelf(
+    async def index(
         self, adapter: Adapter | None = None, fields: Sequence[str] = ("title", "body")
     ) -> KitIndex:
         """A search index for this check, erased after it."""
-        index = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
-        self._indexes.add(index.name)
-        shelf = KitIndex(adapter or await self.open(), index)
-        shelf.made = await shelf.engine.prepare(index)
-        return shelf
+        declared = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
+        self._indexes.add(declared.name)
+        index = KitIndex(adapter or await self.open(), declared)
+        index.made = await index.engine.prepare(declared)
+        return index
 
     def key(self, collection: str, name: str) -> str:
         """A key for this check, deleted after it."""

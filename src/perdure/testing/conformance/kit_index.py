@@ -26,17 +26,17 @@ Occurrence: TypeAlias = tuple[int, int, int]
 
 
 class KitIndex:
-    """Documents and searches of a check. Made by `Bench.shelf`."""
+    """Documents and searches of a check. Made by `Bench.index`."""
 
-    def __init__(self, adapter: Adapter, index: SearchIndex) -> None:
+    def __init__(self, adapter: Adapter, declared: SearchIndex) -> None:
         self.adapter = adapter
         self.engine = engine_of(adapter)
-        self.index = index
-        self.name = index.name
+        self.declared = declared
+        self.name = declared.name
         self.made = False
 
     def document(self, place: int, *texts: str, note: bytes = b"") -> Document:
-        missing = len(self.index.fields) - len(texts)
+        missing = len(self.declared.fields) - len(texts)
         return Document(self.name, place, texts + ("",) * missing, note)
 
     def withdrawal(self, first: int, last: int) -> Withdrawal:

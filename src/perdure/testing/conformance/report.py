@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,13 +40,6 @@ LEVELS: dict[ConformanceLevel, frozenset[Capability]] = {
 }
 
 
-class CheckOutcome(StrEnum):
-    """How a check ended."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-
-
 class CapabilityStatus(StrEnum):
     """What is known of a capability."""
 
@@ -62,7 +55,7 @@ class Result(msgspec.Struct, frozen=True):
     name: str
     group: str
     guarantee: str
-    outcome: CheckOutcome
+    outcome: Literal["passed", "failed"]
     seconds: float
     detail: str = ""
 
@@ -92,7 +85,7 @@ class ConformanceReport(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        return tuple(result for result in self.results if result.outcome is CheckOutcome.FAILED)
+        return tuple(result for result in self.results if result.outcome == "failed")
 
     @property
     def passed(self) -> bool:
@@ -152,7 +145,7 @@ class ConformanceReport(msgspec.Struct, frozen=True):
 
     def _line(self, group: str) -> CapabilityResult:
         outcomes = [result.outcome for result in self.results if result.group == group]
-        failed = outcomes.count(CheckOutcome.FAILED)
+        failed = outcomes.count("failed")
         declared = group == CORE or group in self.declared
         if not declared:
             standing = CapabilityStatus.NOT_DECLARED

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Awaitable, Callable
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,7 +24,7 @@ from perdure.storage.rows import Batch, Event, Layout, Put
 class WorkerJob(msgspec.Struct, frozen=True):
     """A task, as `Bench.spawn` passes it."""
 
-    task: str
+    task: Literal["write", "count"]
     url: str
     factory: str
     time: int
@@ -38,25 +37,20 @@ class WorkerJob(msgspec.Struct, frozen=True):
 
 
 async def write(adapter: Adapter, job: WorkerJob) -> None:
-    """Each key to every collection, one batch a key; then wait to be killed."""
+    """Each key to every collection, one batch a key, with an event and a document about it if
+    the job says so; then wait to be killed.
+    """
     options = STRONG if job.strong else DEFAULT
-    for key in job.keys:
-        writes = tuple(_put(layout, key, key.encode()) for layout in job.layouts)
-        events = (Event("perdure.kit", key, key.encode()),) if job.emit else ()
-        await adapter.commit(Batch(writes, events=events), options)
-        print(key, flush=True)  # noqa: T201  # the acknowledgement
-    await asyncio.sleep(3600)
-
-
-async def index(adapter: Adapter, job: WorkerJob) -> None:
-    """Each key, and a document about it; then wait to be killed."""
-    (layout,), declared = job.layouts, job.index
-    assert declared is not None
-    await engine_of(adapter).prepare(declared)
+    if job.index is not None:
+        await engine_of(adapter).prepare(job.index)
     for place, key in enumerate(job.keys):
-        document = Document(declared.name, place, ("common", f"t{place}"), key.encode())
-        put = _put(layout, key, key.encode())
-        await adapter.commit(Batch((put,), changes=(document,)), DEFAULT)
+        value, index = key.encode(), job.index
+        batch = Batch(
+            tuple(_put(layout, key, value) for layout in job.layouts),
+            events=(Event("perdure.kit", key, value),) if job.emit else (),
+            changes=(Document(index.name, place, ("common", f"t{place}"), value),) if index else (),
+        )
+        await adapter.commit(batch, options)
         print(key, flush=True)  # noqa: T201  # the acknowledgement
     await asyncio.sleep(3600)
 
@@ -81,13 +75,6 @@ def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) ->
     return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
 
 
-_TASKS: dict[str, Callable[[Adapter, WorkerJob], Awaitable[None]]] = {
-    "write": write,
-    "index": index,
-    "count": count,
-}
-
-
 async def work(job: WorkerJob) -> None:
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
@@ -96,7 +83,7 @@ async def work(job: WorkerJob) -> None:
     await adapter.initialize()
     for layout in job.layouts:
         await adapter.prepare(layout)
-    await _TASKS[job.task](adapter, job)
+    await (write if job.task == "write" else count)(adapter, job)
     await adapter.close()
 
 

@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import (
     Conflict,
     NewerSchema,
@@ -50,10 +51,10 @@ try:
 except ImportError as exc:
     raise UnknownBackend(
         "Valkey stores need the package valkey, which is not installed or cannot be loaded.",
-        hint="Run: pip install 'perdure[valkey]'",
+        hint=install_hint("valkey"),
     ) from exc
 
-from perdure.storage.backends.valkey import address, admission, erasing, rows, scripts
+from perdure.storage.backends.valkey import address, admission, erasure, rows, scripts
 from perdure.storage.backends.valkey.links import ValkeyLink, ValkeyPool
 from perdure.storage.backends.valkey.writer import Answer, ValkeyWriter, sweep_tickets
 
@@ -256,7 +257,7 @@ class ValkeyAdapter(LayoutAdapter):
         """The server rewrites its log and its snapshot, if it keeps any. Raises `Unavailable` if
         the user may not have that done.
         """
-        await self._open_links().run(lambda link: erasing.scrub(link, self._server))
+        await self._open_links().run(lambda link: erasure.scrub(link, self._server))
 
     async def sweep(self, limit: int) -> int:
         moment = self._clock()
