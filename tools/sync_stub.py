@@ -1,7 +1,8 @@
-"""Writes src/perdure/sync.pyi: what `perdure.open_sync` gives, for type checkers.
+"""Writes the stubs for type checkers: src/perdure/sync.pyi, what `perdure.open_sync` gives, and
+src/perdure/__init__.pyi, the public names from the table in `__init__.py`.
 
 The synchronous bridge forwards at run time; nothing is written twice. This derives its types from
-the async classes: the same methods without `await`. `make check` fails if the stub is not current.
+the async classes: the same methods without `await`. `make check` fails if a stub is not current.
 
     python tools/sync_stub.py [--check]
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 STUB = SRC / "perdure" / "sync.pyi"
+PUBLIC = SRC / "perdure" / "__init__.pyi"
 #: The classes that a synchronous program gets in its hands.
 CLASSES = {
     "Bank": "perdure.bank.bank",
@@ -201,7 +203,28 @@ def render() -> str:
         "    def __getattr__(self, name: str) -> Any: ...",
         "",
     ]
-    text = "\n".join([*head, *body])
+    return formatted("\n".join([*head, *body]))
+
+
+def render_public() -> str:
+    """A line for each public name, and the module that it is imported from."""
+    tree = ast.parse(PUBLIC.with_suffix(".py").read_text(encoding="utf-8"))
+    table = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES"
+    )
+    lines = [
+        f"from {module} import {name} as {name}"
+        for module, names in table.items()
+        for name in names.split()
+    ]
+    head = "# Made by tools/sync_stub.py from the table in __init__.py. Do not edit."
+    tail = ["", "__version__: str", "", "def __dir__() -> list[str]: ..."]
+    return formatted("\n".join([head, *lines, *tail]))
+
+
+def formatted(text: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--stdin-filename", "sync.pyi", "-"],
         input=text,
@@ -213,14 +236,14 @@ def render() -> str:
 
 
 def main() -> int:
-    made = render()
-    if "--check" in sys.argv:
-        if STUB.read_text(encoding="utf-8") != made:
-            print("src/perdure/sync.pyi is not current: run python tools/sync_stub.py")
-            return 1
-        return 0
-    STUB.write_text(made, encoding="utf-8")
-    return 0
+    stale = 0
+    for path, made in ((STUB, render()), (PUBLIC, render_public())):
+        if "--check" not in sys.argv:
+            path.write_text(made, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != made:
+            print(f"src/perdure/{path.name} is not current: run python tools/sync_stub.py")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ are long, all of which are about what is asked.
 `functions` counts named functions (no comprehensions, no lambdas), `module_switches` calls from one
 module into another, `storage_calls` calls of the backend and of the search index. `--show` lists
 the functions in the order of their first call.
+
+`stall_ms` is how long the event loop stood still at most, in milliseconds, during the first such
+call of a new process: the least of three. A first count of tokens alone takes 60, in one go.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ import inspect
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -62,6 +67,7 @@ class Trace:
         self.modules: dict[str, None] = {}
         self.switches = 0
         self.calls: list[str] = []
+        self.stall = 0
         self._last = ""
         self._others = asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -84,6 +90,7 @@ class Trace:
             "modules": len(self.modules),
             "module_switches": self.switches,
             "storage_calls": len(self.calls),
+            "stall_ms": self.stall,
         }
 
 
@@ -201,6 +208,39 @@ async def walk(name: str, url: str) -> Trace:
         return trace
 
 
+async def first(name: str, url: str) -> float:
+    """The longest time for which the event loop stood still in the first call; seconds."""
+    gaps = [0.0]
+
+    async def watch() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            gaps.append(time.perf_counter() - before - 0.005)
+
+    async with perdure.open(url) as bank:
+        session = await bank.session("walker/main")
+        await asyncio.sleep(0.2)  # what opening began has ended
+        watching = asyncio.create_task(watch())
+        await asyncio.sleep(0.02)
+        gaps.clear()
+        await step(name, bank, session)
+        await asyncio.sleep(0.02)
+        watching.cancel()
+    return max(gaps)
+
+
+def stall_of(name: str, folder: str) -> int:
+    found = list[int]()
+    for number in range(3):
+        copied = shutil.copytree(folder, f"{folder}-{number}")
+        command = [sys.executable, __file__, "--first", name, f"sqlite:///{copied}/walk.db"]
+        made = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(round(1_000 * float(made.stdout)))
+        shutil.rmtree(copied)
+    return min(found)
+
+
 async def another(url: str) -> None:
     """What another process does: it appends to another session of the agent."""
     async with perdure.open(url) as bank:
@@ -222,6 +262,9 @@ def main() -> None:
     if "--another" in sys.argv:
         asyncio.run(another(sys.argv[-1]))
         return
+    if "--first" in sys.argv:
+        print(asyncio.run(first(*sys.argv[-2:])))
+        return
     # A busy machine skips steps, and calls with them.
     for limit in ("DEADLINE", "KEYWORD", "VECTORS"):
         os.environ[f"PERDURE_RECALL_{limit}"] = "60"
@@ -233,8 +276,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 url = f"sqlite:///{folder}/walk.db"
                 asyncio.run(make(url, kind))
+                stall = stall_of(name, folder)
                 trace = asyncio.run(walk(name, url))
-            title = f"{name}{kind}"
+            title, trace.stall = f"{name}{kind}", stall
             figures[title] = trace.figures
             if "--show" in sys.argv:
                 print(f"{title}: {', '.join(trace.calls)}", *trace.functions, "", sep="\n  ")

@@ -6,27 +6,64 @@
         session = await bank.session("planner/auth")
         ...
 
-Everything public is reachable from here. The names stand in `__init__.pyi`, where type checkers
-read them; each is imported when it is first used, so that `import perdure` costs next to nothing.
+Everything public is reachable from here. Each name is imported when it is first used, so that
+`import perdure` costs next to nothing. Type checkers read `__init__.pyi`, which
+`tools/sync_stub.py` makes from this table.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
 
-_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_MODULES = {
-    name: module
-    for module, names in re.findall(
-        r"^from (perdure[\w.]*) import (\([^)]*\)|.*)$", _STUB, re.MULTILINE
-    )
-    for name in re.findall(r"\w+ as (\w+)", names)
+#: Modules and their public names.
+_NAMES = {
+    "perdure.artifacts": "Artifact",
+    "perdure.bank": "Bank open",
+    "perdure.bank.backup": "check_backups",
+    "perdure.bank.bank_copy": "restore",
+    "perdure.bank.session": "Session",
+    "perdure.bank.session_reader": "TailMessage",
+    "perdure.config": "Config",
+    "perdure.context.context": "Context",
+    "perdure.context.history_tools": "HISTORY_TOOLS MEMORY_TOOLS",
+    "perdure.context.session_tools": "Rendering",
+    "perdure.core.actors": "acting_as",
+    "perdure.core.errors": """
+        AccessDenied AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached BudgetTooSmall
+        Closed Conflict Corrupted DeadlineExceeded GatewayError InvalidConfig InvalidInput
+        InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
+        MigrationFailed NewerSchema NoModel NotAStore NotIndexed PerdureError PromptTooLong
+        ProviderDown RateLimited Rejected SchemaMismatch StorageError StorageFull StreamBroken
+        TooLarge Unauthorized Unavailable UnknownBackend Unsupported
+    """,
+    "perdure.core.messages": """
+        ArtifactPointer Media Message Reasoning Text ToolCall ToolResult Unknown Usage
+    """,
+    "perdure.core.turns": "Position Round Turn",
+    "perdure.gateway.calls": "CallOptions Reply Request Shape Tool",
+    "perdure.gateway.gateway": "Gateway",
+    "perdure.history.log_records": "Link",
+    "perdure.history.pruning": "prune_tool_results",
+    "perdure.jobs": "Job",
+    "perdure.recall.memory_records": "Memory",
+    "perdure.recall.values": "Hit Recalled",
+    "perdure.storage.assembly": "open_store",
+    "perdure.storage.collection": "Collection",
+    "perdure.storage.collection_reader": "Stored",
+    "perdure.storage.finder": "Page all_of any_of tagged where",
+    "perdure.storage.memory_windows": "TimeWindow",
+    "perdure.storage.options": "Consistency Options bounded",
+    "perdure.storage.records": "Compressed Encrypted Indexed Key Tags record",
+    "perdure.storage.rows": "Index",
+    "perdure.storage.state_records": "StateRecord StateRecords",
+    "perdure.storage.subscriptions": "EventReceived",
+    "perdure.storage.transaction": "Transaction",
+    "perdure.sync": "open_sync",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULES)  # noqa: PLE0605 (a list of texts)
 

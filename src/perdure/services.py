@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,12 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     @cached_property
     def recall(self) -> Recall:
         return self.make_recall()
+
+    async def loaded_recall(self) -> Recall:
+        """The same; what it is made of is imported in a thread, so that nobody else waits."""
+        if not self.made("recall"):
+            await asyncio.to_thread(importlib.import_module, "perdure.recall.recall_services")
+        return self.recall
 
     @cached_property
     def masker(self) -> Masker | None:

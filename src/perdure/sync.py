@@ -130,19 +130,14 @@ def _bridged(value: Any) -> Any:
     return value
 
 
+@functools.cache
 def _has_async(cls: type) -> bool:
-    known = _known.get(cls)
-    if known is None:
-        known = _known[cls] = any(
-            inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-            for base in cls.__mro__
-            for name, member in vars(base).items()
-            if not name.startswith("_")
-        )
-    return known
-
-
-_known: dict[type, bool] = {}
+    return any(
+        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if not name.startswith("_")
+    )
 
 
 def _iterate(source: Any) -> Iterator[Any]:

@@ -19,7 +19,7 @@ import pytest
 
 import perdure
 from perdure.cli.app import app
-from perdure.cli.ask_commands import reply_summary, waiting
+from perdure.cli.ask_commands import reply_summary, waiting_for
 from perdure.config import GatewayConfig
 from perdure.core.messages import Usage, assistant
 from perdure.gateway.calls import Reply
@@ -216,7 +216,7 @@ def test_who_is_waited_for(others: int, tty: Tty, monkeypatch: pytest.MonkeyPatc
     candidates = [catalog.find(f"ollama/m{place}") for place in range(others + 1)]
 
     async def wait(seconds: float) -> None:
-        with waiting(candidates):
+        async with waiting_for(candidates):
             await asyncio.sleep(seconds)
 
     with contextlib.redirect_stderr(tty):

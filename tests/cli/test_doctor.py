@@ -33,16 +33,27 @@ def test_all_is_well(run: Run, ask: Ask, notes: str, home: Path, tmp_path: Path)
     assert "notes " in text.stdout
 
 
-def test_what_is_wrong_comes_with_what_to_do(run: Run, ask: Ask) -> None:
+def test_no_bank_yet_is_no_fault(run: Run, ask: Ask) -> None:
     code, found = ask("doctor")
+    assert (code, found["ok"]) == (0, True)
+    (bank,) = (check for check in found["checks"] if check["part"] == "Bank")
+    assert bank["what"].startswith("There is none at ")
+    assert bank["advice"] == "Make one with `perdure bank init`."
+    assert not found["bank"]["reachable"]
+    assert bank["advice"] in run("doctor").stdout
+
+
+def test_what_is_wrong_comes_with_what_to_do(run: Run, ask: Ask) -> None:
+    args = ("doctor", "--bank", "sqlite:///gone.db")
+    code, found = ask(*args)
     assert code == 1
     assert not found["ok"]
     (fault,) = (check for check in found["checks"] if not check["ok"])
     assert fault["part"] == "Bank"
     assert fault["what"].startswith("There is no bank at ")
-    assert fault["advice"] == "Make one with `perdure bank init`."
+    assert fault["advice"] == "Make one with `perdure bank init --bank sqlite:///gone.db`."
     assert found["bank"]["error"]["type"] == "Unavailable"
-    (line,) = (line for line in run("doctor").stdout.splitlines() if line.startswith("not ok"))
+    (line,) = (line for line in run(*args).stdout.splitlines() if line.startswith("not ok"))
     assert line.split()[2] == "Bank"
     assert fault["advice"] in line
 

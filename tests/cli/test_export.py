@@ -76,7 +76,7 @@ def test_a_terminal_is_not_steered(args: list[str], run: Run, tmp_path: Path, tt
     url = f"sqlite:///{tmp_path / 'odd.db'}"
     with perdure.open_sync(url) as bank:
         bank.session("a/b").append([user("\x1b[2J \x9b31m \u202e"), assistant("ok")])
-    with redirect_stdout(tty), transfer_commands._opened(None) as out:
+    with redirect_stdout(tty), transfer_commands.open_output(None) as out:
         out.write(run("export", "a/b", "--bank", url, *args).stdout_bytes)
     assert all(char == "\n" or char.isprintable() for char in tty.getvalue())
 

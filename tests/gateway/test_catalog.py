@@ -10,7 +10,7 @@ from perdure import InvalidConfig
 from perdure.config import GatewayConfig, ModelsByComplexity, ModelsConfig, ProviderConfig
 from perdure.core.errors import NoModel
 from perdure.gateway.calls import PURPOSES, CallOptions, Complexity
-from perdure.gateway.catalog import ModelCandidate, ModelCatalog, candidates
+from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.providers import BUILT_IN, Habits
 from perdure.testing import ScriptedModel
 
@@ -44,7 +44,7 @@ def test_models_come_in_the_order_of_the_configuration() -> None:
     assert names(catalog, purpose="judge") == ["cloudflare/@cf/meta/llama-3.1-8b-instruct"]
     (judge,) = catalog.candidates(CallOptions(purpose="judge"))
     assert judge.model == "@cf/meta/llama-3.1-8b-instruct"
-    assert candidates(GatewayConfig(models=ModelsConfig(chat="vllm/x")), CallOptions(), {}) == [
+    assert configured(models=ModelsConfig(chat="vllm/x")).candidates(CallOptions()) == [
         ModelCandidate(BUILT_IN["vllm"], "x")
     ]
 

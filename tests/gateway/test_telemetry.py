@@ -84,7 +84,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 def test_a_call_is_a_span(watch: Watch) -> None:
     options = CallOptions(purpose="judge", task="rank", agent="planner", session="planner/auth")
-    with telemetry.attempt("chat", OPENAI, "m", request=REQUEST, options=options) as span:
+    with telemetry.CallSpan("chat", OPENAI, "m", request=REQUEST, options=options) as span:
         span.answered(SAID)
     (seen,) = watch.spans
     assert seen.name == "chat m"
@@ -115,7 +115,7 @@ def test_a_call_is_a_span(watch: Watch) -> None:
 
 
 def test_a_call_is_measured(watch: Watch) -> None:
-    with telemetry.attempt("chat", BOX, "m") as span:
+    with telemetry.CallSpan("chat", BOX, "m") as span:
         span.answered(SAID)
     (took,) = watch.points("gen_ai.client.operation.duration")
     assert took.count == 1
@@ -142,7 +142,7 @@ def test_a_call_is_measured(watch: Watch) -> None:
 
 def test_nothing_of_what_was_said_is_told(watch: Watch) -> None:
     def fail() -> None:
-        with telemetry.attempt("chat", BOX, "m", request=REQUEST) as span:
+        with telemetry.CallSpan("chat", BOX, "m", request=REQUEST) as span:
             span.answered(SAID)
             raise RateLimited("You said: private words")
 
@@ -157,7 +157,7 @@ def test_nothing_of_what_was_said_is_told(watch: Watch) -> None:
 )
 def test_an_error_is_named(watch: Watch, error: BaseException, name: str) -> None:
     def fail() -> None:
-        with telemetry.attempt("chat", BOX, "m"):
+        with telemetry.CallSpan("chat", BOX, "m"):
             raise error
 
     with pytest.raises(type(error)):
@@ -173,7 +173,7 @@ def test_an_error_is_named(watch: Watch, error: BaseException, name: str) -> Non
 
 
 def test_embeddings(watch: Watch) -> None:
-    with telemetry.attempt("embeddings", BUILT_IN["local"], "wordllama") as span:
+    with telemetry.CallSpan("embeddings", BUILT_IN["local"], "wordllama") as span:
         span.embedded(Usage(input=7), 256)
     (seen,) = watch.spans
     assert seen.name == "embeddings wordllama"
@@ -186,7 +186,7 @@ def test_embeddings(watch: Watch) -> None:
 
 def test_spans_of_the_http_client_hang_below_it(watch: Watch) -> None:
     tracer = watch.tracing.get_tracer("http")
-    with telemetry.attempt("chat", BOX, "m"), tracer.start_as_current_span("POST"):
+    with telemetry.CallSpan("chat", BOX, "m"), tracer.start_as_current_span("POST"):
         pass
     with tracer.start_as_current_span("after"):
         pass
@@ -201,7 +201,7 @@ async def test_a_stream_may_end_in_another_context(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def stream() -> Any:
-        with telemetry.attempt("chat", BOX, "m", stream=True) as span:
+        with telemetry.CallSpan("chat", BOX, "m", stream=True) as span:
             span.arrived()
             yield "one"
             await asyncio.sleep(0.05)
@@ -228,7 +228,7 @@ def test_where_nobody_listens_nothing_is_imported() -> None:
 import sys
 from perdure.gateway import telemetry
 from perdure.gateway.providers import BUILT_IN
-with telemetry.attempt("chat", BUILT_IN["openai"], "m") as span:
+with telemetry.CallSpan("chat", BUILT_IN["openai"], "m") as span:
     span.arrived()
     span.embedded(None)
 assert not any(name.startswith("opentelemetry") for name in sys.modules)
@@ -237,6 +237,6 @@ assert not any(name.startswith("opentelemetry") for name in sys.modules)
 
 
 def test_without_an_sdk_nothing_goes_wrong() -> None:
-    with telemetry.attempt("chat", BOX, "m", request=REQUEST) as span:
+    with telemetry.CallSpan("chat", BOX, "m", request=REQUEST) as span:
         span.arrived()
         span.answered(SAID)

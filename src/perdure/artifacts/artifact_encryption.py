@@ -31,6 +31,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.artifacts.artifact import damaged, resumed
+from perdure.core.display import install_hint
 from perdure.core.errors import KeyRefused, Unsupported
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as exc:
         raise Unsupported(
-            "Encrypted artifacts need cryptography.", hint="pip install 'perdure[encryption]'"
+            "Encrypted artifacts need cryptography.", hint=install_hint("encryption")
         ) from exc
     return AESGCM(hmac.new(key, b"perdure artifact\0" + salt, hashlib.sha256).digest())
 

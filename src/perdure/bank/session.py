@@ -354,7 +354,8 @@ class Session(SessionReader):
             until=until,
             wide=wide,
         )
-        return await self._services.recall.recall(
+        recall = await self._services.loaded_recall()
+        return await recall.recall(
             question, judged=flag_in(judged, "judged"), deadline=seconds_in(deadline, "deadline")
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.cli.terminal import ProgressBar
@@ -23,8 +23,6 @@ async def list_(
     limit: LimitOption = 50,
 ) -> None:
     """Show the artifacts, what they take, and how many refer to each."""
-    from perdure.cli import readable
-
     shown: list[dict[str, Any]] = []
     count = size = 0
     async with ProgressBar("listing artifacts") as bar, existing_bank(settings) as bank:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -122,8 +124,6 @@ async def ask(
 
 
 def reply_json(reply: Reply) -> dict[str, Any]:
-    from perdure.cli import readable
-
     usage = reply.usage
     counted = ("input", "output", "cache_read", "cache_write", "reasoning")
     return {
@@ -145,8 +145,6 @@ def reply_json(reply: Reply) -> dict[str, Any]:
 
 def reply_summary(reply: Reply, took: float) -> str:
     """What an answer took, in one line; `took` is in seconds, retries included."""
-    from perdure.cli import readable
-
     usage = reply.usage
     joint = "#" if "://" in reply.provider else "/"
     facts = [f"{reply.provider}{joint}{reply.model}"]
@@ -184,19 +182,15 @@ class AnswerPrinter:
         self._held = ""
         self._open: str | None = None  # the stream whose last line has not ended
 
-    def hears(self, delta: calls.Delta) -> bool:
+    def say(self, delta: calls.Delta, before: Callable[[], object]) -> None:
+        """Print a piece, if it is one that is shown; then `before` is called first."""
         from perdure.gateway.calls import ReasoningDelta, TextDelta
 
-        if isinstance(delta, ReasoningDelta):
-            return self._reasoning
-        return isinstance(delta, TextDelta) and not self._silent
-
-    def say(self, delta: calls.Delta) -> None:
-        from perdure.gateway.calls import ReasoningDelta, TextDelta
-
-        if isinstance(delta, ReasoningDelta):
+        if isinstance(delta, ReasoningDelta) and self._reasoning:
+            before()
             self._think(delta.text)
-        elif isinstance(delta, TextDelta):
+        elif isinstance(delta, TextDelta) and not self._silent:
+            before()
             self._tell(delta.text)
 
     def close(self) -> None:
@@ -236,44 +230,19 @@ class AnswerPrinter:
         self._open = None
 
 
-@contextlib.contextmanager
-def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
-    """Show on stderr which model is awaited, after `PATIENCE` seconds; only on a terminal."""
-    import asyncio
-
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.text import Text
-
-    from perdure.cli.terminal import PATIENCE
-
+def waiting_for(candidates: Sequence[ModelCandidate]) -> ProgressBar:
     first, *others = candidates
     more = f", or {terminal.plural(len(others), 'other')}" if others else ""
-    words = terminal.printable(f"waiting for {first.name}{more} …")
-    spinner = Spinner("line", Text(words, style="dim"))
-    out = terminal.console(error=True)
-    # Redirecting, rich would catch what is printed on stdout, and print it on stderr.
-    line = Live(spinner, console=out, transient=True, redirect_stdout=False, redirect_stderr=False)
-    timer = asyncio.get_running_loop().call_later(PATIENCE, line.start)
-    if not out.is_terminal:
-        timer.cancel()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        line.stop()
+    return ProgressBar(f"waiting for {first.name}{more} …")
 
 
 async def _listen(
     stream: ReplyStream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
 ) -> Reply:
-    with contextlib.closing(voice), contextlib.ExitStack() as silence:
-        silence.enter_context(waiting(candidates))
-        async with stream:
+    with contextlib.closing(voice):
+        async with waiting_for(candidates) as bar, stream:
             async for delta in stream:
-                if voice.hears(delta):
-                    silence.close()
-                    voice.say(delta)
+                voice.say(delta, bar.close)
             return stream.reply
 
 
@@ -284,15 +253,12 @@ def _question(words: list[str]) -> str:
     stdin: TextIO | None = sys.stdin  # none, if the shell closed it
     if not words and stdin is not None and not stdin.isatty():
         words = [STDIN]
-    parts, spoken = list[str](), list[str]()
-    for word in [*words, None]:
-        if word in (None, STDIN):
-            parts.append(" ".join(spoken))
-            spoken = []
-            if word == STDIN and stdin is not None:
-                parts.append(_text(stdin.buffer.read()))
-        else:
-            spoken.append(str(word))
+    parts = list[str]()
+    for is_stdin, said in groupby(words, key=lambda word: word == STDIN):
+        if not is_stdin:
+            parts.append(" ".join(said))
+        elif stdin is not None:
+            parts.append(_text(stdin.buffer.read()))
     question = "\n\n".join(part for part in parts if part.strip())
     if not question.strip():
         raise typer.BadParameter(

@@ -11,6 +11,7 @@ from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
+from perdure.core.clock import to_datetime
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -164,8 +165,6 @@ async def copy(
 
 
 def _facts(manifest: BackupManifest) -> dict[str, Any]:
-    from perdure.core.clock import to_datetime
-
     return {
         "snapshot": manifest.id,
         "taken": to_datetime(manifest.taken).isoformat(),

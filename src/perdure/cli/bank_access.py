@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.terminal import ProgressBar
+from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ async def find_session(bank: Bank, text: str) -> Session:
     """The session of this name or abbreviation; a parent wins over its sub-agents. Raises
     `InvalidInput` if none fits, or several.
     """
-    from perdure.core.display import did_you_mean
     from perdure.history.log_records import SessionRecord
 
     try:

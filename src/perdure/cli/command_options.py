@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from perdure.cli import terminal
+from perdure.core import clock
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ class CommandSettings:
 
 def moment_of(since: str) -> datetime:
     """The time of ``--since``. Raises `typer.BadParameter`."""
-    from perdure.core import clock
-
     try:
         return clock.to_datetime(clock.moment(since, clock.now()))
     except InvalidInput as exc:

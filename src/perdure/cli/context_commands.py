@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
+from perdure.core import clock
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.bank.session import Session
     from perdure.context.context import Context
-    from perdure.core.messages import Message, Part
+    from perdure.core.messages import Part
     from perdure.history.epochs import Epoch
 
 #: Stands for the prompt that is still to come.
@@ -193,14 +194,14 @@ def _lines(found: Context) -> Iterator[str]:
     for message in found.messages:
         yield from ("", f"── {message.role}")
         for part in message.parts:
-            yield from _split(_said(message, part))
+            yield from _split(_said(part))
 
 
 def _split(text: str) -> list[str]:
     return text.replace("\r\n", "\n").expandtabs(4).split("\n")
 
 
-def _said(message: Message, part: Part) -> str:
+def _said(part: Part) -> str:
     from perdure.core.messages import Media, Text, ToolCall, ToolResult, words_of
     from perdure.history import gist
 
@@ -209,7 +210,7 @@ def _said(message: Message, part: Part) -> str:
     if isinstance(part, ToolCall):
         return f"[{part.id}] {part.name}({part.arguments})"
     if isinstance(part, ToolResult):
-        content = "\n".join(_said(message, each) for each in part.content)
+        content = "\n".join(map(_said, part.content))
         return f"[{part.call}]{' failed:' if part.is_error else ''} {content}"
     if isinstance(part, Media):
         return f"[{gist.described(part)}]"
@@ -217,9 +218,6 @@ def _said(message: Message, part: Part) -> str:
 
 
 def _show_epochs(settings: CommandSettings, name: str, made: list[Epoch]) -> None:
-    from perdure.cli import readable
-    from perdure.core import clock
-
     if settings.json:
         terminal.emit({"session": name, "epochs": [_epoch(each) for each in made]})
         return

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings, moment_of
 from perdure.cli.model_commands import any_gateway
 from perdure.cli.terminal import ProgressBar
+from perdure.core import clock
 
 if TYPE_CHECKING:
     from perdure.cli.cost_report import SpentCosts
@@ -85,13 +86,10 @@ def _described(spent: SpentCosts) -> dict[str, Any]:
 
 
 def _priced(figures: dict[str, Any], cost: int | None) -> dict[str, Any]:
-    from perdure.cli import readable
-
     return {**figures, "cost": cost, "dollars": readable.in_dollars(cost)}
 
 
 def _budget(status: BudgetStatus) -> dict[str, Any]:
-    from perdure.core import clock
     from perdure.gateway.budgets import EACH
 
     budget, spending = status.budget, status.spending

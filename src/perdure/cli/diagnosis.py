@@ -22,6 +22,7 @@ from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.config import Config
+from perdure.core.display import install_hint
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.storage import registry
 
@@ -95,18 +96,15 @@ def _examine_libraries(report: Diagnosis) -> None:
     report.add("Python", f"{python} on {platform.system()}")
     report.add("Perdure", __version__)
     _examine_sqlite(report, versions)
-    for name in _LIBRARIES:
+    optional = f"Only banks on PostgreSQL need it. {install_hint('postgres')}"
+    for name in (*_LIBRARIES, "psycopg"):
         versions[name] = found = _version(name)
-        if found is None:
-            report.add(name, "Not installed.", ok=False, advice="Install perdure again.")
-        else:
+        is_needed = name in _LIBRARIES
+        if found is not None:
             report.add(name, found)
-    versions["psycopg"] = found = _version("psycopg")
-    if found is None:
-        advice = "Only banks on PostgreSQL need it: pip install 'perdure[postgres]'."
-        report.add("psycopg", "Not installed.", advice=advice)
-    else:
-        report.add("psycopg", found)
+        else:
+            advice = "Install perdure again." if is_needed else optional
+            report.add(name, "Not installed.", ok=not is_needed, advice=advice)
 
 
 def _examine_sqlite(report: Diagnosis, versions: dict[str, str | None]) -> None:
@@ -148,8 +146,15 @@ async def _examine_bank(report: Diagnosis, settings: CommandSettings, config: Co
     }
     report.facts["bank"] = facts
     try:
-        async with asyncio.timeout(_DEADLINE), existing_bank(settings, config) as bank:
-            found = await bank.info()
+        async with asyncio.timeout(_DEADLINE):
+            # One that was named is expected to be there; the usual one is made when it is needed.
+            if settings.bank is None and not await Bank(config=config).store.adapter.exists():
+                where = registry.location(config.bank_url())
+                advice = "Make one with `perdure bank init`."
+                report.add("Bank", f"There is none at {where} yet.", advice=advice)
+                return
+            async with existing_bank(settings, config) as bank:
+                found = await bank.info()
     except Exception as exc:  # noqa: BLE001  # whatever is wrong with it belongs in the report
         if settings.debug:
             traceback.print_exc()

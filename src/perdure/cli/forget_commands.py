@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings, YesOption
+from perdure.cli.memory_display import first_words
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -162,8 +163,6 @@ def _sessions_in_words(going: list[SessionInfo], memories: int) -> list[str]:
 
 
 def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
-    from perdure.cli import readable
-
     lines = [
         f"  {turn.id}, {readable.absolute_time(turn.started)}: {_gist(turn)}"
         for turn in turns[:_LISTED]
@@ -178,7 +177,7 @@ def _gist(turn: Turn) -> str:
     if turn.status == "forgotten":
         return "forgotten already"
     parts = (part for message in turn.messages for part in message.parts)
-    said = (_beginning(words) for words in chain([turn.prompt], map(_words, parts)))
+    said = (first_words(words, 60) for words in chain([turn.prompt], map(_words, parts)))
     return next(filter(None, said), "no words")
 
 
@@ -195,8 +194,3 @@ def _words(part: Part) -> str:
             return gist.described(part)
         case _:
             return words_of(part)
-
-
-def _beginning(text: str, length: int = 60) -> str:
-    line = " ".join(text[: length * 4].split())
-    return f"{line[:length]}…" if len(line) > length else line

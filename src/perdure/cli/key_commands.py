@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, YesOption
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perdure.storage.encryption import Rewrapped, Rotated, ScopeStanding
 
 
@@ -116,8 +114,6 @@ async def shred(
 
 
 def _show(found: list[ScopeStanding]) -> None:
-    from perdure.cli import readable
-
     if not found:
         terminal.say("There are no data keys yet: nothing was encrypted.")
         return
@@ -165,7 +161,7 @@ KeyOption = Annotated[
 ]
 
 
-def encrypt(
+async def encrypt(
     settings: CommandSettings,
     *,
     key: KeyOption = None,
@@ -180,42 +176,37 @@ def encrypt(
     ] = None,
 ) -> None:
     """Encrypt the whole file of a SQLite bank, while nobody has it open."""
+    from perdure.storage.backends.sqlite.encryption import encrypt_file, rekey_file
 
-    def work(path: Path, current: bytes) -> None:
-        from perdure.storage.backends.sqlite.encryption import encrypt_file, rekey_file
-
-        if former is None:
-            encrypt_file(path, current)
-        else:
-            rekey_file(path, _file_key(former), current)
-
-    _convert(
-        settings,
-        key,
-        work,
-        "The file {} is encrypted. Set encryption.whole_file = true, and keep the key safe:"
-        " without it nothing can be read.",
-    )
+    path, source = _file_and_source(settings, key)
+    current = await _file_key(source)
+    if former is None:
+        encrypt_file(path, current)
+    else:
+        rekey_file(path, await _file_key(former), current)
+    if settings.json:
+        terminal.emit({"file": str(path)})
+    else:
+        terminal.prose(
+            f"The file {path} is encrypted. Set encryption.whole_file = true, and keep the key"
+            " safe: without it nothing can be read."
+        )
 
 
-def decrypt(
-    settings: CommandSettings,
-    *,
-    key: KeyOption = None,
-) -> None:
+async def decrypt(settings: CommandSettings, *, key: KeyOption = None) -> None:
     """Keep the file of an encrypted SQLite bank in clear again."""
+    from perdure.storage.backends.sqlite.encryption import decrypt_file
 
-    def work(path: Path, current: bytes) -> None:
-        from perdure.storage.backends.sqlite.encryption import decrypt_file
+    path, source = _file_and_source(settings, key)
+    decrypt_file(path, await _file_key(source))
+    if settings.json:
+        terminal.emit({"file": str(path)})
+    else:
+        terminal.prose(f"The file {path} is in clear. Set encryption.whole_file = false.")
 
-        decrypt_file(path, current)
 
-    _convert(settings, key, work, "The file {} is in clear. Set encryption.whole_file = false.")
-
-
-def _convert(
-    settings: CommandSettings, key: str | None, work: Callable[[Path, bytes], None], told: str
-) -> None:
+def _file_and_source(settings: CommandSettings, key: str | None) -> tuple[Path, str]:
+    """The bank's file, and where its key is."""
     from perdure.storage import registry
 
     config = settings.load()
@@ -234,16 +225,10 @@ def _convert(
     path = Path(address.path).absolute()
     if not path.exists():
         raise Unavailable(f"There is no bank at {path}.", hint="Check the address.")
-    work(path, _file_key(source))
-    if settings.json:
-        terminal.emit({"file": str(path)})
-    else:
-        terminal.prose(told.format(path))
+    return path, source
 
 
-def _file_key(source: str) -> bytes:
-    import asyncio
-
+async def _file_key(source: str) -> bytes:
     from perdure.storage.encryption.master_keys import file_key, read_key
 
-    return file_key(asyncio.run(read_key(source)))
+    return file_key(await read_key(source))

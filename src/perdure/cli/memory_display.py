@@ -7,7 +7,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
+from perdure.core.clock import to_datetime
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ def memory_json(memory: Memory) -> dict[str, Any]:
     """Keys as people write them, times as ISO 8601."""
     import msgspec
 
-    from perdure.core.clock import to_datetime
     from perdure.recall.memory_records import shown
 
     found: dict[str, Any] = {
@@ -96,8 +96,6 @@ class MemoryVersion(NamedTuple):
 
 
 def memory_versions(memory: Memory, former: Sequence[FormerMemory]) -> list[MemoryVersion]:
-    from perdure.core.clock import to_datetime
-
     every = [*(each.memory for each in former), memory]
     times = [every[0].first, *(each.until for each in former)]
     new = [["all"], *(_differences(old, new) for old, new in pairwise(every))]
@@ -113,7 +111,6 @@ def _differences(old: Memory, new: Memory) -> list[str]:
 
 
 def memory_facts(memory: Memory) -> list[tuple[str, str]]:
-    from perdure.cli import readable
     from perdure.recall.memory_records import shown
 
     into = "" if memory.into is None else f" ({shown(memory.into)})"

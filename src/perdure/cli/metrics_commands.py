@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
 
@@ -93,7 +93,7 @@ def _figures(measure: Measure) -> dict[str, Any]:
         "bytes_read": measure.bytes_read,
         "bytes_written": measure.bytes_written,
         "seconds": measure.seconds,
-        **{f"p{share}": _finite(measure.estimate(share / 100)) for share in (50, 95, 99)},
+        **{f"p{share}": _finite(measure.quantile(share / 100)) for share in (50, 95, 99)},
     }
 
 
@@ -116,8 +116,6 @@ def _show(told: Told) -> None:
 
 
 def _show_operations(told: Told) -> None:
-    from perdure.cli import readable
-
     newest = readable.relative_time(told.processes[0].at, told.now)
     count = len(told.processes)
     terminal.say(f"{count} process{'es' if count > 1 else ''} within the last day, {newest} last.")
@@ -140,8 +138,8 @@ def _cells(measure: Measure) -> tuple[str, ...]:
     return (
         f"{measure.count:,}",
         f"{measure.failures:,}",
-        _milliseconds(measure.estimate(0.5)),
-        _milliseconds(measure.estimate(0.95)),
+        _milliseconds(measure.quantile(0.5)),
+        _milliseconds(measure.quantile(0.95)),
         f"{measure.rows:,}",
         terminal.format_size(measure.bytes_read),
         terminal.format_size(measure.bytes_written),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
@@ -90,8 +90,6 @@ def model_json(model: ListedModel) -> dict[str, Any]:
 
 
 def _rates(price: Price) -> dict[str, float | None]:
-    from perdure.cli import readable
-
     kinds = ("input", "output", "cache_read", "cache_write")
     return {kind: readable.dollars_per_million(getattr(price.rates, kind)) for kind in kinds}
 
@@ -191,8 +189,6 @@ def _key_in_words(model: ListedModel) -> str:
 
 
 def _price_in_words(price: Price | None) -> str:
-    from perdure.cli import readable
-
     if price is None:
         return "unknown; set it in gateway.prices"
     rates = price.rates

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import SessionArgument, find_session, searched_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
+from perdure.core import clock
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -116,7 +117,6 @@ async def recall(
     session: perdure memory list AGENT --words WORDS.
     """
     from perdure.cli.show_commands import tags_in
-    from perdure.core import clock
 
     config = settings.load()
     asked: dict[str, Any] = {
@@ -249,8 +249,6 @@ _BY = {
 
 def _title(hit: Hit, agent: str, now: int) -> str:
     """The hit's name for other commands, its age and its score."""
-    from perdure.cli import readable
-
     name = hit.turn or hit.key
     if hit.kind != "turn":
         owned = hit.kind == "memory" and "/" not in name

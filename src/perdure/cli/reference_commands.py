@@ -10,6 +10,7 @@ import typer
 from perdure.cli import terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
 from perdure.cli.command_options import CommandSettings
+from perdure.core.clock import to_datetime
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ async def remove(settings: CommandSettings, name: NameArgument) -> None:
 
 
 def _plain(record: LayerRecord) -> dict[str, Any]:
-    from perdure.core.clock import to_datetime
-
     return {
         "name": record.name,
         "title": record.title,

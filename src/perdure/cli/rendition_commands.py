@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
@@ -71,8 +71,6 @@ def _show(found: list[RenditionStatus], *, alone: bool) -> None:
     if alone:
         _show_one(found[0])
         return
-    from perdure.cli import readable
-
     rows = [
         [
             each.session,
@@ -87,51 +85,47 @@ def _show(found: list[RenditionStatus], *, alone: bool) -> None:
     terminal.table([*headings, *_NAMES, "cost"], rows, right=len(headings) + 3)
 
 
-def _show_one(standing: RenditionStatus) -> None:
-    from perdure.cli import readable
-
-    turns = terminal.plural(standing.turns, "turn")
-    terminal.say(f"{standing.session}: {turns}, {terminal.plural(standing.rounds, 'round')}.")
-    made = standing.by_algorithm + standing.by_model
-    terminal.say(f"{made:,} made, {standing.by_model:,} of them by a model.")
+def _show_one(status: RenditionStatus) -> None:
+    turns = terminal.plural(status.turns, "turn")
+    terminal.say(f"{status.session}: {turns}, {terminal.plural(status.rounds, 'round')}.")
+    made = status.by_algorithm + status.by_model
+    terminal.say(f"{made:,} made, {status.by_model:,} of them by a model.")
     states = [
         f"{count:,} {state.replace('_', ' ')}"
         for state in _STATES
-        if (count := getattr(standing, state))
+        if (count := getattr(status, state))
     ]
     terminal.say(f"{', '.join(states)}." if states else "Nothing is missing, waits or has failed.")
-    if standing.levels:
+    if status.levels:
         rows = [
-            [f"{level} {name}", f"{found.tokens:,}", f"{found.raw:,}", _share(standing, level)]
+            [f"{level} {name}", f"{found.tokens:,}", f"{found.raw:,}", _share(status, level)]
             for level, name in _NAMES.items()
-            if (found := standing.levels.get(level)) is not None
+            if (found := status.levels.get(level)) is not None
         ]
         terminal.table(["level", "tokens", "of", "share"], rows, right=3)
-    for problem, count in standing.problems.items():
+    for problem, count in status.problems.items():
         terminal.say(f"{count:,} × {problem}")
-    if standing.calls:
-        calls = terminal.plural(standing.calls, "model call")
-        terminal.say(f"{calls}: {readable.cost_in_words(standing.cost)}.")
+    if status.calls:
+        calls = terminal.plural(status.calls, "model call")
+        terminal.say(f"{calls}: {readable.cost_in_words(status.cost)}.")
 
 
 def _number(count: int) -> str:
     return f"{count:,}" if count else ""
 
 
-def _share(standing: RenditionStatus, level: str) -> str:
-    found = standing.levels.get(level)
+def _share(status: RenditionStatus, level: str) -> str:
+    found = status.levels.get(level)
     ratio = None if found is None else found.ratio
     return "" if ratio is None else f"{ratio:.1%}"
 
 
-def _described(standing: RenditionStatus) -> dict[str, Any]:
+def _described(status: RenditionStatus) -> dict[str, Any]:
     import msgspec
-
-    from perdure.cli import readable
 
     levels = {
         name: {"tokens": level.tokens, "raw": level.raw, "ratio": level.ratio}
-        for name, level in standing.levels.items()
+        for name, level in status.levels.items()
     }
-    plain = {**msgspec.structs.asdict(standing), "levels": levels}
-    return {**plain, "dollars": readable.in_dollars(standing.cost)}
+    plain = {**msgspec.structs.asdict(status), "levels": levels}
+    return {**plain, "dollars": readable.in_dollars(status.cost)}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
-from perdure.core.errors import AccessDenied
+from perdure.cli.transfer_commands import open_output
 
 if TYPE_CHECKING:
     from perdure.storage.schemas.schema_records import Schema, Version
@@ -36,8 +36,6 @@ async def list_(settings: CommandSettings) -> None:
     elif not found:
         terminal.say("No record type was written to this bank yet.")
     else:
-        from perdure.cli import readable
-
         terminal.table(
             ("Collection", "Type", "Serializer", "Since", "Schema", "Fields", "Records"),
             [
@@ -81,7 +79,8 @@ async def proto(
     async with existing_bank(settings) as bank:
         text = await bank.store.schemas.proto(collection)
     if out is not None:
-        _write(out, text)
+        with open_output(out) as file:
+            file.write(text.encode())
     if settings.json:
         shown = {"collection": collection, "file": None if out is None else str(out)}
         terminal.emit({**shown, "proto": text})
@@ -116,18 +115,7 @@ async def check(
         raise typer.Exit(1)
 
 
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise AccessDenied(
-            f"{out} cannot be written: {exc.strerror or exc}.", hint="Name another file."
-        ) from exc
-
-
 def _show(schema: Schema) -> None:
-    from perdure.cli import readable
-
     current = schema.current
     terminal.say(
         f"{schema.collection}: {current.description.name}, schema version {current.schema},"

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import readable, terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
+from perdure.core import clock
+from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -77,8 +79,6 @@ async def fork(
 
 
 def _show(found: list[SessionInfo], *, tree: bool) -> None:
-    from perdure.core import clock
-
     now = clock.now()
     terminal.listing(
         ("Session", "Newest", "", "Turns", "Rounds", "Tokens"),
@@ -98,8 +98,6 @@ def _show(found: list[SessionInfo], *, tree: bool) -> None:
 
 
 def _age(info: SessionInfo, now: int) -> str:
-    from perdure.cli import readable
-
     newest = info.newest or info.active
     return "archived" if info.archived or newest is None else readable.relative_time(newest, now)
 
@@ -188,7 +186,6 @@ async def share(
 
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
     """A note for each agent that has no session: perhaps a typing error."""
-    from perdure.core.display import did_you_mean
     from perdure.history.log_records import SessionRecord
 
     found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")

@@ -12,6 +12,7 @@ from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
+from perdure.core import clock
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -129,23 +130,20 @@ async def turn(
     """Show one turn or round, with what its tools answered."""
     if full and prune:
         raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
-    if level is not None:
-        if full or prune or resolve:
-            raise InvalidInput(
-                "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
-            )
-        async with existing_bank(settings) as bank:
-            rendition = await (await find_session(bank, session)).turn(position(id), level=level)
-        _show_rendition(settings, rendition)
-        return
+    if level is not None and (full or prune or resolve):
+        raise InvalidInput(
+            "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
+        )
     async with existing_bank(settings) as bank:
         read = await find_session(bank, session)
+        if level is not None:
+            _show_rendition(settings, await read.turn(position(id), level=level))
+            return
         found = await read.turn(position(id), resolve=resolve or full, prune=prune)
     if settings.json:
         terminal.emit(turn_json(found))
         return
     from perdure.cli import conversation_page
-    from perdure.core import clock
 
     detail = conversation_page.FULL if full or prune else conversation_page.TURN
     conversation_page.ConversationPage(detail, clock.now(), _folder(read)).turn(found)
@@ -200,9 +198,7 @@ def _first_behind(head: Head, wanted: PageRequest) -> int:
 
 def _show_rendition(settings: CommandSettings, found: Rendering) -> None:
     if settings.json:
-        import msgspec
-
-        terminal.emit(msgspec.structs.asdict(found))
+        terminal.emit(found)
         return
     terminal.say(f"{found.id}-{found.level}: {terminal.plural(found.tokens, 'token')}", "bold")
     terminal.verbatim(terminal.lines(found.text))
@@ -230,7 +226,6 @@ def tags_in(given: list[str]) -> dict[str, str]:
 
 def _print(found: SessionPage, wanted: PageRequest) -> None:
     from perdure.cli import conversation_page
-    from perdure.core import clock
 
     if not found.turns:
         what = "no such turns" if wanted.filtered else "no turns yet"

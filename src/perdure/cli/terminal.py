@@ -213,10 +213,7 @@ def console(*, error: bool = False) -> Console:
 
 def printable(text: str) -> str:
     """The text on one line, control characters escaped."""
-    return "".join(
-        char if char.isprintable() or char == " " else repr(char)[1:-1]
-        for char in " ".join(text.split("\n"))
-    )
+    return visible(text.replace("\n", " "))
 
 
 def lines(text: str) -> list[str]:
@@ -273,34 +270,40 @@ class ProgressBar:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hide the bar for good."""
         if self._timer is not None:
             self._timer.cancel()
         self.pause()
 
     def _show(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self._shown = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}"),
             console=console(error=True),
             transient=True,
             # Or rich would catch what is printed on stdout, and print it on stderr.
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._shown.add_task("", total=None)
+        self._shown.add_task("", total=None, count="")
         self._update()
 
     def _update(self) -> None:
         if self._shown is not None:
             (task,) = self._shown.task_ids
+            counted = f"{self._done}/{self._total}" if self._total else f"{self._done or ''}"
             self._shown.update(
                 task,
                 description=printable(self._what),
                 completed=self._done,
                 total=self._total or None,
+                count=counted,
             )
             self._shown.start()

@@ -194,7 +194,7 @@ async def export(
     total = 0
     async with ProgressBar("exporting") as bar, existing_bank(settings) as bank:
         exported = await find_session(bank, session)
-        with _opened(output) as out:
+        with open_output(output) as out:
             async for piece in _pieces(exported, kind, missing):
                 out.write(piece)
                 total += len(piece)
@@ -231,7 +231,7 @@ async def _pieces(
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
+def open_output(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
     """The output; an existing file is replaced when the new one is complete. Raises
     `AccessDenied`.
     """

@@ -164,7 +164,8 @@ class Injections:
         most = min(recall_reserve(request), left)
         if most < _LEAST:
             return MemoryLayer()
-        return await self._services.recall.memory_layer(window, request.prompt, most)
+        recall = await self._services.loaded_recall()
+        return await recall.memory_layer(window, request.prompt, most)
 
     def _remembered(
         self, request: ContextRequest, board: boards.RenderedBoard, memory: MemoryLayer

@@ -232,7 +232,7 @@ class SessionTools:
         """
         await self._asked_for(query)
         record, head = await self._current_state()
-        sees = self._services.recall.sees
+        sees = (await self._services.loaded_recall()).sees
         if session not in {"", record.id} and not await sees(record, head, session):
             raise InvalidInput(
                 f"There is no session {session} that you may see.",

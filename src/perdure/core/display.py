@@ -54,3 +54,8 @@ def format_size(count: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def install_hint(extra: str) -> str:
+    """How to get an optional part of Perdure."""
+    return f"In a clone of Perdure, run: pip install '.[{extra}]'"

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 #: ``event`` records what happened to the conversation (it was compacted, say): it is kept, shown
 #: and exported, and never sent to a model.
@@ -199,16 +201,36 @@ def words_of(part: Part) -> str:
     return ""
 
 
-def references(messages: Iterable[Message]) -> Iterator[str]:
+def changed(value: S, **fields: Any) -> S:
+    """The value with other fields; the same object if nothing differs. Structs in fields are
+    compared by identity.
+    """
+    new = {name: each for name, each in fields.items() if not _is_same(getattr(value, name), each)}
+    return msgspec.structs.replace(value, **new) if new else value
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    return new is old or (isinstance(new, str) and new == old)
+
+
+def leaves(messages: Iterable[Message]) -> Iterator[Part]:
+    """All parts; of tool results, the parts in them."""
     for message in messages:
         for part in message.parts:
-            for inner in part.content if isinstance(part, ToolResult) else (part,):
-                if isinstance(inner, ArtifactPointer) or (
-                    isinstance(inner, Media) and inner.artifact
-                ):
-                    yield inner.artifact  # type: ignore[misc]  # narrowed by the line above
-                elif isinstance(inner, ToolCall) and inner.reference is not None:
-                    yield inner.reference.artifact
+            if isinstance(part, ToolResult):
+                yield from part.content
+            else:
+                yield part
+
+
+def references(messages: Iterable[Message]) -> Iterator[str]:
+    for part in leaves(messages):
+        if isinstance(part, ArtifactPointer) or (isinstance(part, Media) and part.artifact):
+            yield part.artifact  # type: ignore[misc]  # narrowed by the line above
+        elif isinstance(part, ToolCall) and part.reference is not None:
+            yield part.reference.artifact
 
 
 _encoder = msgspec.msgpack.Encoder()

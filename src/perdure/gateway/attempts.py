@@ -31,8 +31,8 @@ from perdure.core.messages import Media, Message, Usage, words_of
 from perdure.gateway import quality, rate_limits, telemetry
 from perdure.gateway.breaker import Breaker, BreakerPermit, BreakerPolicy
 from perdure.gateway.budgets import Reservation
-from perdure.gateway.calls import CallOptions, Complexity, Headers, ModelAnswer, Reply, Request
-from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.calls import CallOptions, Headers, ModelAnswer, Reply, Request
+from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.fallback import CandidateShare, NotSent
 from perdure.gateway.ledger import Ledger
 from perdure.gateway.model_selection import ModelHealth
@@ -64,12 +64,15 @@ class ModelState:
 class GatewayState:
     """What all attempts of a gateway share."""
 
+    catalog: ModelCatalog
     ledger: Ledger
     recorder: OutcomeRecorder
     prices: Prices
     health: ModelHealth
     environ: Mapping[str, str]
     clock: Clock
+    #: Seconds that one attempt may take.
+    timeout: float
     _chores: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def carry_on(self, chore: Coroutine[Any, Any, object], *, patience: float) -> None:
@@ -94,24 +97,20 @@ class Attempt:
         state: GatewayState,
         model: ModelState,
         options: CallOptions,
-        complexity: Complexity,
         share: CandidateShare,
         *,
-        timeout: float,
         request: Request | None = None,
         body: Mapping[str, Any] = _EMPTY,
         texts: int = 0,
         streamed: bool = False,
     ) -> None:
-        """`timeout` is in seconds; `texts`, for embeddings, in tokens; `body` is what is sent."""
+        """`texts`, for embeddings, is in tokens; `body` is what is sent."""
         self._state = state
         self._model = model
         self.candidate = model.candidate
         self.where = model.name
         self.options = options
-        self._complexity = complexity
         self._share = share
-        self._timeout = timeout
         self._request = request
         self._streamed = streamed
         provider = self.candidate.provider
@@ -122,7 +121,7 @@ class Attempt:
             # What the body allows: thinking may come on top of what the caller asked for.
             allowed = longest_answer(body)
             self._output = provider.habits.default_max_tokens if allowed is None else allowed
-        self._span = telemetry.attempt(
+        self._span = telemetry.CallSpan(
             "chat" if request is not None else "embeddings",
             provider,
             self.candidate.model,
@@ -147,7 +146,7 @@ class Attempt:
 
     @property
     def timeout(self) -> float:
-        return min(self._timeout, self._share.ends.remaining())
+        return min(self._state.timeout, self._share.ends.remaining())
 
     async def __aenter__(self) -> Self:
         """Raises `NotSent` with what keeps the call from being made, or `BudgetReached`."""
@@ -297,7 +296,7 @@ class Attempt:
         if isinstance(exc, StreamBroken):
             return self.remaining < _EARLY
         late = isinstance(exc, ProviderDown) and self._share.ends.remaining() < _EARLY
-        return late and self._took < 0.95 * self._timeout
+        return late and self._took < 0.95 * self._state.timeout
 
     def _note_health(self, exc: BaseException | None) -> None:
         task = self.options.task or self.options.purpose
@@ -320,7 +319,7 @@ class Attempt:
             started=self._began,
             success=exc is None,
             error=_kind(exc),
-            complexity=self._complexity,
+            complexity=self._state.catalog.complexity(self.options),
             latency=self._took,
             first_token=self._first,
             cost=self.cost,

@@ -14,7 +14,6 @@ import msgspec
 
 from perdure.config import BudgetConfig
 from perdure.core import clock
-from perdure.core import clock as clocks
 from perdure.core.display import plural
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
 from perdure.gateway.calls import CallOptions, indexable
@@ -117,20 +116,14 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens_left(self) -> int | None:
         """None if tokens are not limited."""
-        limit = self.budget.tokens
-        return (
-            None
-            if limit is None
-            else max(0, limit - self.spending.tokens - self.spending.held_tokens)
-        )
+        taken = self.spending.tokens + self.spending.held_tokens
+        return None if self.budget.tokens is None else max(0, self.budget.tokens - taken)
 
     @property
     def cost_left(self) -> int | None:
         """Picodollars; None if money is not limited."""
-        limit = self.budget.cost
-        return (
-            None if limit is None else max(0, limit - self.spending.cost - self.spending.held_cost)
-        )
+        taken = self.spending.cost + self.spending.held_cost
+        return None if self.budget.cost is None else max(0, self.budget.cost - taken)
 
 
 class BudgetHold(msgspec.Struct, frozen=True):
@@ -200,13 +193,13 @@ def settled(spending: BudgetPeriod, held: Reservation, tokens: int, cost: int) -
 
 def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> BudgetReached:
     budget = hold.budget
-    standing = BudgetStatus(
+    status = BudgetStatus(
         budget=budget, agent=hold.agent, period="", renews=hold.renews, spending=spending
     )
     left = list[str]()
-    if (tokens := standing.tokens_left) is not None:
+    if (tokens := status.tokens_left) is not None:
         left.append(f"{tokens:,} of {budget.tokens:,} tokens")
-    if (cost := standing.cost_left) is not None:
+    if (cost := status.cost_left) is not None:
         left.append(f"{dollars(cost)} of {dollars(budget.cost or 0)}")
     whose = f" of {hold.agent!r}" if budget.agent == EACH else ""
     needs = f"{wanted.tokens:,} tokens"
@@ -215,17 +208,17 @@ def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> Bu
     if hold.renews is None:
         when = "It does not renew: raise it to go on."
     else:
-        when = f"It renews at {clocks.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
+        when = f"It renews at {clock.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
     return BudgetReached(
         f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
         f" {' and '.join(left)} are left{_held(spending)}.",
-        hint=_shorter(standing, wanted) + when,
+        hint=_shorter(status, wanted) + when,
     )
 
 
-def _shorter(standing: BudgetStatus, wanted: Reservation) -> str:
+def _shorter(status: BudgetStatus, wanted: Reservation) -> str:
     least = wanted.tokens - wanted.assumed
-    tokens, cost = standing.tokens_left, standing.cost_left
+    tokens, cost = status.tokens_left, status.cost_left
     if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):
         return ""
     return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "

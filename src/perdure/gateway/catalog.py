@@ -204,12 +204,6 @@ class ModelCatalog:
         )
 
 
-def candidates(
-    config: GatewayConfig, options: CallOptions, environ: Mapping[str, str] = os.environ
-) -> list[ModelCandidate]:
-    return ModelCatalog(config, environ).candidates(options)
-
-
 def _task(name: str) -> str:
     return name.strip().casefold().replace("_", "-").replace(" ", "-")
 

@@ -13,7 +13,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -26,8 +25,7 @@ from perdure.core.messages import Usage
 from perdure.gateway import fallback, local, outcomes, requests, streams
 from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
 from perdure.gateway.breaker import BreakerPolicy
-from perdure.gateway.budgets import Budget
-from perdure.gateway.budgets import BudgetStatus as BudgetStanding
+from perdure.gateway.budgets import Budget, BudgetStatus
 from perdure.gateway.calls import (
     CallOptions,
     Delta,
@@ -66,7 +64,6 @@ R = TypeVar("R")
 _PATIENCE = 60.0
 #: Seconds that an answer waits until it is cached.
 _CACHE_PATIENCE = 1.0
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = CallOptions()
 _EMBED = CallOptions(purpose="embed")
 
@@ -107,7 +104,14 @@ class Gateway:
         self._backoff = backoff or Backoff(config.retries + 1, patience=_PATIENCE)
         self._open_calls = OpenCalls()
         self._state = GatewayState(
-            self.ledger, self.recorder, self.prices, self.health, environ, clock
+            self.catalog,
+            self.ledger,
+            self.recorder,
+            self.prices,
+            self.health,
+            environ,
+            clock,
+            config.timeout,
         )
 
     def has(self, purpose: Purpose) -> bool:
@@ -129,7 +133,8 @@ class Gateway:
             key = self._cache_key(candidate, options, call)
             if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return found
-            attempt = self._attempt(candidate, options, share, request=given, body=call.body)
+            model = self._model(candidate)
+            attempt = Attempt(self._state, model, options, share, request=given, body=call.body)
             async with attempt:
                 sent = await self.transport.post(
                     provider, call, attempt.key, timeout=attempt.timeout
@@ -153,8 +158,14 @@ class Gateway:
             key = self._cache_key(candidate, options, call)
             if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return StartedStream(deltas_of(found.message), lambda: found)
-            attempt = self._attempt(
-                candidate, options, share, request=given, body=call.body, streamed=True
+            attempt = Attempt(
+                self._state,
+                self._model(candidate),
+                options,
+                share,
+                request=given,
+                body=call.body,
+                streamed=True,
             )
             deltas = self._exchange(attempt, call, key)
             started = StartedStream(deltas, attempt.reply, lambda: attempt.answer is not None)
@@ -172,7 +183,7 @@ class Gateway:
 
         async def call_model(candidate: ModelCandidate, share: CandidateShare) -> EmbedReply:
             length = sum(map(len, texts)) // 3 + len(texts)
-            attempt = self._attempt(candidate, options, share, texts=length)
+            attempt = Attempt(self._state, self._model(candidate), options, share, texts=length)
             async with attempt:
                 vectors, usage = await self._vectors(texts, attempt)
                 attempt.embedded(usage, len(vectors[0]) if vectors else 0)
@@ -206,7 +217,7 @@ class Gateway:
         rows = await outcomes.summary(self.store, by, since, until)
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
-    async def budgets(self) -> list[BudgetStanding]:
+    async def budgets(self) -> list[BudgetStatus]:
         return await self.ledger.status()
 
     async def has_key(self, provider: Provider) -> bool:
@@ -245,46 +256,23 @@ class Gateway:
         candidates = self.catalog.candidates(options)
         if len(candidates) == 1:
             return candidates
-        standings = {
-            candidate.name: self._standing(options, target)
+        task = options.task or options.purpose
+        statuses = {
+            candidate.name: CandidateStatus(
+                state=model.breaker.state,
+                health=self.health.view(task, model.name),
+                paused=model.gate.view().paused,
+            )
             for candidate in candidates
-            if (target := self.targets.get(candidate.name)) is not None
+            if (model := self.targets.get(candidate.name)) is not None
         }
-        return self._selector.order(options, candidates, standings)
+        return self._selector.order(options, candidates, statuses)
 
-    def _standing(self, options: CallOptions, target: ModelState) -> CandidateStatus:
-        return CandidateStatus(
-            state=target.breaker.state,
-            health=self.health.view(options.task or options.purpose, target.name),
-            paused=target.gate.view().paused,
-        )
-
-    def _attempt(
-        self,
-        candidate: ModelCandidate,
-        options: CallOptions,
-        share: CandidateShare,
-        *,
-        request: Request | None = None,
-        body: Mapping[str, Any] = _EMPTY,
-        texts: int = 0,
-        streamed: bool = False,
-    ) -> Attempt:
-        target = self.targets.get(candidate.name)
-        if target is None:
-            target = self.targets[candidate.name] = ModelState(candidate, self._tripping)
-        return Attempt(
-            self._state,
-            target,
-            options,
-            self.catalog.complexity(options),
-            share,
-            timeout=self.config.timeout,
-            request=request,
-            body=body,
-            texts=texts,
-            streamed=streamed,
-        )
+    def _model(self, candidate: ModelCandidate) -> ModelState:
+        model = self.targets.get(candidate.name)
+        if model is None:
+            model = self.targets[candidate.name] = ModelState(candidate, self._tripping)
+        return model
 
     def _built(
         self, request: Request, candidate: ModelCandidate, options: CallOptions, *, stream: bool

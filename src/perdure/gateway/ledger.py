@@ -134,7 +134,7 @@ class Ledger:
         """Each budget in its current period; of budgets per agent, one for each that spent."""
         now = self._clock()
         periods = self._store.collection(BudgetPeriod)
-        standings = list[BudgetStatus]()
+        statuses = list[BudgetStatus]()
         for budget in self._budgets:
             period, renews = budget.period(now)
             key = f"{budget.name}/{period}"
@@ -143,7 +143,7 @@ class Ledger:
                 found.sort(key=lambda spending: spending.agent)
             else:
                 found = [await periods.get(key) or BudgetPeriod(id=key)]
-            standings += [
+            statuses += [
                 BudgetStatus(
                     budget=budget,
                     agent=spending.agent,
@@ -153,7 +153,7 @@ class Ledger:
                 )
                 for spending in found
             ]
-        return standings
+        return statuses
 
     async def forget(self, agent: str) -> None:
         """Forget what an agent spent of per-agent budgets; its running calls count no more."""

@@ -124,11 +124,11 @@ class Selector(Protocol):
         self,
         options: CallOptions,
         candidates: list[ModelCandidate],
-        standings: Mapping[str, CandidateStatus],
+        statuses: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
         """The order in which to ask; one that is left out is not asked. Must be quick, not raise.
 
-        `standings` are by candidate name; one without has never been called.
+        `statuses` are by candidate name; one without has never been called.
         """
 
 
@@ -147,13 +147,13 @@ class HealthSelector:
         self,
         options: CallOptions,
         candidates: list[ModelCandidate],
-        standings: Mapping[str, CandidateStatus],
+        statuses: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
-        return sorted(candidates, key=lambda each: self._rank(standings.get(each.name)))
+        return sorted(candidates, key=lambda each: self._rank(statuses.get(each.name)))
 
-    def _rank(self, standing: CandidateStatus | None) -> int:
-        if standing is None:
+    def _rank(self, status: CandidateStatus | None) -> int:
+        if status is None:
             return 0
-        if standing.state == "open":
+        if status.state == "open":
             return 2
-        return int(not standing.health.healthy or standing.paused > self._patience)
+        return int(not status.health.healthy or status.paused > self._patience)

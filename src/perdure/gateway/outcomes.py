@@ -62,7 +62,7 @@ _COLUMNS_ONLY = (("success", 0),)
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One attempt at one model. An answer from the cache is one, too."""
 
-    id: Annotated[str, Key()]  # core.ids.new_id()
+    id: Annotated[str, Key()]  # core.clock.new_id()
     #: When it began. Microseconds.
     started: int
     purpose: str

@@ -352,7 +352,8 @@ def from_exception(
         )
     host = "" if url is None else url.netloc.decode("ascii", "replace")
     if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return _unreachable(exc, where, host)
+        what, hint = _why_unreachable(exc, host)
+        return Unreachable(f"{where} cannot be {what}.", hint=hint)
     if isinstance(exc, httpx2.RemoteProtocolError):
         return ProviderDown(
             f"{where} broke off, or does not speak HTTP at {host}: {words}.",
@@ -380,11 +381,6 @@ def overdue(
     # It may be at work still: asking again would be paid for again, and take as long.
     error.retryable = False
     return error
-
-
-def _unreachable(exc: Exception, where: str, host: str) -> Unreachable:
-    what, hint = _why_unreachable(exc, host)
-    return Unreachable(f"{where} cannot be {what}.", hint=hint)
 
 
 def _why_unreachable(exc: Exception, host: str) -> tuple[str, str]:

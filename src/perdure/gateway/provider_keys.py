@@ -27,36 +27,9 @@ _SHORTEST = 8
 AGAIN = 60.0
 
 
-class Secret:
-    """A key that does not show itself: not by `repr`, `str` or a format, nor in an error."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    def __str__(self) -> str:
-        return "…"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> str:
-        raise TypeError("A key is not written anywhere.")
-
-
 async def key_for(
     provider: Provider, environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE
-) -> Secret | None:
+) -> str | None:
     """The key of a provider, or None.
 
     The variable comes first, read anew each time. The keyring is asked once, in a thread, for
@@ -80,7 +53,7 @@ async def key_for(
             f"The key in {place} has characters that no key has.",
             hint="Copy it again, without line breaks or quotation marks around it.",
         )
-    return Secret(key)
+    return key
 
 
 async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | None:
@@ -94,7 +67,7 @@ async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | N
             hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
             f" keyring set {SERVICE} {provider.key_variable}.",
         )
-    return None if found is None else found.reveal()
+    return found
 
 
 def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
@@ -103,39 +76,28 @@ def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
     return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
 
 
-class _Question:
-    __slots__ = ("answer", "asked")
-
-    def __init__(self, name: str) -> None:
-        self.asked = time.monotonic()
-        self.answer: Future[str] = Future()
-        # Not a thread of asyncio's: the interpreter would wait at exit for a keyring that nobody
-        # unlocks.
-        threading.Thread(
-            target=_ask, args=(name, self.answer), name="perdure-keyring", daemon=True
-        ).start()
-
-    @property
-    def stale(self) -> bool:
-        empty = self.answer.done() and not self.answer.result()
-        return empty and time.monotonic() - self.asked > AGAIN
-
-
-_questions: dict[str, _Question] = {}
+#: When the keyring was asked for a name, and what it says.
+_questions: dict[str, tuple[float, Future[str]]] = {}
 _asking = threading.Lock()
 
 
 async def _kept(name: str, patience: float) -> str:
     with _asking:
-        question = _questions.get(name)
-        if question is None or question.stale:
+        now = time.monotonic()
+        asked, answer = _questions.get(name, (now, None))
+        if answer is None or (answer.done() and not answer.result() and now - asked > AGAIN):
             if importlib.util.find_spec("keyring") is None:
                 return ""
-            question = _questions[name] = _Question(name)
-    if not question.answer.done():
-        left = question.asked + patience - time.monotonic()
-        await asyncio.wait([asyncio.wrap_future(question.answer)], timeout=max(left, 0))
-    return question.answer.result() if question.answer.done() else ""
+            asked, answer = _questions[name] = now, Future()
+            # Not a thread of asyncio's: the interpreter would wait at exit for a keyring that
+            # nobody unlocks.
+            threading.Thread(
+                target=_ask, args=(name, answer), name="perdure-keyring", daemon=True
+            ).start()
+    if not answer.done():
+        left = asked + patience - time.monotonic()
+        await asyncio.wait([asyncio.wrap_future(answer)], timeout=max(left, 0))
+    return answer.result() if answer.done() else ""
 
 
 def _ask(name: str, answer: Future[str]) -> None:

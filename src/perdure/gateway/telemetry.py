@@ -3,7 +3,7 @@
 Active where the program has set OpenTelemetry up; otherwise nothing is imported or measured.
 Prompts, answers and error texts are never part of it.
 
-    with telemetry.attempt("chat", provider, model, request=request, options=options) as span:
+    with telemetry.CallSpan("chat", provider, model, request=request, options=options) as span:
         answered = ...
         span.answered(answered)
 """
@@ -24,7 +24,6 @@ from perdure.gateway.calls import CallOptions, Finish, ModelAnswer, Request
 from perdure.gateway.providers import Provider
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.metrics import Histogram
     from opentelemetry.trace import Span, Tracer
 
@@ -39,53 +38,11 @@ _TOKENS = [4**n for n in range(14)]
 
 
 class CallSpan:
-    """A context manager that reports one call. This one reports nothing."""
+    """A context manager that reports one call, if the program uses OpenTelemetry.
 
-    __slots__ = ()
-
-    def arrived(self) -> None:
-        """The first delta of a stream is there. Further calls change nothing."""
-
-    def answered(self, answered: ModelAnswer) -> None: ...
-
-    def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-_NOTHING = CallSpan()
-
-
-def attempt(
-    operation: Operation,
-    provider: Provider,
-    model: str,
-    *,
-    request: Request | None = None,
-    options: CallOptions | None = None,
-    stream: bool = False,
-) -> CallSpan:
-    """Inside the block the span is the current one, so that an HTTP client's spans hang below it;
-    not for a stream, whose reader may leave the block in another context.
+    Inside the block the span is the current one, so that an HTTP client's spans hang below it; not
+    for a stream, whose reader may leave the block in another context.
     """
-    # Who wants to see something has imported this; else there is nobody to tell.
-    if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
-        return _NOTHING
-    return _RecordedSpan(
-        operation, provider, model, request=request, options=options, stream=stream
-    )
-
-
-class _RecordedSpan(CallSpan):
-    __slots__ = ("_began", "_common", "_first", "_span", "_start", "_stream", "_token")
 
     def __init__(
         self,
@@ -93,44 +50,48 @@ class _RecordedSpan(CallSpan):
         provider: Provider,
         model: str,
         *,
-        request: Request | None,
-        options: CallOptions | None,
-        stream: bool,
+        request: Request | None = None,
+        options: CallOptions | None = None,
+        stream: bool = False,
     ) -> None:
-        self._common = {
+        self._common: dict[str, Any] = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": _NAMES.get(provider.name, provider.name),
             "gen_ai.request.model": model,
-            **_server(provider.base_url),
         }
-        self._start = {**self._common, **_asked(request, options)}
-        if stream:
-            self._start["gen_ai.request.stream"] = True
-        self._stream = stream
+        self._server = provider.base_url
+        self._request, self._options, self._stream = request, options, stream
+        self._span: Span | None = None
+        self._token: Any = None
         self._first: float | None = None
 
     def __enter__(self) -> Self:
+        # Who wants to see something has imported this; else there is nobody to tell.
+        if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
+            return self
         from opentelemetry import context, trace
 
         names = self._common
-        self._span: Span = _tracer().start_span(
+        names |= _server(self._server)
+        self._span = _tracer().start_span(
             f"{names['gen_ai.operation.name']} {names['gen_ai.request.model']}",
             kind=trace.SpanKind.CLIENT if "server.address" in names else trace.SpanKind.INTERNAL,
-            attributes=self._start,
+            attributes={**names, **_asked(self._request, self._options, stream=self._stream)},
         )
-        self._token: Any = None
         if not self._stream:
-            current: Context = trace.set_span_in_context(self._span)
-            self._token = context.attach(current)
+            self._token = context.attach(trace.set_span_in_context(self._span))
         self._began = time.perf_counter()
         return self
 
     def arrived(self) -> None:
-        if self._first is None:
+        """The first delta of a stream is there. Further calls change nothing."""
+        if self._span is not None and self._first is None:
             self._first = time.perf_counter() - self._began
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
 
     def answered(self, answered: ModelAnswer) -> None:
+        if self._span is None:
+            return
         message = answered.message
         finish = _FINISHES.get(answered.finish, answered.finish)
         self._span.set_attribute("gen_ai.response.finish_reasons", [finish])
@@ -142,7 +103,7 @@ class _RecordedSpan(CallSpan):
         self._used(message.usage)
 
     def embedded(self, usage: Usage | None, dimension: int = 0) -> None:
-        if dimension:
+        if self._span is not None and dimension:
             self._span.set_attribute("gen_ai.embeddings.dimension.count", dimension)
         self._used(usage)
 
@@ -152,6 +113,8 @@ class _RecordedSpan(CallSpan):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._span is None:
+            return
         took = time.perf_counter() - self._began
         if error is not None:
             from opentelemetry.trace import Status, StatusCode
@@ -169,7 +132,7 @@ class _RecordedSpan(CallSpan):
             context.detach(self._token)
 
     def _used(self, usage: Usage | None) -> None:
-        if usage is None:
+        if usage is None or self._span is None:
             return
         for name, count in (
             ("input_tokens", usage.input),
@@ -185,8 +148,8 @@ class _RecordedSpan(CallSpan):
                 _tokens().record(count, {**self._common, "gen_ai.token.type": kind})
 
 
-def _asked(request: Request | None, options: CallOptions | None) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _asked(request: Request | None, options: CallOptions | None, *, stream: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"gen_ai.request.stream": stream or None}
     if request is not None:
         said |= {
             "gen_ai.request.max_tokens": request.max_tokens,

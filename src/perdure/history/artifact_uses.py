@@ -11,8 +11,6 @@ from perdure.history.turn_log import KEPT
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 
-_PAGE = 200
-
 
 class Uses:
     """The references of turns, for `ArtifactStore`, which deletes nothing that a turn uses.
@@ -33,12 +31,9 @@ class Uses:
             yield Referrer(artifact, _name(use))
 
     async def all(self) -> AsyncIterator[Referrer]:
-        last = ""
-        while page := await self._uses.behind(last, limit=_PAGE, options=STRONG):
-            for use in page:
-                if not use.id.startswith(KEPT):
-                    yield Referrer(use.artifact, _name(use))
-            last = page[-1].id
+        async for use in self._uses.walk(options=STRONG):
+            if not use.id.startswith(KEPT):
+                yield Referrer(use.artifact, _name(use))
 
     async def _of(self, artifact: str) -> list[Use]:
         return await self._uses.query().where("artifact", "=", artifact).values(STRONG)

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core.errors import Conflict, Corrupted
 from perdure.core.levels import Level
-from perdure.history.forget_sessions import ForgetScope, remove
+from perdure.history.forget_sessions import ForgetScope, Prefixed
 from perdure.history.log_records import Head, SessionRecord, TurnSpan
 from perdure.history.manifest import Element, EpochManifest, RoundId
 from perdure.storage.options import Options
@@ -269,16 +269,10 @@ class Epochs:
 
     async def forget(self, scope: ForgetScope) -> None:
         """Delete what shows the scope's turns; past prompts then have tombstones in their place."""
-        if scope.agent is not None:
-            for collection in (self._epochs, self._prefixes, self._texts, self._ranges):
-                await remove(collection, f"{scope.agent}/")
+        if not scope.turns:
+            await Prefixed(self._store, Epoch, Prefix, PrefixText, RangeText).forget(scope)
+            return
         for session in scope.sessions:
-            if not scope.turns:
-                await self._prefixes.delete(session)
-                await self._texts.delete(session)
-                for collection in (self._epochs, self._ranges):
-                    await remove(collection, f"{session}/")
-                continue
             for name in await self.line(session):
                 # The window is planned anew, from what is left.
                 async with self._store.transaction() as transaction:

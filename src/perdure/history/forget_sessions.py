@@ -129,17 +129,9 @@ class Events:
         if scope.turns:
             return
         names = (*scope.sessions, scope.agent) if scope.agent is not None else scope.sessions
-        page = await self._parked.list(limit=_PAGE)
-        while True:
-            gone = [
-                event.id
-                for event in page.values
-                if any(event.key == name or event.key.startswith(f"{name}/") for name in names)
-            ]
-            await self._parked.delete_many(gone)
-            if page.next is None:
-                return
-            page = await self._parked.list(limit=_PAGE, after=page.next)
+        async for event in self._parked.walk():
+            if any(event.key == name or event.key.startswith(f"{name}/") for name in names):
+                await self._parked.delete(event.id)
 
 
 class Forgetting:

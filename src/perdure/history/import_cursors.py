@@ -13,8 +13,6 @@ from perdure.history.log_records import TurnSpan
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 
-_PAGE = 200
-
 
 class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a file was read."""
@@ -73,9 +71,5 @@ def with_turns(own: tuple[TurnSpan, ...], numbers: Iterable[int]) -> tuple[TurnS
 async def bury_cursors(store: Store, session: str) -> None:
     """Leave of each cursor of a session only that it was forgotten. Repeatable."""
     cursors = store.collection(Cursor)
-    page = await cursors.list(f"{session}/", limit=_PAGE)
-    while True:
-        await cursors.put_many([Cursor(cursor.id, forgotten=True) for cursor in page.values])
-        if page.next is None:
-            return
-        page = await cursors.list(f"{session}/", limit=_PAGE, after=page.next)
+    async for cursor in cursors.walk(f"{session}/"):
+        await cursors.put(Cursor(cursor.id, forgotten=True))

@@ -11,14 +11,16 @@ import asyncio
 import fnmatch
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
 from perdure.config import HistoryConfig
 from perdure.core import messages as canonical
+from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -29,6 +31,7 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
 )
 
 if TYPE_CHECKING:
@@ -89,10 +92,10 @@ class Intake:
         artifact store raises; then nothing was written.
         """
         messages, masked = await self.masked(messages)
-        weight = _weight(messages)
+        size = weight(messages)
         self._remember(messages)
         await self._find_calls(messages)
-        if weight <= self._limit and not self._must_move(messages):
+        if size <= self._limit and not self._must_move(messages):
             return IntakeResult(messages, masked, ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
@@ -109,7 +112,7 @@ class Intake:
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
         masker, counts = self._masker(), dict[str, int]()
         if masker is not None:
-            if _weight(messages) > _HEAVY:
+            if weight(messages) > _HEAVY:
                 messages, found = await asyncio.to_thread(masker.messages, messages)
             else:
                 messages, found = masker.messages(messages)
@@ -131,9 +134,8 @@ class Intake:
 
     def _remember(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            for part in message.parts:
-                if isinstance(part, ToolCall):
-                    self._keep(part.id, self._noted(part))
+            for call in message.calls:
+                self._keep(call.id, self._noted(call))
 
     def _noted(self, call: ToolCall) -> _Call:
         if call.reference is not None:
@@ -151,10 +153,10 @@ class Intake:
         if self.recent_messages is None:
             return
         unknown = [
-            part.call
+            result.call
             for message in messages
-            for part in message.parts
-            if isinstance(part, ToolResult) and part.call not in self._calls
+            for result in message.results
+            if result.call not in self._calls
         ]
         if unknown:
             self._remember(await self.recent_messages())
@@ -163,17 +165,10 @@ class Intake:
                     self._keep(id, _Call(""))
 
     def _must_move(self, messages: Iterable[Message]) -> bool:
-        for message in messages:
-            for part in message.parts:
-                if isinstance(part, ToolResult):
-                    if self._makes_artifacts(part):
-                        return True
-                    for inner in part.content:
-                        if isinstance(inner, Media) and inner.data is not None:
-                            return True
-                elif isinstance(part, Media) and part.data is not None:
-                    return True
-        return False
+        leaves = canonical.leaves(messages)
+        return any(isinstance(leaf, Media) and leaf.data is not None for leaf in leaves) or any(
+            self._makes_artifacts(result) for message in messages for result in message.results
+        )
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
         call = self._calls.get(result.call)
@@ -181,10 +176,7 @@ class Intake:
         return bool(name) and self._is_artifact_tool(name)
 
     def _lightened(self, message: Message, move: Callable[[bytes], None]) -> Message:
-        parts = tuple(self._light(part, move) for part in message.parts)
-        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
-            return message
-        return msgspec.structs.replace(message, parts=parts)
+        return changed(message, parts=tuple(self._light(part, move) for part in message.parts))
 
     def _light(self, part: Part, move: Callable[[bytes], None]) -> Part:
         if isinstance(part, ToolResult):
@@ -194,9 +186,7 @@ class Intake:
             content = tuple(
                 self._light_content(inner, move, limit, filename) for inner in part.content
             )
-            if all(new is old for new, old in zip(content, part.content, strict=True)):
-                return part
-            return msgspec.structs.replace(part, content=content)
+            return changed(part, content=content)
         if isinstance(part, ToolCall):
             if len(part.arguments) <= self._limit:
                 return part
@@ -234,31 +224,22 @@ class Intake:
     def _text(
         self, text: str, move: Callable[[bytes], None], filename: str, native: canonical.Native
     ) -> ArtifactPointer:
-        content = canonical.sound(text).encode()
-        move(content)
-        artifact = Artifact.of(content)
-        return ArtifactPointer(
-            artifact.hash,
-            artifact.size,
-            filename=filename,
-            session=self._session,
-            agent=self._session.partition("/")[0],
-            head=text[:_HEAD],
-            native=native,
-        )
+        pointer = self._moved(canonical.sound(text).encode(), move, text)
+        return msgspec.structs.replace(pointer, filename=filename, native=native)
 
     def _whole(self, part: Part, move: Callable[[bytes], None]) -> ArtifactPointer:
-        content = _packed(part)
+        pointer = self._moved(_packed(part), move, canonical.words_of(part))
+        return msgspec.structs.replace(pointer, of="part", media_type="application/msgpack")
+
+    def _moved(self, content: bytes, move: Callable[[bytes], None], text: str) -> ArtifactPointer:
         move(content)
-        artifact = Artifact.of(content)
+        artifact, agent = Artifact.of(content), self._session.partition("/")[0]
         return ArtifactPointer(
             artifact.hash,
             artifact.size,
-            of="part",
-            media_type="application/msgpack",
             session=self._session,
-            agent=self._session.partition("/")[0],
-            head=canonical.words_of(part)[:_HEAD],
+            agent=agent,
+            head=text[:_HEAD],
         )
 
 
@@ -294,13 +275,39 @@ async def resolved(
     messages: Iterable[Message], artifacts: ReferencedContents
 ) -> tuple[Message, ...]:
     """The messages with references replaced by content. Raises `ArtifactMissing` or `Corrupted`."""
-    found = list[Message]()
-    for message in messages:
-        parts = [await _resolved(part, artifacts) for part in message.parts]
-        if any(new is not old for new, old in zip(parts, message.parts, strict=True)):
-            message = msgspec.structs.replace(message, parts=tuple(parts))  # noqa: PLW2901
-        found.append(message)
-    return tuple(found)
+    return tuple([await _each_part(message, _resolved, artifacts) for message in messages])
+
+
+async def with_words(
+    messages: Iterable[Message], artifacts: ReferencedContents
+) -> tuple[Message, ...]:
+    """The messages with references to text replaced by it. What is missing, and media, stay
+    references.
+    """
+    return tuple([await _each_part(message, _with_words, artifacts) for message in messages])
+
+
+_Resolve: TypeAlias = Callable[[Part, ReferencedContents], Awaitable[Any]]
+
+
+async def _each_part(message: Message, resolve: _Resolve, artifacts: ReferencedContents) -> Message:
+    if not any(True for _ in canonical.references((message,))):
+        return message
+    parts = list[Part]()
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            content = [await resolve(inner, artifacts) for inner in part.content]
+            parts.append(changed(part, content=tuple(content)))
+        else:
+            parts.append(await resolve(part, artifacts))
+    return changed(message, parts=tuple(parts))
+
+
+async def _with_words(part: Part, artifacts: ReferencedContents) -> Part:
+    try:
+        return part if isinstance(part, Media) else await _resolved(part, artifacts)
+    except (ArtifactMissing, Corrupted):
+        return part
 
 
 async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
@@ -315,25 +322,12 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
     if isinstance(part, ToolCall) and part.reference is not None:
         arguments = await artifacts.read(part.reference.artifact)
         return msgspec.structs.replace(part, arguments=arguments.decode(), reference=None)
-    if isinstance(part, ToolResult):
-        content_ = [await _resolved(inner, artifacts) for inner in part.content]
-        if any(new is not old for new, old in zip(content_, part.content, strict=True)):
-            return msgspec.structs.replace(part, content=tuple(content_))
     return part
 
 
-def _weight(messages: Iterable[Message]) -> int:
-    total = 0
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, Text):
-                total += len(part.text)
-            elif isinstance(part, ToolResult):
-                for inner in part.content:
-                    total += _weight_of(inner)
-            else:
-                total += _weight_of(part)
-    return total
+def weight(messages: Iterable[Message]) -> int:
+    """About how many characters and bytes they hold."""
+    return sum(map(_weight_of, canonical.leaves(messages)))
 
 
 def _weight_of(part: Part) -> int:
@@ -368,15 +362,10 @@ def _packed(data: Any) -> bytes:
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     lowered = [pattern.lower() for pattern in patterns]
-    known: dict[str, bool] = {}
 
+    @lru_cache(maxsize=1_000)
     def matches(name: str) -> bool:
-        found = known.get(name)
-        if found is None:
-            found = any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
-            if len(known) < 1_000:
-                known[name] = found
-        return found
+        return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
 
     return matches
 

@@ -33,7 +33,9 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
     sound,
+    words_of,
 )
 from perdure.history.excerpt import ends, instead_of, is_excerpt, listing, looks_failed, unwrap
 from perdure.wire import codec, decode
@@ -59,29 +61,12 @@ _SEARCHES = (
 _READS = (
     *("read", "read_file", "read_files", "read_many_files", "read_multiple_files", "readfile"),
     *("read_text_file", "view", "view_file", "open_file", "get_file_contents", "cat_file", "cat"),
-    *(
-        "bat",
-        "head",
-        "tail",
-        "sed",
-        "nl",
-        "less",
-        "more",
-        "notebookread",
-        "get-content",
-        "git show",
-    ),
+    *("bat", "head", "tail", "sed", "nl", "less", "more", "notebookread", "get-content"),
+    "git show",
 )
 _TERMINALS = (
-    *(
-        "bash",
-        "bashoutput",
-        "shell",
-        "shell_command",
-        "local_shell",
-        "local_shell_call",
-        "terminal",
-    ),
+    *("bash", "bashoutput", "shell", "shell_command", "local_shell", "local_shell_call"),
+    "terminal",
     *("run_terminal_cmd", "run_terminal_command", "run_in_terminal", "run_shell_command"),
     *("run_command", "runcommand", "execute_command", "exec", "exec_command", "write_stdin"),
     *("container.exec", "unified_exec", "python", "powershell", "killshell", "get_terminal_output"),
@@ -173,13 +158,11 @@ class _Pruner:
             self.result(part, self._calls.get(part.call)) if isinstance(part, ToolResult) else part
             for part in message.parts
         )
-        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
-            return message
-        return msgspec.structs.replace(message, parts=parts)
+        return changed(message, parts=parts)
 
     def result(self, result: ToolResult, call: ToolCall | None) -> ToolResult:
         texts = [part for part in result.content if isinstance(part, Text | ArtifactPointer)]
-        if sum(len(_words(part)) for part in texts) <= self._least:
+        if sum(len(words_of(part)) for part in texts) <= self._least:
             return result
         choice = self._choice(result, call)
         if isinstance(choice, PruneRule) and choice.keep == "all":
@@ -294,10 +277,6 @@ def _brief(output: str, choice: PruneRule | str, pointer: str) -> str | None:
     if choice.keep == "count":
         return listing(output, pointer=pointer)
     return instead_of(output, pointer=pointer) if choice.keep == "none" else None
-
-
-def _words(part: Text | ArtifactPointer) -> str:
-    return part.text if isinstance(part, Text) else part.head
 
 
 def _own_pointer(result: ToolResult) -> str:

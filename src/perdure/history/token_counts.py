@@ -61,10 +61,10 @@ class TokenCounts:
         jobs: Runner,
         counter: Counter | None = None,
     ) -> None:
+        self._store = store
+        self._reader = reader
         self._artifacts = artifacts
         self._counter = counter
-        self._heads = store.collection(Head)
-        self._counting = _Counting(store, reader, artifacts, lambda: self.counter)
         self.calibrations = Calibrations(store, lambda: self.counter)
         self._noted: deque[_Noted] = deque()
         #: Sessions to be read again, from this turn on.
@@ -99,13 +99,10 @@ class TokenCounts:
 
         async def hook(transaction: Transaction, written: Written) -> None:
             noted = [_Noted(written.session.id, round) for round in written.rounds]
-            counted = await self._counting.counted(noted, contents)
+            counted = await self._counted(noted, contents)
             await transaction.collection(TurnCount).put_many(counted)
 
         return hook
-
-    async def count(self, session: str, first: int, last: int) -> None:
-        await self._counting.turns(session, first, last)
 
     async def _work(self, go_on: GoOn) -> bool:
         is_first = True
@@ -113,9 +110,9 @@ class TokenCounts:
             is_first = False
             name, first = self._missed.popitem()
             try:
-                head = await self._heads.get(name)
+                head = await self._store.collection(Head).get(name)
                 if head is not None:
-                    await self._counting.turns(name, first, head.turn)
+                    await self.count(name, first, head.turn)
             except Corrupted as exc:
                 _log.warning("the turns of %s cannot all be counted: %s", name, exc)
             except PerdureError:
@@ -126,7 +123,7 @@ class TokenCounts:
             is_first = False
             batch = list(islice(self._noted, some))
             some = min(some * 2, _BATCH)
-            await self._counting.rounds(batch)
+            await self._count_rounds(batch)
             await self.calibrations.learn(
                 message for noted in batch for message in noted.round.messages
             )
@@ -134,32 +131,7 @@ class TokenCounts:
                 self._noted.popleft()
         return bool(self._noted or self._missed)
 
-
-class _Noted(msgspec.Struct, frozen=True):
-    session: str
-    round: RoundWritten
-
-    @property
-    def key(self) -> str:
-        return turn_key(self.session, self.round.turn)
-
-
-class _Counting:
-    """`counter` is called when there is something to count: it loads slowly."""
-
-    def __init__(
-        self,
-        store: Store,
-        reader: TurnReader,
-        artifacts: ArtifactStore,
-        counter: Callable[[], Counter],
-    ) -> None:
-        self._store = store
-        self._reader = reader
-        self._artifacts = artifacts
-        self._counter = counter
-
-    async def turns(self, session: str, turn: int, end: int) -> None:
+    async def count(self, session: str, turn: int, end: int) -> None:
         while turn <= end:
             last = min(turn + _TURNS - 1, end)
             pieces = await self._reader.pieces(Owned(session, turn, last))
@@ -167,7 +139,7 @@ class _Counting:
             for piece in pieces:
                 for round, messages in piece.by_round():
                     said.setdefault((piece.turn, round), []).extend(messages)
-            await self.rounds(
+            await self._count_rounds(
                 [
                     _Noted(session, RoundWritten(at, round, tuple(messages), 0))
                     for (at, round), messages in said.items()
@@ -175,9 +147,9 @@ class _Counting:
             )
             turn = last + 1
 
-    async def rounds(self, noted: Sequence[_Noted]) -> None:
+    async def _count_rounds(self, noted: Sequence[_Noted]) -> None:
         """Count rounds and store it, unless others have counted as much or the session is gone."""
-        counted = await self.counted(noted)
+        counted = await self._counted(noted)
 
         async def body(transaction: Transaction) -> None:
             names = list(dict.fromkeys(_session_of(each) for each in counted))
@@ -198,7 +170,7 @@ class _Counting:
         if counted:
             await self._store.transact(body)
 
-    async def counted(
+    async def _counted(
         self, noted: Sequence[_Noted], pending: PendingContents | None = None
     ) -> list[TurnCount]:
         """`pending`: the rounds are not in the store yet; it has what was moved out of them."""
@@ -225,7 +197,7 @@ class _Counting:
     async def _tokens(self, messages: tuple[Message, ...], contents: ReferencedContents) -> int:
         loop = asyncio.get_running_loop()
         started, tokens = loop.time(), 0
-        for count in steps(self._counter(), await _full(messages, contents)):
+        for count in steps(self.counter, await _full(messages, contents)):
             tokens += count
             if loop.time() - started > _SLICE:
                 await asyncio.sleep(0)
@@ -246,6 +218,15 @@ class _Counting:
         except Corrupted as exc:
             _log.warning("a round of %s cannot be counted: %s", session, exc)
             return ()
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    session: str
+    round: RoundWritten
+
+    @property
+    def key(self) -> str:
+        return turn_key(self.session, self.round.turn)
 
 
 async def _full(messages: tuple[Message, ...], contents: ReferencedContents) -> tuple[Message, ...]:

@@ -191,7 +191,7 @@ class TurnLog:
                     return repeated
             written, own = self._plan(writer, order)
             try:
-                await self._commit_or_recover(writer, order, written, hooks)
+                await self._commit(writer, order, written, hooks)
             except Conflict as exc:
                 if exc.collection == "perdure_receipts":
                     repeated = await self._repeated(writer, order.key)
@@ -348,21 +348,6 @@ class TurnLog:
         written = Written(writer.record, changed, tuple(pieces), tuple(rounds), bulk=order.bulk)
         return written, own
 
-    async def _commit_or_recover(
-        self,
-        writer: WriteCursor,
-        order: AppendRequest,
-        written: Written,
-        hooks: Sequence[AppendHook],
-    ) -> None:
-        try:
-            await self._commit(writer, order, written, hooks)
-        except (asyncio.CancelledError, Unavailable):
-            # It may have been committed all the same: who listens looks at the log.
-            for _, missed in self._listeners:
-                missed(writer.record, written.first, written.last)
-            raise
-
     async def _commit(
         self,
         writer: WriteCursor,
@@ -374,26 +359,36 @@ class TurnLog:
         if not self._made:
             await self._store.declare(TurnPiece, Head)
             self._made = True
-        async with self._store.transaction(order.options) as transaction:
-            # Straight to the writes: the way through two collections takes as long again.
-            writes = [_PIECES.encode(piece, None, 0) for piece in written.pieces]
-            writes.append(_HEADS.encode(head, None, writer.version))
-            await transaction.write(writes, DEFAULT)
-            transaction.expect("perdure_heads", record.id, writer.version, writer.created)
-            if order.key is not None:
-                receipt = Receipt(receipt_key(record.id, order.key), written.first, written.last)
-                await transaction.collection(Receipt).put(receipt, _NEW)
-            if uses := list(_uses(record.id, written.rounds)):
-                await self._refer(transaction, order, uses)
-            if order.answered is not None:
-                key = turn_key(record.id, order.answered)
-                await transaction.collection(AnswerDraft).delete(key, Options(expected=order.draft))
-            if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
-                record = await self._touched(transaction, record)
-            for hook in (*self._hooks, *hooks):
-                await hook(transaction, written)
-            if written.rounds and not order.bulk:
-                await self._jobs.mark(transaction, TURNS, record.id, written.first)
+        try:
+            async with self._store.transaction(order.options) as transaction:
+                # Straight to the writes: the way through two collections takes as long again.
+                writes = [_PIECES.encode(piece, None, 0) for piece in written.pieces]
+                writes.append(_HEADS.encode(head, None, writer.version))
+                await transaction.write(writes, DEFAULT)
+                transaction.expect("perdure_heads", record.id, writer.version, writer.created)
+                if order.key is not None:
+                    receipt = Receipt(
+                        receipt_key(record.id, order.key), written.first, written.last
+                    )
+                    await transaction.collection(Receipt).put(receipt, _NEW)
+                if uses := list(_uses(record.id, written.rounds)):
+                    await self._refer(transaction, order, uses)
+                if order.answered is not None:
+                    key = turn_key(record.id, order.answered)
+                    await transaction.collection(AnswerDraft).delete(
+                        key, Options(expected=order.draft)
+                    )
+                if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
+                    record = await self._touched(transaction, record)
+                for hook in (*self._hooks, *hooks):
+                    await hook(transaction, written)
+                if written.rounds and not order.bulk:
+                    await self._jobs.mark(transaction, TURNS, record.id, written.first)
+        except (asyncio.CancelledError, Unavailable):
+            # It may have been committed all the same: who listens looks at the log.
+            for _, missed in self._listeners:
+                missed(writer.record, written.first, written.last)
+            raise
         writer.version = transaction.version("perdure_heads", record.id)
         writer.record = record
 

@@ -6,6 +6,7 @@ Memory is bounded by the turns asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -331,7 +332,7 @@ def _turn(
         started=pieces[0].time if pieces else draft.started if draft else 0,
         ended=ended,
         tags=next((piece.tags for piece in pieces if piece.tags), {}),
-        masked=_sum(piece.masked for piece in pieces),
+        masked=dict(sum((Counter(piece.masked) for piece in pieces), Counter[str]())),
     )
 
 
@@ -375,11 +376,3 @@ def position(text: str | int | Position, record: SessionRecord) -> Position:
                 hint=f"Open {session} to read it.",
             )
     return Position.parse(text)
-
-
-def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = dict[str, int]()
-    for each in counts:
-        for name, count in each.items():
-            total[name] = total.get(name, 0) + count
-    return total

@@ -20,7 +20,16 @@ from msgspec.structs import replace
 
 from perdure.core.display import plural
 from perdure.core.levels import Level
-from perdure.core.messages import ArtifactPointer, Media, Message, Part, Text, ToolResult, Unknown
+from perdure.core.messages import (
+    ArtifactPointer,
+    Media,
+    Message,
+    Part,
+    Text,
+    ToolResult,
+    Unknown,
+    changed,
+)
 from perdure.core.turns import Position, Turn
 
 #: Elements of ours besides those of turns; escaped like them.
@@ -85,21 +94,14 @@ def escaped(message: Message) -> Message:
     """The same object if there is nothing to escape, or if a model said it."""
     if message.role == "assistant":
         return message
-    parts = tuple(map(_escaped, message.parts))
-    if all(new is old for new, old in zip(parts, message.parts, strict=True)):
-        return message
-    return replace(message, parts=parts)
+    return changed(message, parts=tuple(map(_escaped, message.parts)))
 
 
 def _escaped(part: Any) -> Any:
     if isinstance(part, Text):
-        text = escape(part.text)
-        return part if text == part.text else replace(part, text=text)
+        return changed(part, text=escape(part.text))
     if isinstance(part, ToolResult):
-        content = tuple(map(_escaped, part.content))
-        if all(new is old for new, old in zip(content, part.content, strict=True)):
-            return part
-        return replace(part, content=content)
+        return changed(part, content=tuple(map(_escaped, part.content)))
     if isinstance(part, Unknown):
         data = _escaped_data(part.data)
         return part if data == part.data else replace(part, data=data)
@@ -156,10 +158,10 @@ def _hidden(message: Message) -> tuple[tuple[Part, ...], int]:
         leaked = 0
         if isinstance(part, Text):
             text, leaked = without_tags(part.text)
-            shown = replace(part, text=text) if leaked else part
+            shown = changed(part, text=text)
         elif isinstance(part, ArtifactPointer):
             head, leaked = without_tags(part.head)
-            shown = replace(part, head=head) if leaked else part
+            shown = changed(part, head=head)
         parts.append(shown)
         count += leaked
     return tuple(parts), count

@@ -11,30 +11,18 @@ from perdure.history.log_records import Head, SessionRecord, TurnPiece, piece_ke
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
 
-_PAGE = 200
-
 
 async def verify_chains(store: Store, progress: Progress | None = None) -> AsyncIterator[Problem]:
     """Yields each place where a session's chain does not close. Memory does not grow with its
     length.
     """
-    known = {size.collection for size in await store.adapter.sizes()}
-    if "perdure_sessions" not in known:
-        return
-    sessions = store.collection(SessionRecord)
-    cursor: str | None = None
     done = 0
-    while True:
-        page = await sessions.list(limit=_PAGE, after=cursor)
-        for record in page.values:
-            async for problem in _chain_of(store, record):
-                yield problem
-            done += 1
-            if progress is not None:
-                progress("following chains", done, 0)
-        cursor = page.next
-        if cursor is None:
-            return
+    async for record in store.collection(SessionRecord).walk():
+        async for problem in _chain_of(store, record):
+            yield problem
+        done += 1
+        if progress is not None:
+            progress("following chains", done, 0)
 
 
 async def _chain_of(store: Store, record: SessionRecord) -> AsyncIterator[Problem]:
@@ -88,18 +76,15 @@ async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIte
     the same: late additions wait in a heap. Pieces before the start are leftovers of a rerooting
     that was interrupted, and are skipped.
     """
-    pieces, prefix = store.collection(TurnPiece), f"{record.id}/"
     early = list[tuple[int, str, TurnPiece]]()
-    expected, last = start + 1, prefix
-    while page := await pieces.behind(last, prefix, limit=_PAGE):
-        for piece in page:
-            if piece.number <= start:
-                continue
-            heapq.heappush(early, (piece.number, piece.id, piece))
-            while early and early[0][0] <= expected:
-                number, _, found = heapq.heappop(early)
-                expected = max(expected, number + 1)
-                yield found
-        last = page[-1].id
+    expected = start + 1
+    async for piece in store.collection(TurnPiece).walk(f"{record.id}/"):
+        if piece.number <= start:
+            continue
+        heapq.heappush(early, (piece.number, piece.id, piece))
+        while early and early[0][0] <= expected:
+            number, _, found = heapq.heappop(early)
+            expected = max(expected, number + 1)
+            yield found
     while early:
         yield heapq.heappop(early)[2]

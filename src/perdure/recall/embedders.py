@@ -195,11 +195,12 @@ class _Chosen:
         if named == Wordllama.model:
             return Wordllama()
         from perdure.gateway.calls import CallOptions
-        from perdure.gateway.catalog import candidates
+        from perdure.gateway.catalog import ModelCatalog
 
         # The first alone: another one's vectors could not be compared with what is there.
         config = self._models if self._models is not None else self._gateway().config
-        chosen = candidates(config, CallOptions(purpose="embed", model=named))[0].name
+        options = CallOptions(purpose="embed", model=named)
+        chosen = ModelCatalog(config).candidates(options)[0].name
         return Wordllama() if chosen == Wordllama.model else GatewayEmbedder(self._gateway, chosen)
 
 

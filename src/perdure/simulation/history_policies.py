@@ -34,70 +34,58 @@ class Policy(Protocol):
         """Safe to call twice."""
 
 
-class _Pure:
+class _Windowed:
+    """Keeps a window of the newest calls."""
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._window = _Window()
+
     async def close(self) -> None:
         pass
 
+    def _add_last(self, number: int) -> None:
+        if number:
+            self._window.add(self._setting.calls[number - 1])
 
-class Unlimited(_Pure):
+
+class Unlimited(_Windowed):
     """Everything, always."""
 
-    def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
-        self._blocks: list[CacheBlock] = []
-        self._tokens = 0
-
     async def request(self, number: int) -> SimulatedRequest:
-        if number:
-            call = self._setting.calls[number - 1]
-            self._blocks += call.blocks
-            self._tokens += call.tokens
-        blocks = [*self._blocks, *self._setting.calls[number].prompt]
-        return SimulatedRequest(blocks, covered=self._tokens, history=self._tokens)
+        self._add_last(number)
+        return self._window.request(self._setting.calls[number], rewritten=False)
 
 
-class DropOldest(_Pure):
+class DropOldest(_Windowed):
     """The newest calls that fit; what was dropped does not come back."""
 
-    def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
-        self._window = _Window()
-
     async def request(self, number: int) -> SimulatedRequest:
-        setting, window = self._setting, self._window
-        if number:
-            window.add(setting.calls[number - 1])
-        room = setting.room(number)
-        rewritten = window.shrink(room, room)
-        return window.request(setting.calls[number], rewritten=rewritten)
+        self._add_last(number)
+        room = self._setting.room(number)
+        rewritten = self._window.shrink(room, room)
+        return self._window.request(self._setting.calls[number], rewritten=rewritten)
 
 
-class DropHalf(_Pure):
+class DropHalf(_Windowed):
     """The newest calls; when they no longer fit, the oldest go until half of the budget is free."""
 
-    def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
-        self._window = _Window()
-
     async def request(self, number: int) -> SimulatedRequest:
-        setting, window = self._setting, self._window
-        if number:
-            window.add(setting.calls[number - 1])
-        room, rewritten = setting.room(number), False
-        if window.tokens > room:
-            rewritten = window.shrink(min(setting.budget // 2, room), room)
-        return window.request(setting.calls[number], rewritten=rewritten)
+        self._add_last(number)
+        room, rewritten = self._setting.room(number), False
+        if self._window.tokens > room:
+            rewritten = self._window.shrink(min(self._setting.budget // 2, room), room)
+        return self._window.request(self._setting.calls[number], rewritten=rewritten)
 
 
-class RollingSummary(_Pure):
+class RollingSummary(_Windowed):
     """A summary of everything, then the newest calls. When they no longer fit, the summary is
     written anew and covers all but the newest 35 % of the budget. The cost of writing it is not
     counted.
     """
 
     def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
-        self._window = _Window()
+        super().__init__(setting)
         self._most = min(SUMMARY, setting.budget // 4)
         self._summary = 0  # tokens
         self._version = 0
@@ -105,8 +93,8 @@ class RollingSummary(_Pure):
 
     async def request(self, number: int) -> SimulatedRequest:
         setting, window = self._setting, self._window
+        self._add_last(number)
         if number:
-            window.add(setting.calls[number - 1])
             self._tokens += setting.calls[number - 1].tokens
         room, rewritten = setting.room(number), False
         if window.tokens + self._summary > room:
@@ -126,27 +114,25 @@ class RollingSummary(_Pure):
         )
 
 
-class Masking(_Pure):
+class Masking(_Windowed):
     """Everything, but only the newest ten calls' tool outputs. Each request masks the outputs of
     one more call, so all that follows it is new to the cache. When that is not enough, the oldest
     calls go until half of the budget is free.
     """
 
     def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
+        super().__init__(setting)
         self._masked = _Window()
-        self._newest = _Window()
 
     async def request(self, number: int) -> SimulatedRequest:
-        setting, masked, newest = self._setting, self._masked, self._newest
+        setting, masked, newest = self._setting, self._masked, self._window
         rewritten = False
-        if number:
-            newest.add(setting.calls[number - 1])
-            if len(newest) > UNMASKED:
-                call = setting.calls[number - 1 - UNMASKED]
-                shown = newest.take_oldest()
-                masked.append(_Shown(call.masked, call.tokens))
-                rewritten = shown.blocks != call.masked
+        self._add_last(number)
+        if len(newest) > UNMASKED:
+            call = setting.calls[number - 1 - UNMASKED]
+            shown = newest.take_oldest()
+            masked.append(_Shown(call.masked, call.tokens))
+            rewritten = shown.blocks != call.masked
         room = setting.room(number)
         if masked.tokens + newest.tokens > room:
             rewritten = True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -134,15 +135,8 @@ def _call(counter: Counter, position: Position, said: tuple[Message, ...]) -> Ca
         messages=said,
         blocks=blocks,
         masked=tuple(_masked(counter, *pair) for pair in zip(said, blocks, strict=True)),
-        opening=sum(1 for _ in _before_reply(said)),
+        opening=sum(1 for _ in takewhile(lambda message: message.role != "assistant", said)),
     )
-
-
-def _before_reply(said: Iterable[Message]) -> Iterator[Message]:
-    for message in said:
-        if message.role == "assistant":
-            return
-        yield message
 
 
 def block_of(counter: Counter, message: Message) -> CacheBlock:

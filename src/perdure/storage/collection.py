@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from perdure.storage.rows import Delete, Put
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
+_WALK = 500  # Records that `walk` reads at once.
 _UP, _DOWN = (SortOrder("key"),), (SortOrder("key", descending=True),)
 
 
@@ -127,6 +128,17 @@ class Collection(CollectionReader[T]):
         query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
         decode = self.declared.decode
         return [decode(row) for row in await self._executor.find(query, options)]
+
+    async def walk(
+        self, prefix: str = "", *, after: str = "", options: Options = DEFAULT
+    ) -> AsyncIterator[T]:
+        """All records, or those behind a key, in key order. Reads 500 at a time."""
+        page: builtins.list[T] | None = None
+        while page is None or len(page) == _WALK:
+            page = await self.behind(after, prefix, limit=_WALK, options=options)
+            for record in page:
+                yield record
+            after = self.declared.key(page[-1]) if page else ""
 
     async def make(self) -> None:
         self.declared = await self._executor.ready(self._type) or self._type

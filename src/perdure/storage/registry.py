@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import InvalidInput, InvalidURL, PerdureError, UnknownBackend
 from perdure.storage.adapter import Adapter, Capability
 
@@ -45,12 +46,12 @@ _OWN = {
 #: deleted must go from search indexes, too.
 _EXTENSIONS = ("perdure.search:attach",)
 _EXTRAS = {
-    "postgresql": "perdure[postgres]",
-    "postgres": "perdure[postgres]",
-    "valkey": "perdure[valkey]",
-    "valkeys": "perdure[valkey]",
-    "redis": "perdure[valkey]",
-    "rediss": "perdure[valkey]",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "valkey": "valkey",
+    "valkeys": "valkey",
+    "redis": "valkey",
+    "rediss": "valkey",
 }
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*").fullmatch
 
@@ -85,7 +86,7 @@ def factory_for(url: str) -> Factory:
         return _registered[scheme]
     if scheme in _OWN:
         extra = _EXTRAS.get(scheme)
-        remedy = f"Install it: pip install '{extra}'." if extra else "Install Perdure again."
+        remedy = install_hint(extra) if extra else "Install Perdure again."
         return _loaded(scheme, _OWN[scheme], lambda: cast("Factory", _own(_OWN[scheme])), remedy)
     # Looks through all that is installed; the import alone takes as long as opening a bank.
     from importlib import metadata

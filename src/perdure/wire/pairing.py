@@ -18,6 +18,7 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
     sound,
 )
 from perdure.wire.limits import Limits
@@ -232,8 +233,7 @@ def renamed(messages: list[Message], limits: Limits) -> list[Message]:
         else:
             out.append(message)
             continue
-        same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-        out.append(message if same else replace(message, parts=tuple(parts)))
+        out.append(changed(message, parts=tuple(parts)))
     return out
 
 

@@ -14,8 +14,8 @@ from perdure.gateway.requests.request_parts import (
     in_words,
     may_reason,
     named,
-    offered,
     sampling,
+    tool_fields,
 )
 from perdure.wire import chat
 from perdure.wire.plain import Item
@@ -33,7 +33,7 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
     if shape is not None and habits.shape != "schema":
         view = in_words(view, shape)
     made: Item = {"model": model, "messages": _messages(view, habits)}
-    made |= _tools(request)
+    made |= tool_fields(request, "chat", _tool, _named)
     if shape is not None:
         made |= _shape(named(shape), habits)
     if request.max_tokens is not None:
@@ -54,20 +54,10 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
     return made
 
 
-def _tools(request: Request) -> Item:
-    tools, choice, chosen = offered(request, "chat", _tool)
-    if not tools:
-        return {}
-    made: Item = {"tools": tools}
-    if chosen:
-        kind = chosen.get("type", "function")
-        name = chosen[kind].get("name") if isinstance(chosen.get(kind), dict) else None
-        made["tool_choice"] = {"type": kind, **({} if name is None else {kind: {"name": name}})}
-    elif choice != "auto":
-        made["tool_choice"] = choice
-    if request.parallel_tools is not None:
-        made["parallel_tool_calls"] = request.parallel_tools
-    return made
+def _named(tool: Item) -> Item:
+    kind = tool.get("type", "function")
+    name = tool[kind].get("name") if isinstance(tool.get(kind), dict) else None
+    return {"type": kind, **({} if name is None else {kind: {"name": name}})}
 
 
 def _tool(tool: Tool) -> Item:

@@ -143,6 +143,26 @@ def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -
     return ToolOffer(list(tools.values()), "named", tools[choice])
 
 
+def tool_fields(
+    request: Request,
+    wire: CallWire,
+    written: Callable[[Tool], Item],
+    named: Callable[[Item], Item],
+) -> Item:
+    """The fields about tools in the formats of OpenAI; `named` writes the choice of one."""
+    tools, choice, chosen = offered(request, wire, written)
+    if not tools:
+        return {}
+    made: Item = {"tools": tools}
+    if chosen:
+        made["tool_choice"] = named(chosen)
+    elif choice != "auto":
+        made["tool_choice"] = choice
+    if request.parallel_tools is not None:
+        made["parallel_tool_calls"] = request.parallel_tools
+    return made
+
+
 def function_tool(tool: Tool, parameters: str = "parameters") -> Item:
     made: Item = {"name": tool.name}
     if tool.description:

@@ -18,8 +18,8 @@ from perdure.gateway.requests.request_parts import (
     in_words,
     may_reason,
     named,
-    offered,
     sampling,
+    tool_fields,
 )
 from perdure.wire import responses
 from perdure.wire.plain import Item, kind_of
@@ -56,7 +56,7 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
     made: Item = {"model": model, **responses.encode_body(view)}
     if not store and isinstance(made["input"], list):
         made["input"] = [_forgotten(item) for item in made["input"] if not _is_lost(item)]
-    made |= _tools(request)
+    made |= tool_fields(request, "responses", _tool, _named)
     if shape is not None:
         made |= _shape(named(shape), habits)
     if request.max_tokens is not None:
@@ -87,19 +87,8 @@ def _forgotten(item: Item) -> Item:
     return item
 
 
-def _tools(request: Request) -> Item:
-    tools, choice, chosen = offered(request, "responses", _tool)
-    if not tools:
-        return {}
-    made: Item = {"tools": tools}
-    if chosen:
-        named = {name: chosen[name] for name in ("type", "name") if name in chosen}
-        made["tool_choice"] = named
-    elif choice != "auto":
-        made["tool_choice"] = choice
-    if request.parallel_tools is not None:
-        made["parallel_tool_calls"] = request.parallel_tools
-    return made
+def _named(tool: Item) -> Item:
+    return {name: tool[name] for name in ("type", "name") if name in tool}
 
 
 def _tool(tool: Tool) -> Item:

@@ -28,7 +28,6 @@ _DECODERS: dict[CallWire, type[StreamDecoder]] = {
     "responses": responses.ResponsesDecoder,
     "messages": messages.MessagesDecoder,
 }
-_READERS = {"chat": chat.read, "responses": responses.read, "messages": messages.read}
 
 
 def decoder(wire: CallWire, where: str = "") -> StreamDecoder:
@@ -41,7 +40,7 @@ def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> ModelA
     if error or body.get("status") == "failed":
         raise failed(error or "The response failed.", where)
     try:
-        return _READERS[wire](body)
+        return _DECODERS[wire].read(body)
     except MISREAD as exc:
         raise BadAnswer(
             f"The answer{f' of {where}' if where else ''} cannot be read.",

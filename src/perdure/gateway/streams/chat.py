@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID, uuid5
 
 from perdure.core.errors import BadAnswer
@@ -50,38 +50,6 @@ _CHOICE = frozenset({"delta", "finish_reason", "index", "logprobs"})
 _DELTA = frozenset({"content", "refusal", "role", "tool_calls", *REASONING})
 #: Strings that are the same in each piece of an object, and do not grow.
 _FIXED = frozenset({"format", "id", "type"})
-
-
-def read(body: Item) -> ModelAnswer:
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise BadAnswer(
-            "The answer has no choices.", hint="Try again; if it stays so, try another model."
-        )
-    choice = present(choices[0])
-    said = present(choice["message"])
-    calls = ToolCalls(_seed(body))
-    for call in said.pop("tool_calls", ()):
-        calls.add(call, whole=True)
-    text, reasoning = _words(said.pop("content", None))
-    message: Item = {"role": "assistant", "content": text or None}
-    message |= {
-        name: value for name, value in said.items() if value not in ("", []) and name != "role"
-    }
-    if reasoning:
-        message.setdefault(REASONING[0], reasoning)
-    if calls:
-        message["tool_calls"] = calls.items()
-    head = present(body)
-    head.pop("object", None)
-    choice |= {"message": message}
-    choice.pop("index", None)
-    return _answered({**head, "choices": [choice]})
-
-
-def _answered(body: Item) -> ModelAnswer:
-    reason = body["choices"][0].get("finish_reason")
-    return answered(message_of(WIRE, body), WIRE, _FINISH.get(reason, "other"))
 
 
 def _seed(head: Item) -> str:
@@ -183,7 +151,7 @@ class ChatDecoder(StreamDecoder):
         for entry in entries:
             index, began, arguments = self._calls.add(entry)
             if began is not None:
-                deltas.append(CallBegan(index, began.id, began.name))
+                deltas.append(began)
             if arguments:
                 deltas.append(CallDelta(index, shown(arguments)))
 
@@ -206,8 +174,33 @@ class ChatDecoder(StreamDecoder):
             message["tool_calls"] = self._calls.items()
         return {**self._head, "choices": [{**self._choice, "message": message}]}
 
-    def _read(self, body: Item) -> ModelAnswer:
-        return _answered(body)
+    @staticmethod
+    def read(body: Item) -> ModelAnswer:
+        choices = body.get("choices")
+        if not isinstance(choices, list) or not choices:
+            raise BadAnswer(
+                "The answer has no choices.", hint="Try again; if it stays so, try another model."
+            )
+        choice = present(choices[0])
+        said = present(choice["message"])
+        calls = ToolCalls(_seed(body))
+        for call in said.pop("tool_calls", ()):
+            calls.add(call, whole=True)
+        text, reasoning = _words(said.pop("content", None))
+        message: Item = {"role": "assistant", "content": text or None}
+        message |= {
+            name: value for name, value in said.items() if value not in ("", []) and name != "role"
+        }
+        if reasoning:
+            message.setdefault(REASONING[0], reasoning)
+        if calls:
+            message["tool_calls"] = calls.items()
+        head = present(body)
+        head.pop("object", None)
+        choice |= {"message": message}
+        choice.pop("index", None)
+        finish = _FINISH.get(choice.get("finish_reason"), "other")
+        return answered(message_of(WIRE, {**head, "choices": [choice]}), WIRE, finish)
 
     def _has_ended(self) -> bool:
         return self._heard and (self.done or "finish_reason" in self._choice)
@@ -248,13 +241,6 @@ def _merge_entry(entries: list[Any], entry: Any) -> None:
 _CALL_IDS = UUID("5c2ad0f4-8a1e-5d0b-9d3b-1c6f0f0f7c11")
 _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
 _KEYS = {"function": "arguments", "custom": "input"}
-
-
-class StartedCall(NamedTuple):
-    """A call whose tool is known now."""
-
-    id: str
-    name: str
 
 
 class _Call:
@@ -304,7 +290,7 @@ class ToolCalls:
         """A call without an id gets a deterministic one."""
         return [call.item() for call in self._calls]
 
-    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, StartedCall | None, str]:
+    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, CallBegan | None, str]:
         """Take a piece, or a whole call: its index; the call, if this piece names its tool; its new
         arguments, which wait until the tool is named.
         """
@@ -332,7 +318,7 @@ class ToolCalls:
             call.name += name
             return at, None, arguments
         call.name = name
-        return at, StartedCall(call.id, name), call.text if call.whole is None else arguments
+        return at, CallBegan(at, call.id, name), call.text if call.whole is None else arguments
 
     def _place(self, entry: Item, name: str, arguments: Any) -> int | None:
         index, id_ = entry.get("index"), entry.get("id") or ""
@@ -345,16 +331,13 @@ class ToolCalls:
             return None
         call = self._calls[at]
         if id_ and not call.is_made_up and id_ != call.id:
-            return next(self._named(id_), None)
+            return next((at for at, each in enumerate(self._calls) if each.id == id_), None)
         if name and call.name and not id_:
             if not numbered:
                 return None
             if arguments and call.is_complete():
                 return None
         return at
-
-    def _named(self, id_: str) -> Iterator[int]:
-        return (at for at, call in enumerate(self._calls) if call.id == id_)
 
     def _name(self, call: _Call, at: int, id_: str) -> None:
         if call.id:

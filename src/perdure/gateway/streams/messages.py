@@ -40,19 +40,6 @@ _FINISH: dict[Any, Finish] = {
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-def read(body: Item) -> ModelAnswer:
-    if not isinstance(body.get("content"), list):
-        raise BadAnswer(
-            "The answer has no content.",
-            hint="Check that the provider speaks the wire format messages.",
-        )
-    tidy = present(body)
-    tidy["content"] = [_tidy(block) for block in tidy["content"]]
-    tidy |= {"type": "message", "role": "assistant"}
-    message = message_of(WIRE, tidy)
-    return answered(message, WIRE, _FINISH.get(body.get("stop_reason"), "other"))
-
-
 def _tidy(block: Any) -> Any:
     return present(block) if kind_of(block) == "text" else block
 
@@ -185,8 +172,18 @@ class MessagesDecoder(StreamDecoder):
             body["usage"] = self._usage
         return body
 
-    def _read(self, body: Item) -> ModelAnswer:
-        return read(body)
+    @staticmethod
+    def read(body: Item) -> ModelAnswer:
+        if not isinstance(body.get("content"), list):
+            raise BadAnswer(
+                "The answer has no content.",
+                hint="Check that the provider speaks the wire format messages.",
+            )
+        tidy = present(body)
+        tidy["content"] = [_tidy(block) for block in tidy["content"]]
+        tidy |= {"type": "message", "role": "assistant"}
+        message = message_of(WIRE, tidy)
+        return answered(message, WIRE, _FINISH.get(body.get("stop_reason"), "other"))
 
     def _has_ended(self) -> bool:
         return bool(self._head) and (self.done or self._head.get("stop_reason") is not None)

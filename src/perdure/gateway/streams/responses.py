@@ -59,19 +59,6 @@ _SHOWN: dict[str, Callable[[str], Delta]] = {
 }
 
 
-def read(body: Item) -> ModelAnswer:
-    status = body.get("status")
-    if status in _UNFINISHED:
-        raise BadAnswer(
-            f"The response is {status}.", hint="Ask for it without `background`, or try again."
-        )
-    message = message_of(WIRE, _tidy(body))
-    if status == "incomplete":
-        reason = (body.get("incomplete_details") or {}).get("reason")
-        return answered(message, WIRE, _FINISH.get(reason, "other"))
-    return answered(message, WIRE, "stop")
-
-
 def _tidy(body: Item) -> Item:
     kept = {name: value for name, value in present(body).items() if name in _KEPT}
     return {**kept, "object": "response"}
@@ -186,8 +173,18 @@ class ResponsesDecoder(StreamDecoder):
             body["output"] = [items[at] for at in sorted(items)]
         return _tidy(body)
 
-    def _read(self, body: Item) -> ModelAnswer:
-        return read(body)
+    @staticmethod
+    def read(body: Item) -> ModelAnswer:
+        status = body.get("status")
+        if status in _UNFINISHED:
+            raise BadAnswer(
+                f"The response is {status}.", hint="Ask for it without `background`, or try again."
+            )
+        message = message_of(WIRE, _tidy(body))
+        if status == "incomplete":
+            reason = (body.get("incomplete_details") or {}).get("reason")
+            return answered(message, WIRE, _FINISH.get(reason, "other"))
+        return answered(message, WIRE, "stop")
 
     def _has_ended(self) -> bool:
         return self.done

@@ -84,7 +84,7 @@ class StreamDecoder(ABC):
                 hint="The connection broke, or the server does not keep to its format.",
             )
         try:
-            return self._read(self._body())
+            return self.read(self._body())
         except MISREAD as exc:
             raise self._unreadable("the answer", "") from exc
 
@@ -94,8 +94,10 @@ class StreamDecoder(ABC):
     @abstractmethod
     def _body(self) -> Item: ...
 
+    @staticmethod
     @abstractmethod
-    def _read(self, body: Item) -> ModelAnswer: ...
+    def read(body: Item) -> ModelAnswer:
+        """The answer that a whole body holds."""
 
     @abstractmethod
     def _has_ended(self) -> bool: ...
@@ -172,11 +174,8 @@ def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:
 
 
 def _refuses(part: Any, wire: CallWire) -> bool:
-    return isinstance(part, Text) and "refusal" in _marks(notes_of(part.native, wire))
-
-
-def _marks(notes: Mapping[str, Any]) -> tuple[Any, Any]:
-    return notes.get("field"), notes.get("type")
+    notes = notes_of(part.native, wire) if isinstance(part, Text) else {}
+    return "refusal" in (notes.get("field"), notes.get("type"))
 
 
 def present(item: Mapping[str, Any]) -> Item:

@@ -70,7 +70,7 @@ class PromptRound(NamedTuple):
     tokens: int
 
 
-class ShortenedRound(msgspec.Struct, frozen=True):
+class RoundAnswer(msgspec.Struct, frozen=True):
     """A round as a model shortened it."""
 
     round: int
@@ -81,7 +81,7 @@ class ShortenedRound(msgspec.Struct, frozen=True):
 class ShortenedTurn(msgspec.Struct, frozen=True):
     """A model's answer."""
 
-    rounds: list[ShortenedRound] = []
+    rounds: list[RoundAnswer] = []
     turn: str | None = None
 
 

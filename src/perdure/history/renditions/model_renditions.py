@@ -249,7 +249,7 @@ class _Caller:
             await self._judge_tiny(job, told, answer.turn or "", limit, recipe)
 
     def _judge(
-        self, job: ModelTask, round: _Round, item: model_prompts.ShortenedRound | None, recipe: str
+        self, job: ModelTask, round: _Round, item: model_prompts.RoundAnswer | None, recipe: str
     ) -> None:
         if item is None:
             self._fail(job, [round.number], "the answer leaves it out")

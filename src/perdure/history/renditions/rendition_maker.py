@@ -16,10 +16,10 @@ from typing import TypeVar
 import msgspec
 
 from perdure.artifacts import ArtifactStore
-from perdure.core.errors import ArtifactMissing, Corrupted
-from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
+from perdure.core.errors import Corrupted
+from perdure.core.messages import Message
 from perdure.core.tokens import Counter, count_messages
-from perdure.history.intake import resolved
+from perdure.history.intake import weight, with_words
 from perdure.history.log_records import Head, Owned, TurnPiece, turn_key, turn_prefix
 from perdure.history.manifest import RoundId
 from perdure.history.renditions import rendition_packing
@@ -92,15 +92,15 @@ class RenditionMaker:
 
     async def variant(self, messages: tuple[Message, ...], place: RoundId) -> Variant:
         full = await self.full(messages)
-        return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
+        return await self._worked(weight(full), lambda: _variant_of(full, place, self.counter))
 
     async def tiny(self, rounds: Iterable[tuple[Message, ...]]) -> TinyVariant:
         full = [await self.full(messages) for messages in rounds]
-        return await self._worked(sum(map(_weight, full)), lambda: _tiny_of(full, self.counter))
+        return await self._worked(sum(map(weight, full)), lambda: _tiny_of(full, self.counter))
 
     async def tokens(self, messages: tuple[Message, ...]) -> int:
         full = await self.full(messages)
-        return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
+        return await self._worked(weight(full), lambda: count_messages(self.counter, full))
 
     async def load(self) -> None:
         """Import the algorithm, in a thread: it takes long."""
@@ -153,28 +153,7 @@ class RenditionMaker:
         """With the text that is in the artifact store; no media. A missing artifact stays a
         reference.
         """
-        return tuple([await self._with_words(message) for message in messages])
-
-    async def _with_words(self, message: Message) -> Message:
-        if not any(map(_has_words_outside, message.parts)):
-            return message
-        parts = [
-            (await self._put_back(part)) if _has_words_outside(part) else part
-            for part in message.parts
-        ]
-        return msgspec.structs.replace(message, parts=tuple(parts))
-
-    async def _put_back(self, part: Part) -> Part:
-        if isinstance(part, ToolResult):
-            content = [await self._put_back(inner) for inner in part.content]
-            return msgspec.structs.replace(part, content=tuple(content))
-        if not _has_words_outside(part):
-            return part
-        try:
-            ((found,),) = [m.parts for m in await resolved([_alone(part)], self._artifacts)]
-        except (ArtifactMissing, Corrupted):
-            return part
-        return found
+        return await with_words(messages, self._artifacts)
 
 
 class _Sharing:
@@ -257,28 +236,3 @@ def _turns(pieces: Iterable[TurnPiece], first: int = 1) -> Iterator[tuple[str, T
         if rounds:
             session, _, number = place.rpartition("/")
             yield session, TurnMessages(int(number), rounds, begins)
-
-
-def _weight(messages: Iterable[Message]) -> int:
-    total = 0
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, Text):
-                total += len(part.text)
-            elif isinstance(part, ToolCall):
-                total += len(part.arguments)
-            elif isinstance(part, ToolResult):
-                total += sum(len(each.text) for each in part.content if isinstance(each, Text))
-    return total
-
-
-def _has_words_outside(part: Part) -> bool:
-    if isinstance(part, ToolResult):
-        return any(isinstance(inner, ArtifactPointer) for inner in part.content)
-    return isinstance(part, ArtifactPointer) or (
-        isinstance(part, ToolCall) and part.reference is not None
-    )
-
-
-def _alone(part: Part) -> Message:
-    return Message("user", (part,))

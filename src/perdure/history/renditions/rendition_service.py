@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,13 +20,12 @@ from perdure.core.errors import Corrupted
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages
+from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
     TASK,
     Tiny,
-    TinyVariant,
     is_stale,
     rendition_key,
 )
@@ -36,7 +35,6 @@ from perdure.history.renditions.rendition_store import (
     RenditionStore,
     RoundAtLevel,
     RoundSizes,
-    ShortenedRound,
     TinySize,
     portions,
     runs,
@@ -81,13 +79,16 @@ class RenditionService:
         self._store = store
         self._maker = RenditionMaker(store, reader, artifacts, counts, jobs)
         self._renditions = RenditionStore(store, self._maker, counts)
+        self.texts, self.tiny_texts = self._renditions.texts, self._renditions.tiny_texts
+        self.shortened, self.tiny_of = self._renditions.shortened, self._renditions.tiny_of
+        self.scattered = self._maker.scattered
         self._config = config or RenditionsConfig()
         self._gateway = gateway
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
         self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}  # Turns written to.
-        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}  # Imported: first, last missing.
+        self._bulk: dict[str, tuple[int, int]] = {}  # Imported: first, last missing.
         #: Where the newest round of an open turn begins: its number, and that of its piece.
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
         self._met: set[str] = set()
@@ -130,7 +131,7 @@ class RenditionService:
 
     def note(self, written: Written) -> None:
         if written.bulk:
-            self._missed_bulk(written.session, written.first, written.last)
+            self._missed_bulk(written.session.id, written.first, written.last)
         else:
             self.missed(written.session, written.first, written.last)
 
@@ -143,12 +144,12 @@ class RenditionService:
             turns.add(first - 1)
         self._wake()
 
-    def _missed_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+    def _missed_bulk(self, session: str, first: int, last: int) -> None:
         """Turns of an importer are made last, and no model is asked for them: a history of years
         would cost a fortune.
         """
-        _, begun, end = self._bulk.get(record.id, (record, first, last))
-        self._bulk[record.id] = record, min(begun, first), max(end, last)
+        begun, end = self._bulk.get(session, (first, last))
+        self._bulk[session] = min(begun, first), max(end, last)
         self._wake()
 
     async def work(self, go_on: GoOn) -> bool:
@@ -160,7 +161,7 @@ class RenditionService:
         return bool(self._noted or self._bulk)
 
     async def _work_on_bulk(self, go_on: GoOn) -> None:
-        name, (record, first, end) = next(iter(self._bulk.items()))
+        name, (first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
         many = 1 if name in self._damaged else _IDLE_BATCH
         last = min(first + many - 1, end, head.turn if head is not None else 0)
@@ -179,9 +180,9 @@ class RenditionService:
                 _log.warning("T-%d of %s cannot be shortened: %s", first, name, exc)
             else:
                 done = first
-        _, begun, end = self._bulk.get(name, (record, done, end))
+        begun, end = self._bulk.get(name, (first, end))
         if begun == first:
-            self._bulk[name] = record, done, end
+            self._bulk[name] = done, end
 
     async def _work_on_noted(self, go_on: GoOn) -> None:
         some = 1  # whoever has but a moment reads no more than it can use
@@ -284,40 +285,12 @@ class RenditionService:
                     found |= {t.told.number: t.tiny for t in made if t.tiny is not None}
         return found
 
-    async def texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
-    ) -> list[str]:
-        return await self._renditions.texts(record, head, wanted)
-
-    async def tiny_texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
-    ) -> list[str]:
-        return await self._renditions.tiny_texts(record, head, wanted)
-
-    async def scattered(self, turns: Sequence[Owned]) -> dict[tuple[str, int], TurnMessages]:
-        """The messages of single turns of any sessions, by session and number, in one read. Leaves
-        out forgotten and damaged ones.
-        """
-        return await self._maker.scattered(turns)
-
     async def raw(self, messages: tuple[Message, ...]) -> str:
         """The words of a round at R."""
         await self._maker.load()
         from perdure.history.renditions import algorithm
 
         return algorithm.raw(await self._maker.full(messages))
-
-    async def shortened(
-        self, rounds: Mapping[str, tuple[RoundId, tuple[Message, ...]]]
-    ) -> dict[str, ShortenedRound]:
-        """S and C of rounds of any sessions, by `rendition_key`, in one read."""
-        return await self._renditions.shortened(rounds)
-
-    async def tiny_of(
-        self, turns: Mapping[tuple[str, int], TurnMessages]
-    ) -> dict[tuple[str, int], TinyVariant]:
-        """T of turns of any sessions, by session and number, in one read."""
-        return await self._renditions.tiny_of(turns)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were checked.

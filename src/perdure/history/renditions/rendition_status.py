@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeVar
 
 import msgspec
@@ -13,10 +14,7 @@ from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     TASK,
     Rendition,
-    Status,
     Tiny,
-    TinyVariant,
-    Variant,
     lacks_model,
     status_of,
 )
@@ -26,8 +24,6 @@ from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-_PAGE = 500
 
 
 class LevelSize(msgspec.Struct, frozen=True):
@@ -76,87 +72,75 @@ async def rendition_status(
         wanted = [] if found is None else [found]
     else:
         wanted = await records.query().order_by("-active").values()
-    return [await _standing(store, record, prompt) for record in wanted]
+    return [await _session_status(store, record, prompt) for record in wanted]
 
 
-async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> RenditionStatus:
+async def _session_status(
+    store: Store, record: SessionRecord, prompt: str | None
+) -> RenditionStatus:
     head = await store.collection(Head).get(record.id) or Head(record.id)
     counts = await _all(store.collection(TurnCount), record.id)
     raw = {count.turn: count for count in counts if not head.is_undone(count.turn)}
     ended = head.closed or head.mark.closed or head.mark.fresh
     closed = [turn for turn in raw if turn < head.turn or ended]
-    jobs = await _all(store.collection(Job), f"{TASK}/{record.id}")
-    tally = _Tally(prompt, {int(job.id[-8:]): job for job in jobs})
+    name = record.id
+    jobs = {int(job.id[-8:]): job for job in await _all(store.collection(Job), f"{TASK}/{name}")}
     rows = [row for row in await _all(store.collection(Rendition), record.id) if row.turn in raw]
-    for row in rows:
-        if (used := row.newest) is not None:
-            tokens = raw[row.turn].of(row.round).tokens
-            tally.add(row, used, {"S": (used.smooth, tokens), "C": (used.compact, tokens)})
     tinies = [row for row in await _all(store.collection(Tiny), record.id) if row.turn in raw]
-    for tiny in tinies:
-        if (short := tiny.newest) is not None:
-            tally.add(tiny, short, {"T": (short.tokens, raw[tiny.turn].tokens)})
+    every: list[Rendition | Tiny] = [*rows, *tinies]
+    used = [(row, row.newest, jobs.get(row.turn)) for row in every]
+    made = [(row, newest, job) for row, newest, job in used if newest is not None]
+    statuses = Counter(
+        status_of(row, job, recipe=algorithm.RECIPE, prompt=prompt) for row, _, job in made
+    )
+    problems = Counter(
+        job.error.removeprefix("BadAnswer: ")
+        for row, _, job in made
+        if job is not None and job.error and lacks_model(row)
+    )
+    by_model = sum(newest.recipe.startswith(BY_MODEL) for _, newest, _ in made)
     rounds = sum(count.rounds for count in raw.values())
     calls, cost = await _spent(store, record.id)
     # A round in which more is expected, at the end of an open turn, has none rightly.
     expected = 0 if ended or not raw else 1
     without = max(0, rounds - len(rows) - expected)
     without += len(set(closed) - {tiny.turn for tiny in tinies})
-    count = tally.counts.get
     return RenditionStatus(
         session=record.id,
         rounds=rounds,
         turns=len(raw),
         missing=without,
-        pending=count("pending", 0),
-        failed=count("failed", 0),
-        given_up=count("given up", 0),
-        stale=count("stale", 0),
-        by_algorithm=tally.made - tally.by_model,
-        by_model=tally.by_model,
-        levels={name: LevelSize(*figures) for name, figures in tally.levels.items()},
-        problems=dict(sorted(tally.problems.items(), key=lambda item: (-item[1], item[0]))),
+        pending=statuses["pending"],
+        failed=statuses["failed"],
+        given_up=statuses["given up"],
+        stale=statuses["stale"],
+        by_algorithm=len(made) - by_model,
+        by_model=by_model,
+        levels=_levels(rows, tinies, raw),
+        problems=dict(sorted(problems.items(), key=lambda item: (-item[1], item[0]))),
         calls=calls,
         cost=cost,
     )
 
 
-class _Tally:
-    def __init__(self, prompt: str | None, jobs: dict[int, Job]) -> None:
-        self._prompt = prompt
-        self._jobs = jobs
-        self.counts: dict[Status, int] = {}
-        self.levels: dict[str, tuple[int, int]] = {}
-        self.problems: dict[str, int] = {}
-        self.made = self.by_model = 0
-
-    def add(
-        self,
-        row: Rendition | Tiny,
-        used: Variant | TinyVariant,
-        levels: dict[str, tuple[int, int]],
-    ) -> None:
-        job = self._jobs.get(row.turn)
-        status = status_of(row, job, recipe=algorithm.RECIPE, prompt=self._prompt)
-        self.counts[status] = self.counts.get(status, 0) + 1
-        self.made += 1
-        self.by_model += used.recipe.startswith(BY_MODEL)
-        if job is not None and job.error and lacks_model(row):
-            problem = job.error.removeprefix("BadAnswer: ")
-            self.problems[problem] = self.problems.get(problem, 0) + 1
-        for name, (tokens, raw) in levels.items():
-            before = self.levels.get(name, (0, 0))
-            self.levels[name] = before[0] + tokens, before[1] + raw
+def _levels(
+    rows: list[Rendition], tinies: list[Tiny], raw: dict[int, TurnCount]
+) -> dict[str, LevelSize]:
+    found = dict[str, LevelSize]()
+    rounds = [(row.newest, raw[row.turn].of(row.round).tokens) for row in rows if row.newest]
+    if rounds:
+        whole = sum(tokens for _, tokens in rounds)
+        found["S"] = LevelSize(sum(used.smooth for used, _ in rounds), whole)
+        found["C"] = LevelSize(sum(used.compact for used, _ in rounds), whole)
+    turns = [(tiny.newest, raw[tiny.turn].tokens) for tiny in tinies if tiny.newest]
+    if turns:
+        whole = sum(tokens for _, tokens in turns)
+        found["T"] = LevelSize(sum(used.tokens for used, _ in turns), whole)
+    return found
 
 
 async def _all(collection: Collection[T], session: str) -> list[T]:
-    found, start, prefix = list[T](), f"{session}/", f"{session}/"
-    while True:
-        page = await collection.behind(start, prefix, limit=_PAGE)
-        found += page
-        if len(page) < _PAGE:
-            return found
-        start = collection.declared.key(page[-1])
+    return [row async for row in collection.walk(f"{session}/")]
 
 
 async def _spent(store: Store, session: str) -> tuple[int, int | None]:

@@ -35,7 +35,6 @@ from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
 from perdure.storage.collection import Collection
-from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -194,14 +193,13 @@ class RenditionStore:
         return found
 
     async def rows_of(self, owned: Owned) -> list[Rendition]:
-        found, prefix = list[Rendition](), f"{owned.session}/"
-        start, end = (f"{prefix}{numbered(n)}" for n in (owned.first, owned.last + 1))
-        while True:
-            page = await self._rows.behind(start, prefix, limit=KEYS_AT_ONCE)
-            found += [row for row in page if row.id < end]
-            if len(page) < KEYS_AT_ONCE or page[-1].id >= end:
-                return found
-            start = page[-1].id
+        found, end = list[Rendition](), turn_key(owned.session, owned.last + 1)
+        start = turn_key(owned.session, owned.first)
+        async for row in self._rows.walk(f"{owned.session}/", after=start):
+            if row.id >= end:
+                break
+            found.append(row)
+        return found
 
     async def stretches(
         self,
@@ -263,12 +261,12 @@ class RenditionStore:
         self, owned: Owned, wanted: Sequence[RoundAtLevel]
     ) -> dict[RoundAtLevel, str]:
         session = owned.session
-        keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
+        keys = [rendition_key(session, each.place.turn, each.place.round) for each in wanted]
         rows = await self._rows.get_many(keys)
         told = {each.number: each for each in await self._maker.told(owned)}
         found = dict[RoundAtLevel, str]()
         for each, row in zip(wanted, rows, strict=True):
-            turn, round = _numbers(each.place)
+            turn, round = each.place.turn, each.place.round
             if turn not in told or round not in told[turn].rounds:
                 continue
             messages, variant = told[turn].rounds[round], None
@@ -362,7 +360,7 @@ class _Batch:
         self._tinies: dict[str, Tiny] = {}
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
-        self._for_models: dict[int, bool] = {}  # Turns, and whether all of them is there.
+        self._for_models: dict[int, bool] = {}  # Turns, and whether nothing of them is to come.
 
     async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
@@ -404,7 +402,7 @@ class _Batch:
                 row = self._changed[row.id] = Rendition(row.id, variants)
                 at = len(variants) - 1
                 if wish.models:
-                    self._for_models[told.number] = closed
+                    self._for_models[told.number] = closed and wish.tiny
             used = row.variants[at]
             counted = count.of(round)
             raw = counted.tokens
@@ -415,8 +413,6 @@ class _Batch:
         if wish.tiny and (closed or wish.open_tiny):
             tiny = await self._tiny(told, go_on, closed=closed)
             left = left or tiny is None
-        if left and told.number in self._for_models:
-            self._for_models[told.number] = False  # one call is to make all of it, when it is there
         return TurnRenditions(told, closed, rounds, tiny, left)
 
     async def _tiny(
@@ -487,10 +483,6 @@ async def _or_nothing(rows: Collection[S], keys: Iterable[str]) -> list[S | None
         return await rows.get_many(wanted)
     except Corrupted:
         return [None] * len(wanted)
-
-
-def _numbers(place: RoundId) -> tuple[int, int]:
-    return place.turn, place.round
 
 
 def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections import Counter
 from operator import is_
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,6 +24,7 @@ from perdure.core.messages import (
     ToolCall,
     ToolResult,
     Unknown,
+    changed,
 )
 from perdure.history.secrets.masking_rules import Rule, check_installed
 from perdure.history.secrets.message_texts import (
@@ -44,8 +45,6 @@ _LITERAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _ROUNDS = 20
 _COLON = re.compile(r"\s*:")
 _APART = "\n\0\n"  # Between texts that are searched together: no secret reaches across.
-
-_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Masked(msgspec.Struct, frozen=True):
@@ -136,16 +135,15 @@ class _Work:
         return [Masked(rule, where, count) for (rule, where), count in self._counts.items()]
 
     def message(self, message: Message, where: str) -> Message:
-        parts = message.parts
         masked = tuple(
-            self._part(part, f"{where}.parts[{index}]") for index, part in enumerate(parts)
+            self._part(part, f"{where}.parts[{index}]") for index, part in enumerate(message.parts)
         )
         usage = message.usage
         if usage is not None and usage.native:
-            usage = _with(usage, native=self._data(usage.native, f"{where}.usage.native"))
-        return _with(
+            usage = changed(usage, native=self._data(usage.native, f"{where}.usage.native"))
+        return changed(
             message,
-            parts=parts if all(map(is_, masked, parts)) else masked,
+            parts=masked,
             usage=usage,
             native=self._native(message.native, where),
         )
@@ -153,7 +151,7 @@ class _Work:
     def _part(self, part: Part, where: str) -> Any:
         match part:
             case Text():
-                return _with(
+                return changed(
                     part,
                     text=self.text(part.text, f"{where}.text"),
                     native=self._native(part.native, where),
@@ -164,7 +162,7 @@ class _Work:
                 reference = part.reference
                 if reference is not None:
                     reference = self._part(reference, f"{where}.reference")
-                return _with(
+                return changed(
                     part,
                     arguments=self._arguments(part.arguments, f"{where}.arguments"),
                     reference=reference,
@@ -175,37 +173,37 @@ class _Work:
                     self._part(inner, f"{where}.content[{index}]")
                     for index, inner in enumerate(part.content)
                 )
-                return _with(
+                return changed(
                     part,
-                    content=part.content if all(map(is_, content, part.content)) else content,
+                    content=content,
                     native=self._native(part.native, where),
                 )
             case ArtifactPointer():
-                return _with(
+                return changed(
                     part,
                     head=self.text(part.head, f"{where}.head"),
                     filename=self.text(part.filename, f"{where}.filename"),
                     native=self._native(part.native, where),
                 )
             case Media():
-                return _with(
+                return changed(
                     part,
                     url=self._data(part.url, f"{where}.url"),
                     filename=self.text(part.filename, f"{where}.filename"),
                     native=self._native(part.native, where),
                 )
             case Unknown():
-                return _with(part, data=self._data(part.data, f"{where}.data"))
+                return changed(part, data=self._data(part.data, f"{where}.data"))
 
     def _reasoning(self, part: Reasoning, where: str) -> Reasoning:
         text = self.text(part.text, f"{where}.text")
         summary = tuple(
             self.text(line, f"{where}.summary[{index}]") for index, line in enumerate(part.summary)
         )
-        return _with(
+        return changed(
             part,
             text=text,
-            summary=part.summary if summary == part.summary else summary,
+            summary=summary,
             signature=part.signature if text is part.text else None,
             native=self._native(part.native, where),
         )
@@ -287,8 +285,3 @@ class _Work:
                 pieces += arguments[at : literal.start()], quoted
                 at = literal.end()
         return "".join((*pieces, arguments[at:])) if pieces else arguments
-
-
-def _with(value: _S, **changes: Any) -> _S:
-    changes = {name: new for name, new in changes.items() if new is not getattr(value, name)}
-    return msgspec.structs.replace(value, **changes) if changes else value

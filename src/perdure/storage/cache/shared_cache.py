@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from perdure.core.display import install_hint
 from perdure.core.errors import UnknownBackend
 from perdure.storage import registry
 from perdure.storage.cache import cache_server
@@ -112,7 +113,7 @@ class SharedCache:
         except ImportError as exc:
             raise UnknownBackend(
                 "A shared cache needs valkey, which is not installed.",
-                hint="Run: pip install 'perdure[valkey]'",
+                hint=install_hint("valkey"),
             ) from exc
         self._bank = bank
         CacheServer(self._url)  # the address is all right

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perdure.core.display import install_hint
 from perdure.core.errors import AccessDenied, Corrupted, InvalidInput, KeyRefused, Unsupported
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def cipher(key: bytes) -> AESGCM:
     except ImportError as exc:
         raise Unsupported(
             "Encryption needs the package cryptography.",
-            hint="Run: pip install 'perdure[encryption]'",
+            hint=install_hint("encryption"),
         ) from exc
     return AESGCM(key)
 

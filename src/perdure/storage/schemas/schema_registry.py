@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.core.display import install_hint
 from perdure.core.errors import (
     Corrupted,
     InvalidInput,
@@ -278,6 +279,6 @@ def protobuf(numbers: Numbers, wires: Wires) -> ValueCodec:
         from perdure.storage.codecs.protobuf_codec import Protobuf
     except ImportError as exc:
         raise Unsupported(
-            "The serializer 'protobuf' needs protobuf.", hint="pip install 'perdure[protobuf]'"
+            "The serializer 'protobuf' needs protobuf.", hint=install_hint("protobuf")
         ) from exc
     return Protobuf(numbers, wires)

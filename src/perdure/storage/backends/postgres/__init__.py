@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import UnknownBackend
 from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sql_adapter import SQLAdapter, opened
@@ -33,7 +34,7 @@ try:
 except ImportError as exc:
     raise UnknownBackend(
         "PostgreSQL banks need psycopg, which is not installed or cannot be loaded.",
-        hint="Run: pip install 'perdure[postgres]'",
+        hint=install_hint("postgres"),
     ) from exc
 
 from perdure.storage.backends.postgres import address, catalog, damage, indexes, snapshots
@@ -371,15 +372,14 @@ class PostgresAdapter(SQLAdapter):
         )
         return [Count(*row) for row in rows]
 
-    async def inspect(self) -> AsyncIterator[str]:
+    async def inspect(self) -> list[str]:
         async def work(conn: Connection) -> list[str]:
             faults = []
             for name in await PostgresCatalog(conn, self._schema).load():
                 faults += await damage.unreadable(conn, self._table(name))
             return faults
 
-        for fault in await self.reader.run(work):
-            yield fault
+        return await self.reader.run(work)
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         await self._known(collection)

@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import (
     Conflict,
     NewerSchema,
@@ -50,7 +51,7 @@ try:
 except ImportError as exc:
     raise UnknownBackend(
         "Valkey stores need the package valkey, which is not installed or cannot be loaded.",
-        hint="Run: pip install 'perdure[valkey]'",
+        hint=install_hint("valkey"),
     ) from exc
 
 from perdure.storage.backends.valkey import address, admission, erasure, rows, scripts
