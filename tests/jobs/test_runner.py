@@ -19,8 +19,7 @@ import pytest
 from perdure.core import clock as real_clock
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, InvalidKey, Unavailable
-from perdure.jobs import Job, JobCounts, Runner
-from perdure.jobs.job import JobState
+from perdure.jobs import Job, JobCounts, JobState, RetryLater, Runner
 from perdure.storage.backends.sqlite import _EMITTER, SQLiteAdapter
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.storage.middleware import Handler as Proceed
@@ -407,6 +406,68 @@ async def test_a_failed_job_is_retried_with_growing_pauses(
     await runner.settle()
     assert [job.attempts for job in worker.jobs] == [1, 2, 3, 4]
     assert runner.counts == JobCounts(done=1, retried=3)
+
+
+async def test_a_kind_has_its_own_pause(runner: Runner, store: Store, clock: ManualClock) -> None:
+    runner.register("work", Worker(failures=2), pause=120)
+    await runner.start()
+    await runner.enqueue(None, "work")
+    for seconds in (120, 240):
+        await runner.settle()
+        (job,) = await rows(store)
+        assert job.due == clock() + seconds * SECOND
+        clock.advance(seconds)
+    await runner.settle()
+    assert await rows(store) == []
+
+
+async def test_a_job_that_cannot_be_done_now_does_not_fail(
+    runner: Runner, store: Store, clock: ManualClock
+) -> None:
+    tries = list[int]()
+
+    async def handler(job: Job) -> None:
+        tries.append(job.attempts)
+        if len(tries) < 4:
+            raise RetryLater(60, "no budget")
+
+    runner.register("work", handler, retries=0)
+    await runner.start()
+    await runner.enqueue(None, "work")
+    for _ in range(3):
+        await runner.settle()
+        (job,) = await rows(store)
+        assert (job.state, job.attempts, job.error) == (JobState.PENDING, 0, "no budget")
+        assert job.due == clock() + 60 * SECOND
+        clock.advance(60)
+    await runner.settle()
+    assert tries == [1, 1, 1, 1]
+
+
+async def test_what_is_enqueued_again_begins_at_the_earlier_time(
+    runner: Runner, store: Store, clock: ManualClock
+) -> None:
+    for delay, due in ((60, 60), (90, 60), (10, 10), (20, 10)):
+        await runner.enqueue(None, "index", key="session/7", delay=delay)
+        (job,) = await rows(store)
+        assert job.due == clock() + due * SECOND
+
+
+async def test_jobs_of_a_kind_that_is_no_longer_registered_are_put_back(
+    runner: Runner, store: Store
+) -> None:
+    gate = Gate()
+    runner.register("work", gate)
+    await runner.start()
+    await runner.enqueue(None, "work")
+    await until(lambda: gate.inside == 1)
+    await runner.unregister("work")
+    (job,) = await rows(store)
+    assert (job.state, job.attempts) == (JobState.PENDING, 0)
+    gate.open.set()
+    runner.register("work", gate)
+    await runner.settle()
+    assert await rows(store) == []
 
 
 async def test_a_job_is_given_up_kept_and_can_be_retried(

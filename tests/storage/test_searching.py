@@ -290,7 +290,7 @@ async def test_segments_that_another_process_merged_are_no_damage(
     await tend(other)
     with apsw.Connection(str(file)) as db:
         db.execute("INSERT INTO perdure_recall__words(perdure_recall__words) VALUES('optimize')")
-    assert [line async for line in bank.inspect()] == []
+    assert await bank.inspect() == []
     assert len(await find(bank, "common")) == 600
     await other.close()
 
@@ -352,7 +352,7 @@ async def test_a_broken_index_breaks_nothing_else(
     await append(bank, "after", document(7, "all"))
     assert await find(bank, "all") == [7]
     assert (await engine_of(bank).state(INDEX.name)).faults == ()
-    assert [line async for line in bank.inspect()] == []
+    assert await bank.inspect() == []
 
 
 async def test_an_index_that_is_gone(bank: SQLiteAdapter, file: Path) -> None:
@@ -384,7 +384,7 @@ async def test_a_snapshot_leaves_indexes_out(bank: SQLiteAdapter, tmp_path: Path
     await put(target, document(1, "all"))
     assert await find(target, "all") == [1]
     assert [size.collection for size in await target.sizes()] == ["rows"]
-    assert [line async for line in target.inspect()] == []
+    assert await target.inspect() == []
     await target.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 
 import typer
@@ -252,15 +253,12 @@ def _question(words: list[str]) -> str:
     stdin: TextIO | None = sys.stdin  # none, if the shell closed it
     if not words and stdin is not None and not stdin.isatty():
         words = [STDIN]
-    parts, spoken = list[str](), list[str]()
-    for word in [*words, None]:
-        if word in (None, STDIN):
-            parts.append(" ".join(spoken))
-            spoken = []
-            if word == STDIN and stdin is not None:
-                parts.append(_text(stdin.buffer.read()))
-        else:
-            spoken.append(str(word))
+    parts = list[str]()
+    for is_stdin, said in groupby(words, key=lambda word: word == STDIN):
+        if not is_stdin:
+            parts.append(" ".join(said))
+        elif stdin is not None:
+            parts.append(_text(stdin.buffer.read()))
     question = "\n\n".join(part for part in parts if part.strip())
     if not question.strip():
         raise typer.BadParameter(

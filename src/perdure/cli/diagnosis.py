@@ -96,18 +96,15 @@ def _examine_libraries(report: Diagnosis) -> None:
     report.add("Python", f"{python} on {platform.system()}")
     report.add("Perdure", __version__)
     _examine_sqlite(report, versions)
-    for name in _LIBRARIES:
+    optional = f"Only banks on PostgreSQL need it. {install_hint('postgres')}"
+    for name in (*_LIBRARIES, "psycopg"):
         versions[name] = found = _version(name)
-        if found is None:
-            report.add(name, "Not installed.", ok=False, advice="Install perdure again.")
-        else:
+        is_needed = name in _LIBRARIES
+        if found is not None:
             report.add(name, found)
-    versions["psycopg"] = found = _version("psycopg")
-    if found is None:
-        advice = f"Only banks on PostgreSQL need it. {install_hint('postgres')}"
-        report.add("psycopg", "Not installed.", advice=advice)
-    else:
-        report.add("psycopg", found)
+        else:
+            advice = "Install perdure again." if is_needed else optional
+            report.add(name, "Not installed.", ok=not is_needed, advice=advice)
 
 
 def _examine_sqlite(report: Diagnosis, versions: dict[str, str | None]) -> None:

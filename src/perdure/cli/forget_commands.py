@@ -10,6 +10,7 @@ import typer
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings, YesOption
+from perdure.cli.memory_display import first_words
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -176,7 +177,7 @@ def _gist(turn: Turn) -> str:
     if turn.status == "forgotten":
         return "forgotten already"
     parts = (part for message in turn.messages for part in message.parts)
-    said = (_beginning(words) for words in chain([turn.prompt], map(_words, parts)))
+    said = (first_words(words, 60) for words in chain([turn.prompt], map(_words, parts)))
     return next(filter(None, said), "no words")
 
 
@@ -193,8 +194,3 @@ def _words(part: Part) -> str:
             return gist.described(part)
         case _:
             return words_of(part)
-
-
-def _beginning(text: str, length: int = 60) -> str:
-    line = " ".join(text[: length * 4].split())
-    return f"{line[:length]}…" if len(line) > length else line

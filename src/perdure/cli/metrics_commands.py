@@ -93,7 +93,7 @@ def _figures(measure: Measure) -> dict[str, Any]:
         "bytes_read": measure.bytes_read,
         "bytes_written": measure.bytes_written,
         "seconds": measure.seconds,
-        **{f"p{share}": _finite(measure.estimate(share / 100)) for share in (50, 95, 99)},
+        **{f"p{share}": _finite(measure.quantile(share / 100)) for share in (50, 95, 99)},
     }
 
 
@@ -138,8 +138,8 @@ def _cells(measure: Measure) -> tuple[str, ...]:
     return (
         f"{measure.count:,}",
         f"{measure.failures:,}",
-        _milliseconds(measure.estimate(0.5)),
-        _milliseconds(measure.estimate(0.95)),
+        _milliseconds(measure.quantile(0.5)),
+        _milliseconds(measure.quantile(0.95)),
         f"{measure.rows:,}",
         terminal.format_size(measure.bytes_read),
         terminal.format_size(measure.bytes_written),

@@ -125,14 +125,14 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         tables = self._filer.tables(index)
 
         async def work(conn: Connection) -> list[int]:
-            cursor = await conn.execute(
+            rows = await conn.rows(
                 f"SELECT place FROM {tables.words} WHERE place > %s AND part = 0"
                 " ORDER BY place LIMIT %s",
                 (after, limit),
                 binary=True,
                 prepare=False,
             )
-            return [place for (place,) in await cursor.fetchall()]
+            return [place for (place,) in rows]
 
         return await self._read(tables, work)
 
@@ -236,13 +236,13 @@ class PostgresSearch(SearchEngine, PostgresExtension):
 async def _notes(conn: Connection, tables: Tables, places: Sequence[int]) -> list[bytes | None]:
     if not places:
         return []
-    cursor = await conn.execute(
+    rows = await conn.rows(
         f"SELECT place, note FROM {tables.words} WHERE place = ANY(%s::bigint[]) AND part = 0",
         (list(places),),
         binary=True,
         prepare=False,
     )
-    found: dict[int, bytes] = dict(await cursor.fetchall())
+    found: dict[int, bytes] = dict(rows)
     return [found.get(place) for place in places]
 
 

@@ -178,8 +178,8 @@ async def clear(conn: Connection, schema: str) -> None:
 async def names(conn: Connection, schema: str) -> list[str]:
     if not await _is_listed(conn, schema):
         return []
-    cursor = await conn.execute(f"SELECT name FROM {schema}.perdure_search__indexes ORDER BY name")
-    return [name for (name,) in await cursor.fetchall()]
+    rows = await conn.rows(f"SELECT name FROM {schema}.perdure_search__indexes ORDER BY name")
+    return [name for (name,) in rows]
 
 
 async def fault(conn: Connection, tables: Tables) -> str | None:
@@ -240,12 +240,12 @@ async def scrub(conn: Connection, schema: str) -> None:
 
 
 async def _drop_halves(conn: Connection, schema: str, label: str) -> None:
-    cursor = await conn.execute(
+    rows = await conn.rows(
         "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname ~ %s",
         (schema, f"^{label}_cc(new|old)[0-9]*$"),
     )
-    for (half,) in await cursor.fetchall():
+    for (half,) in rows:
         await conn.execute(
             sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(schema, half))
         )
@@ -280,12 +280,12 @@ async def blame(conn: Connection, tables: Tables, reason: str) -> bool:
 async def _remove(conn: Connection, schema: str, chosen: Sequence[str]) -> None:
     await conn.execute(f"SET LOCAL lock_timeout = {_BRIEFLY}")
     for name in chosen:
-        cursor = await conn.execute(
+        rows = await conn.rows(
             "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relkind = 'r' AND c.relname ~ %s",
             (schema, f"^{name}__(words[0-9]+|vectors)$"),
         )
-        for (table,) in await cursor.fetchall():
+        for (table,) in rows:
             await conn.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(schema, table)))
     if await _is_listed(conn, schema):
         for table, column in (("indexes", "name"), ("models", "index")):

@@ -195,7 +195,7 @@ class _Reading:
         self._left -= len(rows)
 
     async def _read_all(self, words: Sequence[str]) -> list[np.ndarray]:
-        cursor = await self._conn.execute(
+        rows = await self._conn.rows(
             "SELECT s.* FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS t(term, query, n)"
             f" CROSS JOIN LATERAL ({self._text('t.term', 't.query')} LIMIT %s) AS d) AS s"
             " ORDER BY t.n",
@@ -208,7 +208,7 @@ class _Reading:
             binary=True,
             prepare=False,
         )
-        return [_rows(row, self._tables.stride) for row in await cursor.fetchall()]
+        return [_rows(row, self._tables.stride) for row in rows]
 
     async def _read_start(self, word: str) -> np.ndarray:
         """The first occurrences of a word that has too many, ordered by place."""

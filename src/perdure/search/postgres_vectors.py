@@ -116,18 +116,18 @@ class VectorReader:
 
     async def vectors(self, conn: Connection, model: str, places: Sequence[int]) -> VectorRows:
         sent = f"{self._tables.pgvector}halfvec_send(vector)" if self._tables.pgvector else "vector"
-        cursor = await conn.execute(
+        rows = await conn.rows(
             f"SELECT place, {sent} FROM {self._tables.vectors}"
             " WHERE place = ANY(%s::bigint[]) AND model = %s",
             (list(places), _number(model)),
             binary=True,
             prepare=False,
         )
-        found = {place: self._received(data) for place, data in await cursor.fetchall()}
+        found = {place: self._received(data) for place, data in rows}
         return vector_rows(found, places)
 
     async def unembedded(self, conn: Connection, model: str, after: int, limit: int) -> list[int]:
-        cursor = await conn.execute(
+        rows = await conn.rows(
             f"SELECT w.place FROM {self._tables.words} AS w WHERE w.place > %s AND w.part = 0"
             f" AND NOT EXISTS (SELECT FROM {self._tables.vectors} AS v"
             " WHERE v.place = w.place AND v.model = %s) ORDER BY w.place LIMIT %s",
@@ -135,7 +135,7 @@ class VectorReader:
             binary=True,
             prepare=False,
         )
-        return [place for (place,) in await cursor.fetchall()]
+        return [place for (place,) in rows]
 
     async def count(self, conn: Connection) -> dict[str, int]:
         return dict(
@@ -164,7 +164,7 @@ class VectorReader:
         """Compare with all. A vector of zeros scores 0."""
         place = self._tables.pgvector
         distance = f"v.vector OPERATOR({place}<=>) %s::{self._tables.kind}"
-        cursor = await conn.execute(
+        rows = await conn.rows(
             "WITH d AS MATERIALIZED (SELECT v.place,"
             f" coalesce(nullif({distance}, 'NaN'), 1) AS distance FROM {self._tables.vectors} AS v"
             f" WHERE v.model = %s{scope.on('v.place')})"
@@ -173,7 +173,7 @@ class VectorReader:
             binary=True,
             prepare=False,
         )
-        return [Near(*row) for row in await cursor.fetchall()]
+        return [Near(*row) for row in rows]
 
     async def _walked(
         self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
@@ -231,13 +231,13 @@ class VectorReader:
         """HNSW indexes that should be there and are not, by name."""
         if not self._tables.pgvector:
             return {}
-        cursor = await conn.execute(
+        rows = await conn.rows(
             f"SELECT number, length FROM {self._list} WHERE index = %s AND length <= {_LONGEST}",
             (self._tables.index.name,),
         )
         return {
             self._label(number): self._definition(number, length)
-            for number, length in await cursor.fetchall()
+            for number, length in rows
             if await self._needs_index(conn, number)
         }
 

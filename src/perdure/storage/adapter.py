@@ -274,9 +274,9 @@ class Adapter(ABC):
             after = (rows[-1].key,)
         return [Count(*kind, rows) for kind, rows in sorted(counts.items())]
 
-    def inspect(self) -> AsyncIterator[str]:
-        """The backend's own integrity check: yields one sentence per fault it finds."""
-        return _nothing()
+    async def inspect(self) -> list[str]:
+        """The backend's own integrity check: one sentence per fault that it finds."""
+        return []
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         """Rows in key order; a damaged one comes back empty, with checksum -1."""
@@ -311,12 +311,6 @@ def not_empty(collection: str) -> Conflict:
         message=f"The bank holds {what} already; nothing was changed.",
         hint="Choose an empty one, or say that it may be overwritten (--overwrite).",
     )
-
-
-async def _nothing() -> AsyncIterator[str]:
-    no_lines: tuple[str, ...] = ()
-    for line in no_lines:
-        yield line
 
 
 def require(adapter: Adapter, capability: Capability) -> None:

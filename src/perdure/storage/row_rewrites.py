@@ -11,7 +11,7 @@ are harmless. Rows that old code writes behind the current position are not seen
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -82,8 +82,16 @@ async def rewrite_collection(
             if wanted(row):
                 keys.append(row.key)
             await pace.breathe()
-        recodes, failures = await _remade(await plain_rows(read, collection, keys), remade, pace)
-        written = 0
+        recodes, failures, written = list[Recode](), list[Failure](), 0
+        for found in await plain_rows(read, collection, keys):
+            if isinstance(found, Failure):
+                failures.append(found)
+                continue
+            try:
+                recodes.append(remade(found))
+            except PerdureError as exc:
+                failures.append(Failure(found.key, exc.message))
+            await pace.breathe()
         if recodes:
             written, refused = await write(recodes)
             failures += refused
@@ -98,23 +106,6 @@ async def rewrite_collection(
         if progress is not None:
             progress(f"{what} {collection}", seen, max(total, seen))
     return done
-
-
-async def _remade(
-    rows: Iterable[Row | Failure], remade: Callable[[Row], Recode], pace: Pace
-) -> tuple[list[Recode], list[Failure]]:
-    recodes: list[Recode] = []
-    failures: list[Failure] = []
-    for row in rows:
-        if isinstance(row, Failure):
-            failures.append(row)
-            continue
-        try:
-            recodes.append(remade(row))
-        except PerdureError as exc:
-            failures.append(Failure(row.key, exc.message))
-        await pace.breathe()
-    return recodes, failures
 
 
 async def plain_rows(read: Read, collection: str, keys: list[str]) -> list[Row | Failure]:

@@ -28,7 +28,7 @@ async def verify_store(
     Records are checked against their checksums, and decoded if their type is declared in this
     process. A damaged record does not keep the others from being checked.
     """
-    async for line in store.adapter.inspect():
+    for line in await store.adapter.inspect():
         yield Problem("store", line)
     for size in await store.adapter.sizes():
         if size.collection == skip:

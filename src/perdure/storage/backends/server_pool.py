@@ -24,7 +24,7 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 
-class Link(Protocol):
+class ServerLink(Protocol):
     """A connection."""
 
     @property
@@ -34,7 +34,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=ServerLink)
 
 
 class ServerPool(ABC, Generic[L]):

@@ -158,5 +158,5 @@ def _value(measure: str, recent: Measure) -> float:
         "bytes_written": recent.bytes_written,
     }
     if measure in _QUANTILES:
-        return recent.estimate(_QUANTILES[measure])
+        return recent.quantile(_QUANTILES[measure])
     return float(values[measure])

@@ -145,16 +145,6 @@ class Measure(msgspec.Struct):
     errors: dict[str, int] = {}
 
     def quantile(self, share: float) -> float:
-        """An upper bound of this quantile of the latency, in seconds."""
-        wanted = share * self.count
-        passed = 0
-        for edge, calls in zip((*BUCKETS, float("inf")), self.buckets, strict=True):
-            passed += calls
-            if passed >= wanted:
-                return edge
-        return 0.0
-
-    def estimate(self, share: float) -> float:
         """This quantile of the latency, interpolated; infinite above the last edge."""
         wanted = share * self.count
         passed, lower = 0, 0.0

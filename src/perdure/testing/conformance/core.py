@@ -237,7 +237,7 @@ async def sizes_are_told(bench: Bench) -> None:
     if sizes:
         holds(table.layout.name in sizes, f"{table.layout.name} is not among {sorted(sizes)}")
         holds(sizes[table.layout.name].rows >= 2, "not all rows are counted")
-    faults = [fault async for fault in table.adapter.inspect()]
+    faults = await table.adapter.inspect()
     same(faults, [], "the list of faults of a sound store")
 
 

@@ -372,15 +372,14 @@ class PostgresAdapter(SQLAdapter):
         )
         return [Count(*row) for row in rows]
 
-    async def inspect(self) -> AsyncIterator[str]:
+    async def inspect(self) -> list[str]:
         async def work(conn: Connection) -> list[str]:
             faults = []
             for name in await PostgresCatalog(conn, self._schema).load():
                 faults += await damage.unreadable(conn, self._table(name))
             return faults
 
-        for fault in await self.reader.run(work):
-            yield fault
+        return await self.reader.run(work)
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         await self._known(collection)

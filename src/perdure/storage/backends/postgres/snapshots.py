@@ -97,30 +97,22 @@ class _Snapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return await self._number(f"SELECT count(*) FROM {self._table(collection)}")
 
-    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
+    def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         layout = self._layouts[collection]
         names = "".join(f', r."{column.name}"' for column in layout.columns)
         alive = " WHERE r._expires IS NULL OR r._expires > %s" if layout.expires else ""
         text = f"SELECT {FACTS}, r._tags{names} FROM {self._table(collection)} AS r{alive}"
         types = [*_FACT_TYPES, "text[]", *(_KINDS[column.kind] for column in layout.columns)]
         params = (self._moment,) if alive else ()
-        async with closing(
-            self._pages(text, params, types, _entry, lambda row: len(row[1]))
-        ) as pages:
-            async for page in pages:
-                yield page
+        return self._pages(text, params, types, _entry, lambda row: len(row[1]))
 
-    async def events(self) -> AsyncIterator[list[Delivered]]:
+    def events(self) -> AsyncIterator[list[Delivered]]:
         table = f"{self._server.schema}.perdure_outbox"
         # By id, as others will read them: per key that is the order of the commits, too.
         text = f"SELECT id, topic, key, payload, at FROM {table} ORDER BY id"
-        async with closing(
-            self._pages(
-                text, (), _EVENT_TYPES, lambda row: Delivered(*row), lambda row: len(row[3])
-            )
-        ) as pages:
-            async for page in pages:
-                yield page
+        return self._pages(
+            text, (), _EVENT_TYPES, lambda row: Delivered(*row), lambda row: len(row[3])
+        )
 
     async def last_event(self) -> int:
         # Not of the snapshot's moment, which a sequence does not know: a later one does no harm.

@@ -461,7 +461,7 @@ class SQLiteAdapter(SQLAdapter):
             text, lambda db: [Count(*row) for row in db.execute(text, params)]
         )
 
-    async def inspect(self) -> AsyncIterator[str]:
+    async def inspect(self) -> list[str]:
         def work(_: apsw.Connection) -> list[str]:
             found: list[str] = []
             # On a connection of its own: a used one remembers FTS5's segments, looks whether they
@@ -478,8 +478,7 @@ class SQLiteAdapter(SQLAdapter):
                 db.close()
             return [line for line in found if line != "ok"]
 
-        for line in await self.reader.aside(work):
-            yield line
+        return await self.reader.aside(work)
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         layout = await self._known(collection)

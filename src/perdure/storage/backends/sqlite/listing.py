@@ -64,6 +64,13 @@ class _Merge:
 
     def merge(self) -> Iterator[Entry]:
         heap: list[tuple[_Ordered, int, Iterator[Entry], Entry]] = []
+
+        def push(order: int, entries: Iterator[Entry]) -> None:
+            entry = next(entries, None)
+            if entry is not None:
+                key = _Ordered(entry[0], descending=self._descending)
+                heapq.heappush(heap, (key, order, entries, entry))
+
         folders = self._folders()
         upcoming = next(folders, None)
         opened = 0
@@ -71,32 +78,13 @@ class _Merge:
             while upcoming is not None and (
                 not heap or self._may_precede(upcoming[1], heap[0][3][0])
             ):
-                entries = self._entries(*upcoming)
                 opened += 1
-                first = next(entries, None)
-                if first is not None:
-                    heapq.heappush(
-                        heap,
-                        (_Ordered(first[0], descending=self._descending), opened, entries, first),
-                    )
+                push(opened, self._entries(*upcoming))
                 upcoming = next(folders, None)
-            if not heap:
-                continue
-            _, order, entries, entry = heap[0]
-            yield entry
-            following = next(entries, None)
-            if following is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(
-                    heap,
-                    (
-                        _Ordered(following[0], descending=self._descending),
-                        order,
-                        entries,
-                        following,
-                    ),
-                )
+            if heap:
+                _, order, entries, entry = heapq.heappop(heap)
+                yield entry
+                push(order, entries)
 
     def _may_precede(self, path: str, key: str) -> bool:
         """Whether a folder could hold a key that comes before this one."""
