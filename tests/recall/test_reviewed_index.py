@@ -428,9 +428,11 @@ async def test_nothing_is_remembered_of_a_session_that_another_process_made_anew
         await session.append([user("Where?"), *_calling("recall")], tags={"topic": "animals"})
         await two[0].forget("planner/auth")
         other = await two[0].session("planner/auth")
+        two[0].jobs._idle._last = float("inf")  # it indexes nothing before it is asked
         await other.append([user("Where?"), *_calling("ask_the_keeper")], tags={"topic": "zoo"})
-        await two[1].settle()
-        await (await bank.session("planner/auth")).append(_FETCHED)
+        anew = await bank.session("planner/auth")
+        await anew.append(_FETCHED)
+        await index.catch_up(anew.record)  # as every recall does
         assert await turns_found(index, "zebra") == ["planner/auth#T-1.1"]
         assert (await note_at(index, "planner/auth", 1)).tags == {"topic": "zoo"}
 

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -194,11 +195,9 @@ class MemoryAdapter(Adapter):
     ) -> tuple[list[str], str] | None:
         target = self._collection(collection)
         columns, schema = target.layout.columns, target.layout.schema
-        keys = [
-            key
-            for key in target.keys
-            if key > position and any(target.entries[key].lacks(each, schema) for each in columns)
-        ][:limit]
+        later = target.keys[bisect_right(target.keys, position) :]
+        lacking = (k for k in later if any(target.entries[k].lacks(c, schema) for c in columns))
+        keys = list(islice(lacking, limit))
         return keys, keys[-1] if keys else position
 
     async def activate(self, layout: Layout) -> None:
@@ -463,12 +462,10 @@ def _figure(kind: Figure, column: str, entries: list[_Entry]) -> Scalar:
         return len(values)
     if not values:
         return None
-    match kind:
-        case Figure.MIN:
-            return min(values)
-        case Figure.MAX:
-            return max(values)
-        case Figure.SUM:
-            return sum(values)  # type: ignore[arg-type]
-        case _:
-            return sum(values) / len(values)  # type: ignore[arg-type]
+    compute: Any = {Figure.MIN: min, Figure.MAX: max, Figure.SUM: sum, Figure.AVG: _mean}[kind]
+    figure: Scalar = compute(values)
+    return figure
+
+
+def _mean(values: list[Any]) -> Any:
+    return sum(values) / len(values)
