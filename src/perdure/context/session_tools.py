@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,11 +21,12 @@ from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.history.turn_search import search
 from perdure.recall.hit_keys import everywhere, here, owner_of
-from perdure.recall.memory_tools import MemoryTools
-from perdure.recall.steps.hit_texts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
-from perdure.recall.values import Filters, Hit, Question
+from perdure.recall.values import Filters, Question
 from perdure.services import Services
+
+if TYPE_CHECKING:  # loaded by those who search: a process that only builds prompts does without
+    from perdure.recall.memory_tools import MemoryTools
 
 _LINE = 200  # Characters of a line that says what was found.
 
@@ -265,12 +267,16 @@ class SessionTools:
         return self._memories_of(record)
 
     def _memories_of(self, record: SessionRecord) -> MemoryTools:
+        from perdure.recall.memory_tools import MemoryTools
+
         recall, now = self._services.recall, self._services.store.now
         return MemoryTools(recall.memories, recall.references, record.agent, now)
 
     async def _found(
         self, query: str, limit: int, filters: Filters, *, explains: bool = True
     ) -> Findings:
+        from perdure.recall.steps.hit_texts import excerpt, looked_for
+
         record, head = await self._current_state()
         now = self._services.store.now()
         question = Question(
@@ -278,7 +284,11 @@ class SessionTools:
         )
         found = await self._services.recall.recall(question, explains=explains)
         words = looked_for(query)
-        hits = [_finding(hit, words) for hit in found.hits if not hit.neighbour]
+        hits = [
+            Finding(hit.turn or hit.key, excerpt(hit.text, words, _LINE), hit.why)
+            for hit in found.hits
+            if not hit.neighbour
+        ]
         return Findings(hits[:limit], found.notes)
 
     async def _followed(self, key: str) -> None:
@@ -311,10 +321,6 @@ class SessionTools:
 
         await self._services.store.collection(Board).change(head.id, body)
         return id
-
-
-def _finding(hit: Hit, words: Sequence[str]) -> Finding:
-    return Finding(hit.turn or hit.key, excerpt(hit.text, words, _LINE), hit.why)
 
 
 async def _nothing(_first: int, _last: int) -> Sequence[Injected]:
