@@ -155,7 +155,7 @@ async def main(url, count, indexes):
         while indexes != "never" and (pending is None or len(pending)):
             await asyncio.sleep(0.05)
             pending = bank.index.pending
-        await asyncio.sleep(0.3 if indexes != "never" else 0)
+        await asyncio.sleep(2 if indexes != "never" else 0)
         print("said", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         bank.jobs._idle._last = float("inf")

@@ -37,6 +37,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.1, 60.0
 CANCEL_PATIENCE = 5.0  # Seconds that cancelled work has to end before it is left to itself.
 _SLICE = 0.002  # Seconds of work after which others get a turn on the event loop.
 _LOOKS = 20  # How often somebody who writes is looked after before there is work again.
+_TOLD = 1.0  # Seconds between two times at which marks are told what is done, while more is not.
 _REST = 25  # Who is polite rests so many times as long as it works, while others write.
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class IdleWork:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._is_on = False
+        self._told = -math.inf  # When marks were last told what of their work is done.
         self._slice = 0.0  # When the slice began that is being worked.
 
     def add(
@@ -255,7 +257,8 @@ class IdleWork:
             done = [work.name for work in some if not work.waits]
             if len(done) == len(some):
                 await self._finished(kind)
-            elif done:
+            elif done and (not self._is_on or time.monotonic() >= self._told + _TOLD):
+                self._told = time.monotonic()
                 await self._left(kind, done)
 
 
