@@ -267,13 +267,13 @@ def test_models_that_are_not_there_are_named(
 ) -> None:
     for purpose in ("FILTER", "JUDGE"):
         monkeypatch.setenv(f"PERDURE_MODEL_{purpose}", "http://127.0.0.1:9/v1#x")
-    code, found = ask("recall", "planner/auth", "oauth tokens", "--judged")
+    asked = ("recall", "planner/auth", "oauth tokens", "--judged", "--deadline", "2")
+    code, found = ask(*asked)
     assert (code, found["hits"][0]["turn"]) == (0, "T-1.1")
     assert len(found["notes"]) == 2
     assert found["notes"][0].startswith("Not all of it was filtered by a model. ")
     assert found["notes"][1].startswith("An algorithm judged, as no model did. ")
-    shown = run("recall", "planner/auth", "oauth tokens", "--judged")
-    assert "An algorithm judged, as no model did." in shown.stderr
+    assert "An algorithm judged, as no model did." in run(*asked).stderr
 
 
 def test_a_deadline_that_is_too_short_for_meaning_is_the_reason(
