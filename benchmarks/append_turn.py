@@ -1,4 +1,4 @@
-"""A turn of four messages with a 4 KB tool result, with 1k, 10k and 100k turns already there.
+"""A turn of four messages with a 4 KB tool result, with 1k, 3k and 10k turns already there.
 
 Ours are Chat Completions dicts; each peer is given what it likes best. "Strong" is our append with
 an fsync of its own; the peers do one for each. Turns are never removed, so a session of 1k ends as
@@ -35,8 +35,8 @@ from perdure.storage.options import STRONG
 
 
 async def run(report: Report, *, quick: bool) -> None:
-    sizes = (4, 8, 16) if quick else (1_000, 10_000, 100_000)
-    rounds, count, heat_count = (2, 3, 1) if quick else (20, 50, 5)
+    sizes = (4, 8, 16) if quick else (1_000, 3_000, 10_000)
+    rounds, count, heat_count = (2, 3, 1) if quick else (10, 50, 5)
     with work_folder() as name, peers.all_running(report) as everyone:
         folder = Path(name)
         heat = await heats(

@@ -31,10 +31,10 @@ def turns(count: int, seed: int) -> list[list[Chat]]:
     return _turns(count, random.Random(seed), Texts(seed).message)
 
 
-def bulk(count: int, seed: int) -> list[list[Chat]]:
+def bulk(count: int, seed: int, *, talk: bool = False) -> list[list[Chat]]:
     """Turns for filling a session: their texts are cut from one long one, thirty times as fast.
 
-    No two are the same, but some overlap.
+    No two are the same, but some overlap. Of talk, only the prompt and the answer.
     """
     rng, pool = random.Random(seed), _pool()
 
@@ -42,7 +42,8 @@ def bulk(count: int, seed: int) -> list[list[Chat]]:
         start = rng.randrange(len(pool) - size)
         return pool[start : start + size]
 
-    return _turns(count, rng, cut)
+    made = _turns(count, rng, cut)
+    return [[turn[0], turn[-1]] for turn in made] if talk else made
 
 
 def messages(count: int, seed: int, size: int) -> list[list[Chat]]:

@@ -66,7 +66,7 @@ async def _filled(report: Report, file: Path, kind: str, size: int) -> float:
     """Seconds until so many turns that nobody indexed are found by words and by meaning."""
     async with _bank(file, on=False) as bank:
         session = await bank.session(_SESSION)
-        await _fill(session, bulk(size, 7), talk=kind == "talk")
+        await _fill(session, bulk(size, 7, talk=kind == "talk"))
     async with _bank(file) as bank:
         start = perf_counter()
         await bank.index.settle()
@@ -91,9 +91,7 @@ async def _grown(bank: Bank, size: int) -> Session:
     return session
 
 
-async def _fill(session: Session, said: Sequence[list[Chat]], *, talk: bool = False) -> None:
-    if talk:
-        said = [[turn[0], turn[-1]] for turn in said]
+async def _fill(session: Session, said: Sequence[list[Chat]]) -> None:
     for start in range(0, len(said), _FILL):
         await session.append([chat for turn in said[start : start + _FILL] for chat in turn])
 

@@ -1,4 +1,4 @@
-"""The newest 20 turns of a session of 1k and of 100k, decoded to values; 80 messages for a peer.
+"""The newest 20 turns of a session of 1k and of 10k, decoded to values; 80 messages for a peer.
 
 Beside it, a new process that opens the bank and loads them: all of it, and from `open` on.
 """
@@ -37,7 +37,7 @@ asyncio.run(main())
 
 
 async def run(report: Report, *, quick: bool) -> None:
-    sizes = (25, 50) if quick else (1_000, 100_000)
+    sizes = (25, 50) if quick else (1_000, 10_000)
     rounds, count = (2, 3) if quick else (30, 20)
     with work_folder() as name, peers.all_running(report) as everyone:
         folder = Path(name)

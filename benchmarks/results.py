@@ -52,7 +52,7 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "Ratios are of total time over alternating runs; in brackets, the range of eight rounds"
     yield f"of ten. The peer for records is {peers.NAME}; for turns, all of"
     yield f"{', '.join(peers.NAMES.values())} run with 1,000 turns, and"
-    yield "the fastest goes on to 10,000 and 100,000, for which the others are too slow; for model"
+    yield "the fastest goes on to 10,000, for which the others are too slow; for model"
     yield f"calls it is the {peers.LITELLM}. What is in milliseconds is a difference, or a time."
     yield "How it is done stands in the modules' first lines."
     yield ""

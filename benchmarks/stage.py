@@ -2,7 +2,7 @@
 
 The peers run in heats first, with few turns; the fastest of them goes on to all sizes. The others
 take some twenty times as long by then, and grow: a LangGraph checkpoint holds the conversation, so
-one more turn at 100k would write half a gigabyte; LlamaIndex and ADK look through the whole session
+one more turn at 10k would write 50 MB; LlamaIndex and ADK look through the whole session
 to find its newest messages.
 """
 
@@ -80,7 +80,6 @@ async def _fill_ours(bank: Bank, session: Session, turns: int) -> None:
     for made in _made(turns):
         new = conversations.bulk(**made)
         for start in range(0, len(new), _FILL):
-            # Counted at once, they are not shortened: that would take minutes.
             messages = [message for turn in new[start : start + _FILL] for message in turn]
             await session.append(messages, count=True)
     await bank.settle()
@@ -92,9 +91,11 @@ def _fill_peer(peer: Peer, file: Path, turns: int) -> None:
 
 
 def _made(turns: int) -> Iterator[dict[str, int]]:
-    """How to make the turns that are there before a contest, some at a time."""
+    """How to make the turns that are there before a contest, some at a time. The newest have tool
+    output; to shorten and index that of all would take half an hour.
+    """
     for start in range(0, turns, _MADE):
-        yield {"count": min(_MADE, turns - start), "seed": start}
+        yield {"count": min(_MADE, turns - start), "seed": start, "talk": start + _MADE < turns}
 
 
 async def heats(

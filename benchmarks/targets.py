@@ -84,9 +84,9 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "append_turn": (
         Target("ratio_to_best_peer", 0.75, "a turn of four messages, both as they come"),
         Target("ratio_to_best_peer_strong", 1.5, "both with an fsync for each turn"),
-        Target("growth", 1.2, "p95 with 100k turns there, to p95 with 1k"),
+        Target("growth", 1.2, "p95 with 10k turns there, to p95 with 1k"),
     ),
-    "load": (Target("ratio_to_best_peer", 1, "the newest 20 turns of a session of 100k"),),
+    "load": (Target("ratio_to_best_peer", 1, "the newest 20 turns of a session of 10k"),),
     "import": (
         Target("mb_per_s", 5, "of transcripts, their tokens counted as well", at_least=True),
     ),

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
 _ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
-_IDLE_BATCH = 4  # The same for idle work: an append may come meanwhile, and waits for its commit.
+_IDLE_BATCH = 4  # The same while appends come: one may have to wait for the commit.
 _LAST_MOMENT = 0.25  # Seconds of work when the bank is closed; the mark tells of the rest.
 #: Seconds that a model may take for a turn, and before it is asked again after a failure.
 _TIMEOUT, _BACK_OFF = 3_600.0, 120.0
@@ -163,7 +163,7 @@ class RenditionService:
     async def _work_on_bulk(self, go_on: GoOn) -> None:
         name, (first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
-        many = 1 if name in self._damaged else _IDLE_BATCH
+        many = 1 if name in self._damaged else _BATCH
         last = min(first + many - 1, end, head.turn if head is not None else 0)
         if head is None or last < first:
             self._bulk.pop(name, None)
