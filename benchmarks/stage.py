@@ -90,7 +90,7 @@ def _fill_peer(peer: Peer, file: Path, turns: int) -> None:
         peer.ask("fill", bank=str(file), session=SESSION, made={"kind": "bulk", **made})
 
 
-def _made(turns: int) -> Iterator[dict[str, int]]:
+def _made(turns: int) -> Iterator[dict[str, Any]]:
     """How to make the turns that are there before a contest, some at a time. The newest have tool
     output; to shorten and index that of all would take half an hour.
     """
