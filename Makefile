@@ -18,7 +18,7 @@ LITELLM := .venv-litellm
 MODEL := .venv-model
 PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-PYTEST := $(PY) -m pytest -n 2 --dist worksteal
+PYTEST := $(PY) -m pytest -n 3 --dist worksteal
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 

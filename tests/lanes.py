@@ -3,7 +3,7 @@
 A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
-- it runs on PostgreSQL, and the same test also on SQLite;
+- one of its parameters is ``postgresql``: the same test runs on SQLite, too;
 - it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
 - it runs a benchmark (`tests/benchmarks`), or stands in one of a few long files.
 
@@ -31,8 +31,19 @@ QUICK, LONG, ALL = "quick", "long", "all"
 #: Folders and files whose tests all are in the long lane.
 _LONG_FOLDERS = ("benchmarks",)
 _LONG_FILES = (
+    "artifacts/test_fire.py",
+    "artifacts/test_s3.py",
+    "cli/test_simulate.py",
+    "cli/test_tail.py",
+    "context/test_sessions.py",
     "fire/test_gateway.py",
+    "fire/test_migration.py",
+    "fire/test_outage.py",
+    "history/test_histories.py",
+    "recall/test_reviewed_recall.py",
+    "simulation/test_gradient.py",
     "storage/test_file_encryption.py",
+    "storage/test_postgres_searching.py",
     "storage/test_replica.py",
     "test_backup.py",
     "testing/test_project.py",

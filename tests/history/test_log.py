@@ -241,6 +241,7 @@ async def test_long_turns_are_stored_in_several_pieces(bank: Bank, session: Sess
 # One small transaction ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @everywhere
 async def test_an_append_is_one_commit_and_reads_nothing(make_bank: MakeBank) -> None:
     ledger = Ledger()

@@ -145,6 +145,7 @@ async def test_a_round_that_is_half_counted_has_no_count(bank: Bank, session: Se
     await assert_counted(session)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_more_than_can_be_noted(bank: Bank, session: Session) -> None:
     """A large append is read again, and what comes behind it does not hide it."""

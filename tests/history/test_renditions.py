@@ -299,6 +299,7 @@ def test_the_same_bytes_in_every_process() -> None:
 MEGABYTE = 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [
