@@ -49,6 +49,7 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "# Results"
     yield ""
     yield "Measured by `make bench`, or one by one by `python -m benchmarks NAME --save`."
+    yield "Days differ in the speed of the machine: compare ratios, and times of one day."
     yield "Ratios are of total time over alternating runs; in brackets, the range of eight rounds"
     yield f"of ten. The peer for records is {peers.NAME}; for turns, all of"
     yield f"{', '.join(peers.NAMES.values())} run with 1,000 turns, and"
