@@ -397,7 +397,7 @@ class RecallConfig(Section, frozen=True):
     #: Pointers beside a prompt, at most.
     pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
     #: Most tokens beside a prompt: for turns in full, for reminders, memories, references.
-    full_tokens: Count = 1_200
+    full_tokens: Count = 3_000
     tickler_tokens: Count = 600
     memory_tokens: Count = 600
     reference_tokens: Count = 5_000

@@ -37,6 +37,7 @@ from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
 LEAST_BUDGET = 500
+_TOO_LITTLE = 8  # An epoch is due if not even this part is left of the room for what is recalled.
 REMINDED_FOR = 5  # Turns in which a model may follow a reminder.
 
 
@@ -104,6 +105,10 @@ class Composer:
                 self._requests += 1
                 self._injections.refresh(head.forgets)
                 budget = self.budget_of(record, budget)
+                fixed, reserve = room_for(self._services.counter, prompt, budget), 0
+                if recall and prompt and self._services.config.recall.on:
+                    most = self._services.config.recall.full_tokens
+                    reserve = recall_reserve(budget, fixed, most)
                 request = ContextRequest(
                     record=record,
                     head=head,
@@ -111,7 +116,9 @@ class Composer:
                     prompted=bool(prompt),
                     prompt=prompt,
                     budget=budget,
-                    fixed=room_for(self._services.counter, prompt, budget),
+                    fixed=fixed,
+                    reserve=reserve,
+                    least=reserve // _TOO_LITTLE,
                     model=model,
                     recall=recall,
                     reminder=reminder(tools=reaches) if tagged else "",
@@ -237,8 +244,7 @@ class Composer:
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
-        reserve = recall_reserve(request)
-        preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed), reserve)
+        preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed))
         injection = await self._injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
@@ -255,10 +261,14 @@ async def _show_with(
     strategy: Strategy, request: ContextRequest, injection: Injection
 ) -> ShownHistory:
     """The history beside an injection. Raises `BudgetTooSmall`."""
-    fixed = request.fixed + (injection.tokens if request.prompted else 0)
+    taken = injection.tokens if request.prompted else 0
+    fixed = request.fixed + taken
     if fixed > request.budget:
         raise BudgetTooSmall(request.budget, fixed)
-    return await strategy.show(msgspec.structs.replace(request, fixed=fixed))
+    least = max(request.least - taken, 0)  # of what was set aside, the rest is the history's
+    return await strategy.show(
+        msgspec.structs.replace(request, fixed=fixed, reserve=0, least=least)
+    )
 
 
 def _turn_of(
