@@ -106,8 +106,9 @@ class Composer:
                 self._injections.refresh(head.forgets)
                 budget = self.budget_of(record, budget)
                 fixed, reserve = room_for(self._services.counter, prompt, budget), 0
-                if recall and prompt and self._services.config.recall.on:
-                    most = self._services.config.recall.full_tokens
+                settings = self._services.config.recall
+                if recall and prompt and settings.on:
+                    most = settings.full_tokens + settings.tickler_tokens
                     reserve = recall_reserve(budget, fixed, most)
                 request = ContextRequest(
                     record=record,
@@ -244,15 +245,22 @@ class Composer:
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
-        preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed))
+        bare = msgspec.structs.replace(request, fixed=fixed)
+        try:
+            preview = await strategy.preview(bare)
+        except BudgetTooSmall:
+            if not request.reserve:
+                raise
+            # What is recalled makes way for what has to be said.
+            request = msgspec.structs.replace(request, reserve=0, least=0, recall=False)
+            preview = await strategy.preview(msgspec.structs.replace(bare, reserve=0, least=0))
         injection = await self._injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
         except BudgetTooSmall:
             if not injection.recalls or not self._injections.is_new(injection):
                 raise
-            # What is recalled makes way for what has to be said.
-            injection = self._injections.without(request, injection)
+            injection = self._injections.without(request, injection)  # the same
             shown = await _show_with(strategy, request, injection)
         return injection, shown, shown.epoch == preview.epoch
 

@@ -6,15 +6,16 @@
     Known from before:
     - M-7 (preference, 2 months ago): Prefers small commits.
     Said 3 weeks ago:
-    T-12.3 > User: Tokens rotate every hour …
-    > Assistant: …
-    T-14.1, compressed > User: …
+    T-12.3:
+    > User: Tokens rotate every hour …
+    T-14.1, compressed:
+    > User: …
     Perhaps of use:
     3 weeks ago: the refresh job fails at night — history_get_turn({"id": "T-9.1", "level": "S"})
 
 Recalled words may hold anything, also orders to whoever reads them. Each line of a record begins
-with ``>``, the first one behind the name of its turn; a memory and a reminder are one line each: so
-no record can end itself and go on as something else. Pure: the same hits give the same text.
+with ``>``, a memory and a reminder are one line each: so no record can end itself and go on as
+something else. Pure: the same hits give the same text.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class LayerLimits(msgspec.Struct, frozen=True):
         kept = min(config.tickler_tokens, max(tokens - _FEW, 0) // 4)
         return cls(
             pointers=min(config.pointers, MOST_POINTERS),
-            turns=tokens - kept,
+            turns=min(config.full_tokens, tokens - kept),
             ticklers=config.tickler_tokens,
             memories=config.memory_tokens,
             references=config.reference_tokens,
@@ -316,7 +317,7 @@ def _in_full(item: Item, moment: int) -> str:
     name = " ".join((hit.turn or hit.key).split())  # users choose the names of sessions
     part = "in part" if _is_part(hit.text) else ""
     about = ", ".join(filter(None, (name, part, _AS[hit.level])))
-    return f"{about} {_quoted(hit.text)}"
+    return f"{about}:\n{_quoted(hit.text)}"
 
 
 def _age(hit: Hit, moment: int) -> str:

@@ -238,7 +238,10 @@ class Recall:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(
-                question, prompt=prompt, shown=shown | own, room=budget
+                question,
+                prompt=prompt,
+                shown=shown | own,
+                room=min(budget, self.config.full_tokens),
             )
             for note in await index_notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
