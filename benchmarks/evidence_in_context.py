@@ -61,7 +61,7 @@ async def _asked(chat: Chat) -> list[tuple[int, float, int, int]]:
         for budget in BUDGETS:
             for asked in chat.questions:
                 context = await session.context(asked.text, budget=budget, keep=False)
-                text = _text(context.to_messages()["messages"])
+                text = text_of(context.to_messages()["messages"])
                 share = standing(asked.said, text)
                 found.append((budget, share, context.tokens, sum(map(count, _memory(text)))))
     return found
@@ -86,7 +86,7 @@ def _triples(text: str) -> set[tuple[str, ...]]:
     return set(zip(words, words[1:], words[2:], strict=False))
 
 
-def _text(messages: Sequence[dict[str, Any]]) -> str:
+def text_of(messages: Sequence[dict[str, Any]]) -> str:
     return "\n".join(
         block["text"] for message in messages for block in message["content"] if "text" in block
     )
