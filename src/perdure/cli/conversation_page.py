@@ -202,8 +202,9 @@ class ConversationPage:
             tail = Line(f" {self._marks.arrow} no result", style="yellow")
         self._sheet.fit(head, Line(self._nearby(terminal.visible(gist.asked(call)))), tail)
         if self._detail.tools != 0:
-            reference = call.reference
-            self._inner("\n".join(_shown(reference)) if reference else _readable(call.arguments))
+            self._inner(_readable(call.arguments))
+            if call.reference is not None:
+                self._inner("\n".join(_shown(call.reference)))
             if result is not None:
                 self._content(result)
 

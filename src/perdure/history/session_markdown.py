@@ -150,7 +150,8 @@ def _call(call: ToolCall, result: ToolResult | None) -> str:
 def _arguments(call: ToolCall) -> Iterator[str]:
     if call.reference is not None:
         yield from _part(call.reference, [])
-        return
+        if not call.arguments:
+            return
     try:
         given: Any = json.loads(call.arguments)
     except (ValueError, RecursionError):
