@@ -395,7 +395,8 @@ async def test_an_answer_that_nobody_holds_has_no_writer(
     await answer.end_part()
     held = weakref.ref(answer)
     async with asyncio.timeout(60):
-        while (await bank.collection(AnswerDraft).query().execute())[0].version < 4:
+        drafts = bank.collection(AnswerDraft).query()
+        while (await drafts.execute())[0].version < 4:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0)
     del answer
     async with asyncio.timeout(60):

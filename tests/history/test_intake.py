@@ -27,7 +27,7 @@ from perdure.core.messages import (
     sound,
     user,
 )
-from perdure.core.tokens import EstimatedCounter
+from perdure.core.tokens import EstimatedCounter, o200k
 from perdure.history.log_records import TurnPiece, Use
 from perdure.history.session_export import jsonl
 from perdure.history.session_markdown import markdown
@@ -561,15 +561,47 @@ async def test_masking_can_be_switched_off(tmp_path: Path) -> None:
         assert SECRET in (await session.turn(1)).prompt
 
 
+@everywhere
+@pytest.mark.parametrize("lines", [1_200, 30_000])
+async def test_what_pruning_leaves_out_is_in_the_artifact_store(
+    bank: Bank, session: Session, lines: int
+) -> None:
+    """Also of many short lines, which would be no artifact for their length."""
+    content = "".join(f"line {number}\n" for number in range(lines))
+    asked = call("c", name="read_file", arguments='{"path": "src/long.txt"}')
+    messages = [user("go"), asked, result("c", text=content), assistant("done")]
+    await session.append(messages)
+    view = await session.turn(1, prune=True)
+    (pointer,) = view.messages[2].results[0].content
+    assert isinstance(pointer, ArtifactPointer)
+    assert (pointer.session, pointer.filename) == ("planner/auth", "long.txt")
+    assert await bank.artifacts.read(pointer.artifact) == content.encode()
+    shown = content.splitlines(keepends=True)
+    notice = f"[… {lines - 1_000:,} lines left out; the whole result: T-1.1, {pointer.artifact}]\n"
+    assert view.messages[2].results[0].text == "".join([*shown[:500], notice, *shown[-500:]])
+    assert list(await session.resolve(view.messages)) == messages
+    text = await session.turn(1, prune=True, resolve=True)
+    assert text.messages[2].results[0].content == (Text(pointer.head),)
+
+
+async def test_the_tokens_of_a_pruned_result_are_a_setting(make_bank: MakeBank) -> None:
+    bank = await make_bank(prune_tokens=300)
+    session = await bank.session("a/b")
+    output = "some words of output\n" * 1_000
+    await session.append([user("go"), call("c"), result("c", text=output), assistant("done")])
+    view = (await session.turn(1, prune=True)).messages[2].results[0].text
+    assert 200 < o200k().count(view) <= 300
+
+
 async def test_pruning_is_a_view(bank: Bank, session: Session) -> None:
-    output = "\n".join(f"line {number}" for number in range(2_000))
+    output = "\n".join(f"line {number}" for number in range(3_000))
     messages = [user("go"), call("c"), result("c", text=output), assistant("done")]
     await session.append(messages)
     pruned = await session.turn(1, prune=True, resolve=True)
     shown = pruned.messages[2].results[0].text
     assert len(shown) < len(output) / 2
     assert "line 0" in shown
-    assert "line 1999" in shown
+    assert "line 2999" in shown
     assert "T-1.1" in shown  # where the rest is
     assert list((await session.turn(1, resolve=True)).messages) == messages
     assert (await session.turns(prune=True, resolve=True))[0].messages == pruned.messages

@@ -331,8 +331,9 @@ class PruneRule(Section, frozen=True):
     #: Of the ends, so many lines at most …
     head: Count = 20
     tail: Count = 20
-    #: … and so many characters, together with what is said about what was left out.
-    cap: Count = 2_000
+    #: … and so many tokens, together with what is said about what was left out; None: as many as
+    #: `history.prune_tokens`.
+    tokens: Count | None = None
     #: Whether the text may report errors and exit codes. Not so for a file.
     errors: bool = True
 
@@ -374,6 +375,8 @@ class HistoryConfig(Section, frozen=True):
     heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
     #: How tool results are shortened for readers; before the rules that come with Perdure.
     prune: tuple[PruneRule, ...] = ()
+    #: Tokens of a shortened result, unless its rule says otherwise.
+    prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
     strategy: Literal["gradient", "regular"] = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000

@@ -96,7 +96,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.status != "partial":
             return ""
         alive = self.writer == "alive"
-        return "its answer is still arriving" if alive else "its answer was cut off: its writer is gone"
+        return (
+            "its answer is still arriving"
+            if alive
+            else "its answer was cut off: its writer is gone"
+        )
 
     @property
     def tokens(self) -> int | None:

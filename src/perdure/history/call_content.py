@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ _FILE_FIELDS = (
     *("filename", "file_name", "file_path", "path", "notebook_path", "target_file", "file"),
     *("title", "name"),
 )
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class CallContent(NamedTuple):
@@ -80,8 +82,8 @@ def taken_out(arguments: str, content: CallContent, artifact: str) -> str | None
     """
     if sound(content.text) != content.text:
         return None
-    for ascii in (False, True):
-        literal, stand_in = json.dumps(content.text, ensure_ascii=ascii), _stand_in(artifact, ascii)
+    for stand_in, written in _forms(artifact):
+        literal = written(content.text)
         place = re.compile(rf'"{re.escape(content.field)}"\s*:\s*').finditer
         starts = (found.end() for found in place(arguments))
         at = next((start for start in starts if arguments.startswith(literal, start)), None)
@@ -92,16 +94,18 @@ def taken_out(arguments: str, content: CallContent, artifact: str) -> str | None
 
 def put_back(arguments: str, text: str, artifact: str) -> str:
     """Undoes `taken_out`."""
-    for ascii in (False, True):
-        before, found, behind = arguments.partition(_stand_in(artifact, ascii))
+    for stand_in, written in _forms(artifact):
+        before, found, behind = arguments.partition(stand_in)
         if found:
-            return f"{before}{json.dumps(text, ensure_ascii=ascii)}{behind}"
+            return f"{before}{written(text)}{behind}"
     return arguments
 
 
-def _stand_in(artifact: str, ascii: bool) -> str:
-    note = {"type": "artifact_ref", "key": artifact} | ({"ascii": True} if ascii else {})
-    return json.dumps(note, separators=(",", ":"))
+def _forms(artifact: str) -> Iterator[tuple[str, Callable[[str], str]]]:
+    """What stands for the content, and how JSON writes that: letters as they are, or in ASCII."""
+    note = {"type": "artifact_ref", "key": artifact}
+    yield _compact(note), json.JSONEncoder(ensure_ascii=False).encode
+    yield _compact(note | {"ascii": True}), json.JSONEncoder().encode
 
 
 def filename_in(arguments: str) -> str:

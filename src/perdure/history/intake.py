@@ -1,7 +1,7 @@
 """Prepares messages to be written: masks secrets, moves large content to the artifact store.
 
 Text above a limit, bytes of images and files, and what tools write or make (see `call_content`) are
-replaced by an `ArtifactPointer`, with the session, the agent and the file's name where the tool call
+replaced by an `ArtifactPointer`, with the session, the agent and the file's name where the call
 tells. Small artifacts are rows, and commit with the turn; large ones are on disk before it.
 """
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _HEAVY = 512 * 1024
 _SMALL_MEDIA = 512  # Bytes of an image or file that are not worth a row of their own.
 _HEAD = 200  # What a reference shows of its text.
+#: Readers of pruned results see so many lines: of a longer one, the artifact store has the whole.
+_MOST_LINES = 1_000
 _CALLS_KEPT = 256  # Calls whose results may still come.
 
 _part = msgspec.msgpack.Decoder(Part)
@@ -184,7 +186,11 @@ class Intake:
             (isinstance(leaf, Media) and leaf.data is not None)
             or (isinstance(leaf, ToolCall) and self._content(leaf) is not None)
             for leaf in canonical.leaves(messages)
-        ) or any(self._makes_artifacts(result) for m in messages for result in m.results)
+        ) or any(
+            self._makes_artifacts(result) or any(map(_has_many_lines, result.content))
+            for message in messages
+            for result in message.results
+        )
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
         call = self._calls.get(result.call, _Call(""))
@@ -200,7 +206,8 @@ class Intake:
             call = self._calls.get(part.call, _Call(""))
             filename = call.filename or filename_in(call.arguments)
             content = tuple(
-                self._light_content(inner, move, limit, filename) for inner in part.content
+                self._light_content(inner, move, 0 if _has_many_lines(inner) else limit, filename)
+                for inner in part.content
             )
             return changed(part, content=content)
         if isinstance(part, ToolCall):
@@ -268,6 +275,14 @@ class Intake:
             agent=agent,
             head=text[:_HEAD],
         )
+
+
+def _has_many_lines(part: Part) -> bool:
+    return (
+        isinstance(part, Text)
+        and len(part.text) > 2 * _MOST_LINES
+        and part.text.count("\n") >= _MOST_LINES
+    )
 
 
 def _masked(data: Any, masker: Masker) -> Any:
@@ -348,8 +363,8 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
         return msgspec.structs.replace(part, data=data, artifact=None, size=0)
     if isinstance(part, ToolCall) and part.reference is not None:
         key = part.reference.artifact
-        content = (await artifacts.read(key)).decode()
-        arguments = put_back(part.arguments, content, key) if part.arguments else content
+        text = (await artifacts.read(key)).decode()
+        arguments = put_back(part.arguments, text, key) if part.arguments else text
         return msgspec.structs.replace(part, arguments=arguments, reference=None)
     return part
 

@@ -1,8 +1,9 @@
 """Shortens tool results, by rules per tool name and size.
 
 The log keeps what a tool said; a pruned result is a view for those who need the gist. Listings
-become a count, long outputs their first and last lines; errors and exit codes stay. Every view says
-how much was left out and where the whole can be had::
+become a count; files and terminal output over 2,000 characters their first and last 500 lines, in
+at most 20,000 tokens; errors and exit codes stay. Every view says how much was left out and where
+the whole can be had::
 
     for message in prune_tool_results(messages, [PruneRule("pytest", over=4_000, tail=60)]):
         ...
@@ -19,11 +20,12 @@ from typing import Any, TypeAlias, overload
 
 import msgspec
 
-from perdure.config import PruneRule
+from perdure.config import HistoryConfig, PruneRule
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
     Message,
+    Part,
     Text,
     ToolCall,
     ToolResult,
@@ -32,7 +34,14 @@ from perdure.core.messages import (
     sound,
     words_of,
 )
-from perdure.history.excerpt import ends, instead_of, is_excerpt, listing, looks_failed, unwrap
+from perdure.history.excerpt import (
+    ends_in_tokens,
+    instead_of,
+    is_excerpt,
+    listing,
+    looks_failed,
+    unwrap,
+)
 from perdure.history.tool_patterns import matcher, program_of, tool_names
 from perdure.wire import codec, decode
 from perdure.wire.detection import body_wire
@@ -70,13 +79,14 @@ _TERMINALS = (
 
 DEFAULT_RULES: tuple[PruneRule, ...] = (
     PruneRule(_LISTINGS, over=500, keep="count"),
-    PruneRule(_SEARCHES, head=30, tail=10, errors=False),
-    PruneRule(_READS, errors=False),
-    PruneRule(_TERMINALS, head=15, tail=30),
-    PruneRule("*", over=8_000, head=60, tail=60, cap=4_000),
+    PruneRule(_SEARCHES, head=30, tail=10, tokens=500, errors=False),
+    PruneRule(_READS, head=500, tail=500, errors=False),
+    PruneRule(_TERMINALS, head=500, tail=500),
+    PruneRule("*", over=8_000, head=60, tail=60, tokens=1_000),
 )
 
-_LONGEST_WORDS = 10_000  # that a Chooser may give
+_LONGEST_WORDS = 10_000  # Characters that a Chooser may give.
+_TOKENS = HistoryConfig().prune_tokens
 
 
 @overload
@@ -86,6 +96,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> tuple[Message, ...]: ...
 @overload
 def prune_tool_results(
@@ -94,6 +105,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> dict[str, Any]: ...
 @overload
 def prune_tool_results(
@@ -102,6 +114,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> list[dict[str, Any]]: ...
 def prune_tool_results(
     messages: Any,
@@ -109,6 +122,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> Any:
     """The messages with long tool results shortened.
 
@@ -118,11 +132,12 @@ def prune_tool_results(
 
     Only the text of results changes; order and links between calls and results stay. No result
     grows, equal messages give equal views, and pruning a view changes nothing. Views refer to the
-    original by `pointer`, or by the artifact or the call.
+    original by `pointer`, or by the artifact or the call, and have at most so many `tokens` unless
+    their rule says otherwise.
 
     Raises `InvalidInput` for what holds no messages.
     """
-    pruner = _Pruner(rules, pointer)
+    pruner = _Pruner(rules, pointer, tokens)
     if isinstance(messages, Mapping) or is_object(messages):
         body = messages if isinstance(messages, Mapping) else plain(messages)
         return _pruned_body(dict(body), pruner, wire)
@@ -134,8 +149,12 @@ def prune_tool_results(
 
 class _Pruner:
     def __init__(
-        self, rules: Iterable[PruneRule | Chooser] | None, pointer: Pointer | None
+        self,
+        rules: Iterable[PruneRule | Chooser] | None,
+        pointer: Pointer | None,
+        tokens: int = _TOKENS,
     ) -> None:
+        self._tokens = tokens
         self._rules = (*(rules or ()), *DEFAULT_RULES)
         self._pointer = pointer or _own_pointer
         self._calls: dict[str, ToolCall] = {}
@@ -163,7 +182,7 @@ class _Pruner:
         choice = self._choice(result, call)
         if isinstance(choice, PruneRule) and choice.keep == "all":
             return result
-        content = _pruned(result, choice, self._pointer)
+        content = _pruned(result, choice, self._pointer, self._tokens)
         return result if content is None else msgspec.structs.replace(result, content=content)
 
     def _choice(self, result: ToolResult, call: ToolCall | None) -> PruneRule | str:
@@ -213,14 +232,14 @@ _Content: TypeAlias = Text | Media | ArtifactPointer | Unknown
 
 
 def _pruned(
-    result: ToolResult, choice: PruneRule | str, pointer: Pointer
+    result: ToolResult, choice: PruneRule | str, pointer: Pointer, tokens: int
 ) -> tuple[_Content, ...] | None:
     """None if nothing is shortened. Texts are taken as one, so that a thousand short ones do not
     escape, and stand where the first one stood. A reference stays one; its head is shortened.
     """
     texts = [part for part in result.content if isinstance(part, Text)]
     words = "\n".join(part.text for part in texts if part.text)
-    view = _shortened(words, choice, result, pointer)
+    view = _shortened(words, choice, result, pointer, tokens)
     shorter = len(view) < sum(len(part.text) for part in texts)
     changed = placed = False
     content: list[_Content] = []
@@ -235,17 +254,20 @@ def _pruned(
             rule = choice if isinstance(choice, PruneRule) else DEFAULT_RULES[-1]
             if rule.keep != "ends":  # what a head lists is not all
                 rule = msgspec.structs.replace(rule, keep="ends")
-            head = _shortened(part.head, rule, result, pointer)
+            head = _shortened(part.head, rule, result, pointer, tokens)
             if len(head) < len(part.head):
                 new, changed = msgspec.structs.replace(part, head=head), True
         content.append(new)
     return tuple(content) if changed else None
 
 
-def _shortened(text: str, choice: PruneRule | str, result: ToolResult, pointer: Pointer) -> str:
+def _shortened(
+    text: str, choice: PruneRule | str, result: ToolResult, pointer: Pointer, tokens: int
+) -> str:
     rule = choice if isinstance(choice, PruneRule) else DEFAULT_RULES[-1]
     over = rule.over if isinstance(choice, PruneRule) else 0
-    longest = max(rule.cap, _LONGEST_WORDS)
+    cap = tokens if rule.tokens is None else rule.tokens
+    longest = max(cap, _LONGEST_WORDS)
     whole = unwrap(text)
     if all(len(each) <= over or is_excerpt(each, longest) for each in whole.texts):
         return text
@@ -258,7 +280,9 @@ def _shortened(text: str, choice: PruneRule | str, result: ToolResult, pointer: 
         view = None if trouble else _brief(output, choice, where)
         if view is None:
             look = rule.errors or failed
-            view = ends(output, rule.head, rule.tail, rule.cap, where, look=look, failed=trouble)
+            view = ends_in_tokens(
+                output, rule.head, rule.tail, cap, where, look=look, failed=trouble
+            )
         # The marks in a notice take more bytes than characters.
         return view if len(view) + 8 <= len(output) else output
 
@@ -280,3 +304,20 @@ def _own_pointer(result: ToolResult) -> str:
         if isinstance(part, ArtifactPointer):
             return part.artifact
     return f"call {result.call}" if result.call else ""
+
+
+def keep_pointers(stored: Message, pruned: Message) -> Message:
+    """The pruned message with pointers where a result lay in the artifact store: the view is what
+    they show, and resolving them gives the whole.
+    """
+    parts = tuple(map(_with_pointer, stored.parts, pruned.parts))
+    return changed(pruned, parts=parts)
+
+
+def _with_pointer(stored: Part, pruned: Part) -> Part:
+    if isinstance(stored, ToolResult) and isinstance(pruned, ToolResult):
+        match stored.content, pruned.content:
+            case (ArtifactPointer(of="text") as pointer,), (Text(text),):
+                shown = msgspec.structs.replace(pointer, head=text)
+                return msgspec.structs.replace(pruned, content=(shown,))
+    return pruned

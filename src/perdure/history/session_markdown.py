@@ -83,7 +83,7 @@ def section(turn: Turn) -> str:
     if turn.tokens:
         facts.append(plural(turn.tokens, "token"))
     blocks = ["## " + " · ".join(facts)]
-    notes = [turn.status] if turn.status != "closed" else []
+    notes = [str(turn.status)] if turn.status != "closed" else []
     notes += [turn.arrival] if turn.arrival else []
     notes += [f"{name}: {value}" for name, value in turn.tags.items()]
     notes += [f"masked: {plural(n, kind.replace('-', ' '))}" for kind, n in turn.masked.items()]

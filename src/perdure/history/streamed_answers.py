@@ -7,8 +7,8 @@
 While it arrives, an answer is a draft: one row beside the log, rewritten at each heartbeat and at
 the end of each part, reasoning included. When it ends well, it becomes a message of its turn, and
 the draft goes in the same transaction. When its process dies, or an error ends it, the draft stays:
-the turn is *partial*, shows what arrived, and waits to be continued, closed or dropped. While nothing
-arrives, a heartbeat every five seconds tells readers that somebody still writes it.
+the turn is *partial*, shows what arrived, and waits to be continued, closed or dropped. While
+nothing arrives, a heartbeat every five seconds tells readers that somebody still writes it.
 """
 
 from __future__ import annotations

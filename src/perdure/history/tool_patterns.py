@@ -1,4 +1,4 @@
-"""Which tool a rule is about: by its name and, for a shell, by the program that its command runs."""
+"""Which tool a rule is about: by its name and, for a shell, by the program that it runs."""
 
 from __future__ import annotations
 
