@@ -12,7 +12,7 @@ from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injections import recall_reserve
 from perdure.core.messages import assistant, user
-from tests.recall.tied import bank_with, memory_layer, talk
+from tests.recall.tied import bank_with, memory_layer
 
 _PLACES = ("shed", "attic", "cellar", "garage", "garden", "library", "harbour", "kitchen")
 

@@ -35,8 +35,8 @@ _AT_1000, _GROWTH, _MOST_SHARE = 550, 0.78, 0.6
 #: A reference layer may take this share of a budget beside it, if there is room.
 _LAYER_SHARE = 0.25
 _LEAST = 60  # In fewer tokens nothing can be said.
-#: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of what
-#: is left.
+#: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of
+#: what is left.
 _LATER = 3
 _REMEMBERED = 1_000  # Injections that are remembered at most; then they are read again.
 

@@ -231,7 +231,12 @@ class _Choosing:
         if full:
             self._in_full = tokens
         elif item.hit.full and self._in_full <= tokens and kind != "reference":
-            text, tokens, own, full = _in_full(item, self._moment), self._in_full, self._in_full, True
+            text, tokens, own, full = (
+                _in_full(item, self._moment),
+                self._in_full,
+                self._in_full,
+                True,
+            )
         elif self._reminders >= limits.pointers:
             return False
         heading = _age(item.hit, self._moment) if full and kind == "turn" else part

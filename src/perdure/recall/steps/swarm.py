@@ -69,8 +69,8 @@ def sift(
     What is named or wanted is there for another reason than its score: no other is measured by it.
     """
     least = likely * max(0.5, _best(candidates, wanted))
-    likely = [each for each in candidates if each.score >= least or each.place in wanted]
-    return met(likely, MET_BESIDE, wanted)
+    left = [each for each in candidates if each.score >= least or each.place in wanted]
+    return met(left, MET_BESIDE, wanted)
 
 
 def met(
