@@ -192,6 +192,20 @@ def test_a_long_list_need_not_be_whole() -> None:
     assert faults(source, f"User: look at {', '.join(names[:16])} and others.", "C") == []
 
 
+def test_a_least_length_can_be_given() -> None:
+    source = Source([[user("List."), call("c1"), result("c1", text="a.py\nb.py\n" * 50)]], least=40)
+    assert faults(source, "User: List.", "S") == ["too short: 3 tokens instead of at least 40"]
+
+
+@pytest.mark.parametrize("written", ["25%", "25 percent", "25 %", "25pct"])
+def test_a_number_may_have_its_unit_otherwise(written: str) -> None:
+    source = said(user("Please set the discount to 25% for all customers of the shop in Bergen."))
+    text = f"User: discount {written} for customers of the Bergen shop."
+    assert faults(source, text, "C") == []
+    assert faults(source, text.replace("25", "2.5"), "C") != []
+    assert faults(source, text.replace("25", "125"), "C") != []
+
+
 def test_a_limit_can_be_given() -> None:
     text = "Login fails since Monday, because the clock was behind; src/auth.py."
     assert faults(SOURCE, text, "T", 40) == []

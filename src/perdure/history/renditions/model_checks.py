@@ -85,13 +85,15 @@ _speaker = re.compile(r"^(?:User|Assistant|System|Developer|Tool): ", re.MULTILI
 _camel = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}").search
 _calling = re.compile(r"(?:^|[.!?\n]\s*)(?:[\w']+[\s,]+){0,2}$").search
 _digits = re.compile(r"[+-]?\d+(?:[.,:]\d+)*").match
+_unit = re.compile(r"%|[^\W\d_]{0,12}").fullmatch
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 
 
 class Source:
-    """What a text is to be made of."""
+    """What a text is to be made of, and the tokens that it must have at least."""
 
-    def __init__(self, rounds: Iterable[Sequence[Message]]) -> None:
+    def __init__(self, rounds: Iterable[Sequence[Message]], *, least: int = 0) -> None:
+        self.least = least
         said = [message for messages in rounds for message in messages]
         self.raw = algorithm.raw(said)
         self.user = _words(said, "user")
@@ -131,7 +133,7 @@ def faults(
         limit = max(int(whole * bounds.most), min(whole, bounds.least_most))
     if tokens > limit:
         found.append(f"too long: {tokens:,} tokens instead of {limit:,}")
-    least = max(int(said * bounds.least), min(_FEWEST + 1, said // 5))
+    least = max(source.least, int(said * bounds.least), min(_FEWEST + 1, said // 5))
     if tokens < least:
         found.append(f"too short: {tokens:,} tokens instead of at least {least:,}")
     found += _manners(source.raw, text)
@@ -206,7 +208,7 @@ class _Shown:
         if holds(self._lowered, fact):
             return True
         number = _digits(fact)
-        if number is not None and (fact[number.end() :].strip("%").isalpha() or number[0] == fact):
+        if number is not None and _unit(fact[number.end() :]):
             return self._has_number(number[0])
         if holds(self._lowered, fact.rstrip("s()'’")) or holds(self._lowered, f"{fact}s"):
             return True

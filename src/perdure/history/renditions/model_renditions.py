@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 _BROKE = 300.0  # Seconds between two tries while a budget does not allow it.
 _DEADLINE = 300.0  # Seconds that a call may take.
 _CALL = 6_000  # Tokens of S in one call.
+_LEAST_SMOOTH = 0.4  # Of the algorithm's S, with its lines about tools, a model's has so much.
 #: T of a turn: a share of its tokens, but so many in any case.
 _TINY_SHARE, _TINY_LEAST = 0.05, 40
 
@@ -242,7 +243,10 @@ class _Caller:
 
     async def _ask_rounds(self, task: ModelTask, level: Level, batch: Sequence[_Round]) -> None:
         given = [PromptRound(each.number, each.smooth, each.tokens) for each in batch]
-        sources = {each.number: Source([each.full]) for each in batch}
+        share = _LEAST_SMOOTH if level == "S" else 0.0
+        sources = {
+            each.number: Source([each.full], least=int(each.tokens * share)) for each in batch
+        }
         await self._ask(task, level, model_prompts.request(level, given), sources)
 
     async def _ask_turn(
