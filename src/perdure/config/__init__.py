@@ -15,6 +15,7 @@ from perdure.config.config_loader import Config, JobsConfig, config_file, data_f
 from perdure.config.settings import (
     COMPRESSION_TASKS,
     AlertConfig,
+    ArtifactRule,
     ArtifactsConfig,
     AuditConfig,
     BudgetConfig,
@@ -39,6 +40,7 @@ from perdure.config.settings import (
 __all__ = [
     "COMPRESSION_TASKS",
     "AlertConfig",
+    "ArtifactRule",
     "ArtifactsConfig",
     "AuditConfig",
     "BudgetConfig",
