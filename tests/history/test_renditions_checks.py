@@ -194,7 +194,7 @@ def test_a_long_list_need_not_be_whole() -> None:
 
 def test_a_least_length_can_be_given() -> None:
     source = Source([[user("List."), call("c1"), result("c1", text="a.py\nb.py\n" * 50)]], least=40)
-    assert faults(source, "User: List.", "S") == ["too short: 3 tokens instead of at least 40"]
+    assert faults(source, "User: List.", "S") == ["too short: 4 tokens instead of at least 40"]
 
 
 @pytest.mark.parametrize("written", ["25%", "25 percent", "25 %", "25pct"])
