@@ -197,6 +197,7 @@ class Injections:
             asked=request.recall,
             frame=request.frame,
             budget=request.budget,
+            scale=request.scale,
             model=request.model,
             strategy=request.strategy,
         )
