@@ -111,8 +111,8 @@ class Composer:
                 fixed, reserve = room_for(self._services.counter, prompt, room), 0
                 settings = self._services.config.recall
                 if recall and prompt and settings.on:
-                    most = settings.full_tokens + settings.tickler_tokens
-                    reserve = recall_reserve(room, fixed, most)
+                    recalled = settings.full_tokens + settings.tickler_tokens
+                    reserve = recall_reserve(room, fixed, recalled)
                 request = ContextRequest(
                     record=record,
                     head=head,
