@@ -108,6 +108,6 @@ def test_a_circuit_that_was_being_probed_is_probed_again() -> None:
     first.attempt()  # the probe, which nobody ends
     second = Breaker("m", TRIPPING, clock=lambda: now)
     second.restore(first.memory(), 0.0)
-    assert second.state == "half_open"
+    assert second.view().state == "half_open"
     second.attempt().end()
-    assert second.state == "closed"
+    assert second.view().state == "closed"

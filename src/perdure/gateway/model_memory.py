@@ -51,8 +51,6 @@ class ModelMemory:
 
     async def load(self) -> None:
         """Read what there is, once. Never raises: without it everything is as at a first start."""
-        if self._found is not None:
-            return
         async with self._loading:
             if self._found is not None:
                 return

@@ -25,7 +25,7 @@ from perdure.core.turns import ConversationState
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
-from perdure.storage.state_records import StateRecord
+from perdure.storage.state_records import STATE_INDEXES, StateRecord
 
 MAX_NAME = 120  # Long names would make keys that no index can hold.
 #: What no name may have: separators of ours, and what would end a line or turn its direction in
@@ -53,7 +53,7 @@ class Link(msgspec.Struct, frozen=True):
     turn: int | None = None
 
 
-@system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
+@system_record("sessions", indexes=STATE_INDEXES)
 class SessionRecord(StateRecord, frozen=True, kw_only=True):
     """A session: a state record whose state is whatever its user keeps with it."""
 

@@ -224,6 +224,13 @@ class RecordType(Generic[T]):
                 hint="Mend the migration; the stored record is unchanged.",
             ) from exc
 
+    def can_index(self, field: str) -> bool:
+        """Whether marking this field `Indexed` would be accepted."""
+        if field in ("created", "updated"):
+            return True
+        marks, hint = marked_fields(self.cls).get(field, ({Encrypted}, None))
+        return Encrypted not in marks and declarations.is_indexable(hint)
+
     def field(self, name: str) -> str:
         """The column of a field; the key field's column is "key"."""
         return "key" if name == self.key_field else name

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
+X = TypeVar("X", bound=Transaction)
 
 #: Tells how far a long work has come: what, done, of how many (0 if unknown).
 Progress = Callable[[str, int, int], None]
@@ -128,12 +129,7 @@ class Store:
         self, body: Callable[[Transaction], Awaitable[R]], options: Options = DEFAULT
     ) -> R:
         """Run `body` in a transaction, and again after a `Conflict`: it may run several times."""
-
-        async def attempt(_: int) -> R:
-            async with self.transaction(options) as transaction:
-                return await body(transaction)
-
-        return await retry_conflicts(attempt)
+        return await transact(lambda: self.transaction(options), body)
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
         """Create the collections of these types now, and fill all declared columns and indexes."""
@@ -312,6 +308,21 @@ class Store:
             sealed = [_seal_recode(recode) for recode in call.recodes]
             return await adapter.recode(call.collection, sealed, call.checks)
         return await adapter.remove(call.query, call.options)
+
+
+async def transact(begin: Callable[[], X], body: Callable[[X], Awaitable[R]]) -> R:
+    async def attempt(_: int) -> R:
+        async with begin() as transaction:
+            return await body(transaction)
+
+    return await retry_conflicts(attempt)
+
+
+async def join(executor: Store | Transaction, body: Callable[[Transaction], Awaitable[R]]) -> R:
+    """Run `body` as a part of a transaction, or in one of its own."""
+    if isinstance(executor, Transaction):
+        return await body(executor)
+    return await executor.transact(body)
 
 
 def _full_name(declared: RecordType[Any]) -> str:
