@@ -55,6 +55,7 @@ WITHOUT_CONTENT = {
     "perdure_layer_texts": "reference layers, which people write: not made from turns",
     "perdure_layers": "what reference layers are called and when they are loaded",
     "perdure_metrics": "counts",
+    "perdure_models": "how models did lately, by the names of tasks",
     "perdure_recall_filling": "whether the search index is complete",
     "perdure_recall_numbers": "the number that the next group of the search index gets",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
