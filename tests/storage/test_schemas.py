@@ -597,9 +597,9 @@ async def test_the_registry_migrates_data_from_any_version(store: Store) -> None
 
 async def test_what_the_registry_cannot_migrate(store: Store) -> None:
     schemas = store.schemas
-    with pytest.raises(MigrationFailed, match="Data of lodgers .* from schema 1 to 2: KeyError"):
+    with pytest.raises(MigrationFailed, match=r"Data of lodgers .* from schema 1 to 2: KeyError"):
         schemas.migrate("lodgers", {"id": "a"}, 1)
-    with pytest.raises(MigrationFailed, match="from schema 3 .*name"):
+    with pytest.raises(MigrationFailed, match=r"from schema 3 .*name"):
         schemas.migrate("lodgers", {"id": "a"}, 3)
     with pytest.raises(NewerSchema, match="version 4"):
         schemas.migrate("lodgers", {}, 4)

@@ -86,7 +86,23 @@ class Rewrite(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...] = ()
 
 
-Call: TypeAlias = Get | Find | Summarize | Commit | Remove | Rewrite
+class Search(msgspec.Struct, frozen=True):
+    """Look for something in an index beside the rows → what its engine answers.
+
+    A middleware sees that it is done, by whom and when; what is looked for stays with `ask`.
+    """
+
+    #: The name of the index.
+    collection: str
+    #: How: ``text`` or ``vectors``.
+    kind: str
+    ask: Callable[[], Awaitable[Any]]
+    #: How much an answer holds.
+    count: Callable[[Any], int]
+    options: Options
+
+
+Call: TypeAlias = Get | Find | Summarize | Commit | Remove | Rewrite | Search
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
@@ -212,7 +228,7 @@ def collections_of(call: Call) -> list[str]:
 def collection_of(call: Call) -> str:
     if isinstance(call, Commit):
         return call.batch.writes[0].collection if call.batch.writes else ""
-    if isinstance(call, Get | Rewrite):
+    if isinstance(call, Get | Rewrite | Search):
         return call.collection
     if isinstance(call, Summarize):
         return call.summary.query.collection

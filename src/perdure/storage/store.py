@@ -35,6 +35,7 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
+    Search,
     Stage,
     Summarize,
     compose,
@@ -263,6 +264,9 @@ class Store:
             self.on_events()
         return cast("list[int]", versions)
 
+    async def search(self, search: Search) -> Any:
+        return await self._handle(search)
+
     async def rewrite(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
     ) -> int:
@@ -307,6 +311,8 @@ class Store:
         if isinstance(call, Rewrite):
             sealed = [_seal_recode(recode) for recode in call.recodes]
             return await adapter.recode(call.collection, sealed, call.checks)
+        if isinstance(call, Search):
+            return await call.ask()
         return await adapter.remove(call.query, call.options)
 
 
