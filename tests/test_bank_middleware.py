@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.config import AuditConfig, Config, StorageConfig
 from perdure.core.errors import InvalidInput
-from perdure.storage.middleware import Call, Handler, Search
+from perdure.storage.middleware import Call, Handler, SearchCall
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Row
 from tests.storage.test_tracing import Watch, attributes
@@ -31,10 +31,10 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 async def test_searches_pass_the_chain(store_url: str) -> None:
-    seen: list[Search] = []
+    seen: list[SearchCall] = []
 
     async def look(call: Call, proceed: Handler) -> Any:
-        if isinstance(call, Search):
+        if isinstance(call, SearchCall):
             seen.append(call)
         return await proceed(call)
 
@@ -53,7 +53,7 @@ async def test_searches_pass_the_chain(store_url: str) -> None:
 
 async def test_a_search_can_be_refused(store_url: str) -> None:
     async def refuse(call: Call, proceed: Handler) -> Any:
-        if isinstance(call, Search):
+        if isinstance(call, SearchCall):
             raise InvalidInput("Not today.")
         return await proceed(call)
 

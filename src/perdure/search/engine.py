@@ -24,7 +24,7 @@ import msgspec
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
 from perdure.storage.extension import Extension, ExtensionChange
-from perdure.storage.middleware import Search
+from perdure.storage.middleware import SearchCall
 from perdure.storage.options import DEFAULT, Options
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def engine_of(adapter: Adapter) -> SearchEngine:
 async def search_text(store: Store, search: TextSearch, options: Options = DEFAULT) -> TextFound:
     """`SearchEngine.search_text` through the store's middleware: measured, traced, audited."""
     engine = engine_of(store.adapter)
-    call = Search(
+    call = SearchCall(
         search.index,
         "text",
         lambda: engine.search_text(search, options),
@@ -231,7 +231,7 @@ async def search_vectors(
 ) -> list[Near]:
     """The same for `SearchEngine.search_vectors`."""
     engine = engine_of(store.adapter)
-    call = Search(
+    call = SearchCall(
         search.index, "vectors", lambda: engine.search_vectors(search, options), len, options
     )
     return cast("list[Near]", await store.search(call))

@@ -35,7 +35,7 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
-    Search,
+    SearchCall,
     Stage,
     Summarize,
     compose,
@@ -264,7 +264,7 @@ class Store:
             self.on_events()
         return cast("list[int]", versions)
 
-    async def search(self, search: Search) -> Any:
+    async def search(self, search: SearchCall) -> Any:
         return await self._handle(search)
 
     async def rewrite(
@@ -311,7 +311,7 @@ class Store:
         if isinstance(call, Rewrite):
             sealed = [_seal_recode(recode) for recode in call.recodes]
             return await adapter.recode(call.collection, sealed, call.checks)
-        if isinstance(call, Search):
+        if isinstance(call, SearchCall):
             return await call.ask()
         return await adapter.remove(call.query, call.options)
 

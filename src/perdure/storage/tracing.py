@@ -24,7 +24,7 @@ from perdure.storage.middleware import (
     Handler,
     Resident,
     Rewrite,
-    Search,
+    SearchCall,
     Stage,
     Summarize,
     collections_of,
@@ -195,7 +195,7 @@ def _asked(call: Call, collections: list[str]) -> dict[str, Any]:
         size = len(call.keys)
     elif isinstance(call, Rewrite):
         size = len(call.recodes)
-    elif isinstance(call, Search):
+    elif isinstance(call, SearchCall):
         asked["perdure.search"] = call.kind
     if size > 1:
         asked["db.operation.batch.size"] = size
@@ -214,7 +214,7 @@ def _moved(call: Call, answer: Any) -> dict[str, int]:
         }
     if isinstance(call, Summarize):
         return {"db.response.returned_rows": len(answer)}
-    if isinstance(call, Search):
+    if isinstance(call, SearchCall):
         return {"db.response.returned_rows": call.count(answer)}
     moved = {"perdure.rows": answer}
     if isinstance(call, Rewrite):

@@ -41,7 +41,7 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
-    Search,
+    SearchCall,
     Stage,
     Summarize,
     TimeLeft,
@@ -326,7 +326,7 @@ class Audit(Resident[Store]):
             entries.append(self._entries.entry(Action.REWRITE, call.collection, count=others))
         return entries
 
-    async def _reading(self, call: Get | Find | Summarize | Search, proceed: Handler) -> Any:
+    async def _reading(self, call: Get | Find | Summarize | SearchCall, proceed: Handler) -> Any:
         answer = await proceed(call)
         hasher = await self._ready()
         entries: list[AuditEntry] = []
@@ -337,7 +337,7 @@ class Audit(Resident[Store]):
             name, shape = call.query.collection, of_query(call.query)
             entries.append(self._entries.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
-        elif isinstance(call, Search):
+        elif isinstance(call, SearchCall):
             entries.append(
                 self._entries.entry(
                     Action.SEARCH, call.collection, count=call.count(answer), query=call.kind

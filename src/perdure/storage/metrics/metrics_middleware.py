@@ -18,7 +18,7 @@ from perdure.storage.middleware import (
     Handler,
     Remove,
     Rewrite,
-    Search,
+    SearchCall,
     Stage,
     collection_of,
     collections_of,
@@ -69,7 +69,7 @@ class Metrics:
                 if row is not None:
                     measure.rows += 1
                     measure.bytes_read += len(row.value)
-        elif isinstance(call, Search):
+        elif isinstance(call, SearchCall):
             measure.rows += call.count(answer)
         elif isinstance(call, Remove):
             measure.rows += answer
