@@ -148,7 +148,7 @@ class Session(SessionReader):
         return self._writer.answer(model, resume)
 
     async def partials(self) -> list[Partial]:
-        """Answers that are arriving, or were when their process died."""
+        """Answers that are arriving, or were when their process died; `writer` says which."""
         return await self._writer.partials()
 
     async def close_partial(self, partial: Partial) -> Turn:

@@ -333,10 +333,26 @@ class PruneRule(Section, frozen=True):
     #: Of the ends, so many lines at most …
     head: Count = 20
     tail: Count = 20
-    #: … and so many characters, together with what is said about what was left out.
-    cap: Count = 2_000
+    #: … and so many tokens, together with what is said about what was left out; None: as many as
+    #: `history.prune_tokens`.
+    tokens: Count | None = None
     #: Whether the text may report errors and exit codes. Not so for a file.
     errors: bool = True
+
+
+class ArtifactRule(Section, frozen=True):
+    """Which argument of some tools holds the content that becomes an artifact."""
+
+    tool: str | tuple[str, ...]  # As in `PruneRule`.
+    #: Names of arguments; the first one that is there holds it.
+    content: str | tuple[str, ...] = (
+        *("content", "contents", "code", "file_text", "new_source", "source", "text", "html"),
+        *("body", "new_string", "new_str", "insert_text", "code_edit", "patch", "diff", "input"),
+    )
+    #: Characters above which it moves to the artifact store; None: above `history.offload_over`.
+    over: Count | None = None
+    #: Without such an argument the tool's result is the content, and moves whatever its size.
+    result: bool = False
 
 
 class SecretsConfig(Section, frozen=True):
@@ -355,12 +371,14 @@ class HistoryConfig(Section, frozen=True):
 
     #: Text of more characters moves to the artifact store.
     offload_over: Annotated[int, msgspec.Meta(ge=256)] = 16_384
-    #: Tools whose results are artifacts, whatever their size.
-    artifact_tools: tuple[str, ...] = ("create_*artifact*", "artifacts")
+    #: Which content of tool calls becomes an artifact; before the rules that come with Perdure.
+    artifacts: tuple[ArtifactRule, ...] = ()
     #: Seconds between two saves of an answer that arrives.
     heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
     #: How tool results are shortened for readers; before the rules that come with Perdure.
     prune: tuple[PruneRule, ...] = ()
+    #: Tokens of a shortened result, unless its rule says otherwise.
+    prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
     strategy: Literal["gradient", "regular"] = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000

@@ -93,7 +93,8 @@ class ToolCall(_Value, frozen=True, gc=False, tag="call"):
     name: str
     #: As the model wrote it: JSON in most cases, and not always valid.
     arguments: str = ""
-    #: Stands for the arguments when they are large; `arguments` is empty then.
+    #: Stands for the arguments when they are large; `arguments` is empty then. Or for the file's
+    #: content in them, in whose place an object names the artifact.
     reference: ArtifactPointer | None = None
     native: Native = {}
 
@@ -193,7 +194,9 @@ def words_of(part: Part) -> str:
     if isinstance(part, Reasoning):
         return part.text or "\n".join(part.summary)
     if isinstance(part, ToolCall):
-        return f"{part.name} {part.arguments or (part.reference.head if part.reference else '')}"
+        head = part.reference.head if part.reference else ""
+        given = f"{part.arguments}\n{head}" if part.arguments and head else part.arguments or head
+        return f"{part.name} {given}"
     if isinstance(part, ToolResult):
         return part.text
     if isinstance(part, ArtifactPointer):
