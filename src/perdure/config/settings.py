@@ -248,6 +248,19 @@ class ModelsByComplexity(Section, frozen=True):
     complex: str | tuple[str, ...] = ()
 
 
+class CompressionModels(ModelsByComplexity, frozen=True):
+    """The same for renditions, with models of their own for levels. A level that has none takes
+    those by complexity, and the algorithm's renditions stay if there are none either.
+    """
+
+    smooth: str | tuple[str, ...] = ()
+    compressed: str | tuple[str, ...] = ()
+    tiny: str | tuple[str, ...] = ()
+
+
+#: The tasks of calls that make renditions.
+COMPRESSION_TASKS = ("smooth", "compressed", "tiny")
+
 #: ``provider/model``, several of them in order of preference, or those by complexity.
 _Models = str | tuple[str, ...] | ModelsByComplexity
 
@@ -256,11 +269,20 @@ class ModelsConfig(Section, frozen=True):
     """Models by purpose. A purpose without any has none: see `gateway.catalog`."""
 
     chat: _Models = ()
-    compress: _Models = ()
+    compress: str | tuple[str, ...] | CompressionModels = ()
     filter: _Models = ()
     judge: _Models = ()
     reflect: _Models = ()
     embed: _Models = ()
+
+    def compression_tasks(self) -> tuple[str, ...]:
+        """Those that models are configured for."""
+        found = self.compress
+        if not isinstance(found, CompressionModels):
+            return COMPRESSION_TASKS if found else ()
+        if found.simple or found.moderate or found.complex:
+            return COMPRESSION_TASKS
+        return tuple(task for task in COMPRESSION_TASKS if getattr(found, task))
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):
@@ -389,8 +411,9 @@ class RenditionsConfig(Section, frozen=True):
 
     #: Let a model shorten them too, where one is configured for `compress`.
     model: bool = True
-    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    #: How often a model is tried before what the algorithm made stays for good.
+    #: Calls at the same time: S, C and T of two turns.
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 6
+    #: How often a call that fails is tried before what the algorithm made stays for good.
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
 
 
