@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,17 +40,18 @@ async def public_objects(bank: Bank) -> dict[str, Any]:
     await session.append([user("hi"), assistant("yes")])
     notes = bank.collection(FaceNote)
     await notes.put(FaceNote("a"))
-    found = (bank, session, bank.memories, bank.references, bank.artifacts, bank.state_records)
+    found = (bank, session, bank.memories, bank.references, bank.artifacts, bank.contexts)
     return {type(each).__name__: each for each in (*found, notes, notes.query())}
 
 
 def parameters() -> Iterator[tuple[str, str, str, str]]:
     from perdure.artifacts import ArtifactStore
+    from perdure.bank.contexts import Contexts
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.storage.finder import QueryBuilder
 
-    faces = (Bank, perdure.Session, Memories, References, ArtifactStore, perdure.StateRecords)
+    faces = (Bank, perdure.Session, Memories, References, ArtifactStore, Contexts)
     for cls in (*faces, perdure.Collection, QueryBuilder):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_") or f"{cls.__name__}.{name}" in APART:
@@ -90,6 +92,7 @@ USABLE: dict[str, Any] = {
     "state": {},
     "change": lambda found: found,
     "cls": FaceNote,
+    "since": datetime.now(UTC), "record": perdure.StateRecord(id="a", type="task"),
 }
 
 

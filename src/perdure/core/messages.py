@@ -283,8 +283,9 @@ _date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
 
 def is_same_model(one: str, other: str) -> bool:
     """Ignores dates, and who made the model."""
-    return _bare(one) == _bare(other)
+    return bare_model(one) == bare_model(other)
 
 
-def _bare(model: str) -> str:
+def bare_model(model: str) -> str:
+    """``anthropic/claude-sonnet-4-5-20250929`` → ``claude-sonnet-4-5``."""
     return _date.sub("", model.rpartition("/")[2].lower())
