@@ -26,8 +26,8 @@ from perdure.storage.records import Compressed, Key, system_record
 
 TASK = "renditions"  # The kind of the jobs that let models make them.
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
-#: the last time, or was refused, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is
-#: used until it is shown the next time.
+#: the last time, or was refused, and keeps what the algorithm made; ``stale`` was made by an older
+#: recipe, and is used until it is shown the next time.
 Status = Literal["pending", "stale", "failed", "given up", "done"]
 
 BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do not.
