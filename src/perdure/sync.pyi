@@ -278,6 +278,7 @@ class SyncSession(SyncSessionReader):
         budget: int | None = ...,
         recall: bool = ...,
         keep: bool = ...,
+        reminders: Iterable[str] | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(

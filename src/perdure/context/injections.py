@@ -34,6 +34,7 @@ from perdure.storage.transaction import Transaction
 _AT_1000, _GROWTH, _MOST_SHARE = 550, 0.78, 0.6
 #: A reference layer may take this share of a budget beside it, if there is room.
 _LAYER_SHARE = 0.25
+_NOTE_ENDS = "</perdure-note>"
 _LEAST = 60  # In fewer tokens nothing can be said.
 #: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of
 #: what is left.
@@ -123,7 +124,7 @@ class Injections:
         own = self._tokens(board.text, "", request.reminder)
         window = _window(request, preview, others, pulled)
         # The reminder is part of what the preview counted.
-        room = preview.room - own + self._tokens("", "", request.reminder)
+        room = preview.room - own + self.reminder_tokens(request.reminder)
         if any(each.recalls for each in others):
             room //= _LATER  # the rest is for what will be said until the next epoch
         memory = await self._memory(request, window, room)
@@ -205,10 +206,15 @@ class Injections:
         return made
 
     def _tokens(self, board: str, memory: str, note: str) -> int:
-        """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""
         if not board and not memory:
-            return REMINDER_TOKENS[note] if note else 0
+            return self.reminder_tokens(note)
         return self._services.counter.count(build(board, memory, note)) + 1
+
+    def reminder_tokens(self, note: str) -> int:
+        """What a reminder takes alone. The usual ones are not counted: see `REMINDER_TOKENS`."""
+        if not note or note in REMINDER_TOKENS:
+            return REMINDER_TOKENS.get(note, 0)
+        return self._services.counter.count(build(note=note)) + 1
 
     def _without_secrets(self, frame: Frame) -> Frame:
         """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
@@ -230,6 +236,9 @@ def _holds(before: Injection, request: ContextRequest) -> bool:
         return False
     if before.turn <= request.head.turn:
         return True
+    note = build(note=request.reminder)
+    if not before.text.endswith(note) or (not note and before.text.endswith(_NOTE_ENDS)):
+        return False
     return before.asked if request.recall else not before.recalls
 
 
@@ -253,6 +262,7 @@ def _window(
         frozenset(key for each in others for key in each.ticklers),
         [each for each in preview.visible if each.level != "R"],
         request.budget,
+        request.tools,
     )
 
 

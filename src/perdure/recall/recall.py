@@ -261,6 +261,7 @@ class Recall:
             counter=self._counter(),
             shown=shown,
             reminded=window.reminded,
+            tools=window.tools,
         )
 
     async def reminded(

@@ -345,6 +345,8 @@ JUDGE_TASK = "recall-judge"
 MOST_JUDGED = 40
 #: Without a model, a reference layer needs this score: it takes much room.
 _LAYER = 0.25
+#: Tokens are estimated here, and up to this factor too high. What is written is counted.
+_ROUGH = 1.4
 #: A reminder takes about so many tokens beside its gist: age, key, the call that fetches it.
 _TICKLER = 25
 
@@ -383,7 +385,7 @@ def capped(
     room = {
         "turn": config.full_tokens,
         "memory": config.memory_tokens,
-        "reference": config.reference_tokens,
+        "reference": int(config.reference_tokens * _ROUGH),
     }
     whole, rest = list[int](), list[int]()
     for place in choice.full[:limit]:
