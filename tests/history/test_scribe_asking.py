@@ -147,7 +147,7 @@ async def test_what_a_model_makes_takes_over(make_desk: MakeDesk) -> None:
     standing = await desk.settle()
     assert (standing.pending, standing.by_model, standing.by_algorithm) == (0, 3, 0)
     assert (standing.failed, standing.given_up, standing.problems) == (0, 0, {})
-    made = ["a1", "m1 ours/small"]
+    made = [algorithm.RECIPE, "m1 ours/small"]
     assert await desk.recipes() == {"1.1": made, "1.2": made, "1": made}
     after = await sizes(desk.scribe, desk.session)
     assert [each.variant for each in after] == [1, 1]
@@ -257,7 +257,7 @@ async def test_whatever_else_a_model_does_changes_nothing(
     clock.advance(86_400)
     assert await desk.settle() == standing
     assert await sizes(desk.scribe, desk.session) == before
-    assert {each[0] for each in (await desk.recipes()).values()} == {"a1"}
+    assert {each[0] for each in (await desk.recipes()).values()} == {algorithm.RECIPE}
     # It is for good: showing it does not begin it anew.
     head = await desk.session.head()
     await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
@@ -400,7 +400,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
     await desk.scribe.refresh(desk.session.record, head, [RoundId(1)])
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (0, 2)
-    assert (await desk.recipes())["1.1"] == ["a1", "m1 ours/small", "m2 ours/small"]
+    assert (await desk.recipes())["1.1"] == [algorithm.RECIPE, "m1 ours/small", "m2 ours/small"]
 
 
 async def test_switched_off(make_desk: MakeDesk) -> None:

@@ -47,7 +47,7 @@ class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     smooth: int
     compact: int
     messages: int  # Made from so many messages of the round: its first ones.
-    recipe: str  # Maker and version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
+    recipe: str  # Maker and version: ``a2``; ``m1 openai/gpt-5``. Empty if it is forgotten.
 
 
 class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
