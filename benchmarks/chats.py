@@ -60,10 +60,15 @@ class Chat(NamedTuple):
 
 def found() -> list[Chat]:
     """The chats; none if the file is not there."""
-    file = Path(os.environ.get(transcripts.VARIABLE, _DEFAULT)) / FILE
+    file = folder() / FILE
     if not file.exists():
         return []
     return [_chat(each) for each in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def folder() -> Path:
+    """Where the chats are."""
+    return Path(os.environ.get(transcripts.VARIABLE, _DEFAULT))
 
 
 @asynccontextmanager

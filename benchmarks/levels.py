@@ -13,7 +13,9 @@ texts that are long enough, nothing is said.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from benchmarks import chats, transcripts
 from benchmarks.harness import Report
@@ -21,7 +23,7 @@ from benchmarks.keeps import keeps, words_said
 from benchmarks.turns_said import Told, told
 from examples.made_up_project import project_history
 from perdure.core.messages import Message, Text
-from perdure.core.tokens import Counter, o200k
+from perdure.core.tokens import o200k
 from perdure.core.turns import rounds
 from perdure.history.renditions import algorithm
 
@@ -31,7 +33,7 @@ T_RANGE, T_FROM = (0.01, 0.05), 1_000
 #: Of so few texts nothing is said.
 _FEW = 10
 #: Turns of the made-up project, and their tokens on average: of short turns, few say enough.
-_PROJECT = ((150, 500), (100, 5_000), (60, 20_000))
+_PROJECT, _QUICK = ((150, 500), (100, 5_000), (60, 20_000)), ((24, 20_000),)
 #: Who is silent for so long is gone: microseconds.
 _SITTING = 3 * 3_600 * 1_000_000
 
@@ -80,18 +82,23 @@ def spoken(compact: str, speakers: Iterable[str]) -> str:
 
 async def _kinds(report: Report, *, quick: bool) -> dict[str, list[Told]]:
     given = transcripts.found(report)
-    talks = chats.by_kind()
-    lengths = [(turns // 10 if quick else turns, tokens) for turns, tokens in _PROJECT]
-    project = (turn for turns, tokens in lengths for turn in project_history(turns, tokens_per_turn=tokens))
-    return {
-        "project": [turn for messages in project for turn in _turns(messages)],
-        "transcripts": await told(given) if given is not None else [],
-        "beam": [turn for chat in talks["beam"] for turn in _turns(_exchanges(chat))],
-        **{
-            kind: [turn for chat in talks[kind] for said in _sittings(chat) for turn in _turns(said)]
-            for kind in ("locomo", "realtalk")
-        },
+    talks = {
+        "project": [
+            messages
+            for turns, tokens in (_QUICK if quick else _PROJECT)
+            for messages in project_history(turns, tokens_per_turn=tokens)
+        ],
+        "locomo": [said for chat in chats.found() for said in _sittings(chat)],
+        "beam": [_exchanges(chat) for chat in _read("beam_dev/*/chat.json")],
+        "realtalk": [said for chat in _read("realtalk_dev/*.json") for said in _sessions(chat)],
     }
+    found = {kind: [turn for said in talk for turn in _turns(said)] for kind, talk in talks.items()}
+    return found | {"transcripts": await told(given) if given is not None else []}
+
+
+def _read(pattern: str) -> list[Any]:
+    files = sorted(chats.folder().glob(pattern))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def _turns(messages: Iterable[Message]) -> list[Told]:
@@ -101,24 +108,29 @@ def _turns(messages: Iterable[Message]) -> list[Told]:
     return [Told(number, said) for number, said in found.items()]
 
 
-def _exchanges(chat: chats.Chat) -> Iterator[Message]:
-    for line in chat.lines:
-        yield Message("user", (Text(line.text),))
-        if line.reply:
-            yield Message("assistant", (Text(line.reply),))
+def _exchanges(batches: Sequence[dict[str, Any]]) -> list[Message]:
+    """Without what stands behind prompts: `` ->-> 1,1``."""
+    said = (each for batch in batches for turn in batch["turns"] for each in turn)
+    return [Message(each["role"], (Text(each["content"].partition(" ->->")[0]),)) for each in said]
 
 
 def _sittings(chat: chats.Chat) -> Iterator[list[Message]]:
-    said: list[Message] = []
     last = 0
+    said: list[Message] = []
     for line in chat.lines:
-        if said and line.time - last > _SITTING:
+        if line.time - last > _SITTING and said:
             yield said
             said = []
         said.append(Message("user", (Text(line.text),), name=line.speaker))
         last = line.time
-    if said:
-        yield said
+    yield said
+
+
+def _sessions(chat: dict[str, Any]) -> Iterator[list[Message]]:
+    number = 1
+    while lines := chat.get(f"session_{number}"):
+        yield [Message("user", (Text(line["clean_text"]),), name=line["speaker"]) for line in lines]
+        number += 1
 
 
 def _measured(turns: Sequence[Told]) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import long_project, ours, peers, results, transcripts
+from benchmarks import levels, long_project, ours, peers, results, transcripts
 from benchmarks.harness import Report
 from benchmarks.raw import Raw
 from benchmarks.targets import TARGETS, Target, missed
@@ -22,7 +22,9 @@ _DIFFERENCES = {"overhead_ms", "chunk_ms", "p95_added_ms"}
 #: What is good about these is that there are none.
 _NONE = {"60000.prefix_violations", "120000.prefix_violations"}
 #: What was said is too short for these.
-_TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed"}
+_TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed"} | {
+    f"{kind}.{level}_in_range" for kind in levels.KINDS[1:] for level in "ct"
+}
 _FILLS = ("fill_after_epoch", "fill_mean")
 #: Of transcripts that fit, no window is short of anything.
 _FITTING = defaultdict[str, set[str]](

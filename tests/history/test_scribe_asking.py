@@ -25,7 +25,12 @@ from perdure.config import (
 )
 from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import RoundId
-from perdure.history.renditions import model_renditions, rendition_records, rendition_service
+from perdure.history.renditions import (
+    algorithm,
+    model_renditions,
+    rendition_records,
+    rendition_service,
+)
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
 from perdure.history.renditions.rendition_status import RenditionStatus

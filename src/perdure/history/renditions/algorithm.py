@@ -58,8 +58,8 @@ __all__ = [
 #: Of a round's words, C keeps so much, and of what binds more, up to the most; words up to so many
 #: tokens stay.
 _C_SHARE, _C_LEAST, _C_MOST, _C_SHORT = 0.345, 0.345, 0.375, 16
-#: Words of fewer tokens are too short for a third to say anything: they may keep as much as these.
-_C_FROM = 200
+#: Words of fewer tokens are too short for a third to say anything: they may keep so many.
+_C_FROM, _C_FEW = 200, 78
 _LONG = 12_000
 _ORDER_SHARE, _ORDER = 0.6, 150
 #: T has room for so many tokens, or for this share of a turn's words; of very long ones, for less.
@@ -268,7 +268,7 @@ def _compact_words(
         order = works and spoken.weight > 1 and many <= _ORDER
         room += min(many, _LONG) * (_ORDER_SHARE if order else _C_SHARE)
     many = sum(min(each, _LONG) for each in tokens)
-    most = int(max(many, _C_FROM) * _C_MOST)
+    most = int(many * _C_MOST) if many >= _C_FROM else _C_FEW
     aim = min(max(int(room), _C_SHORT), most)
     least = int(many * _C_LEAST) if many >= _C_FROM else 0
     return list(zip(said, chosen(said, Room(aim, least, most), counter), strict=True))

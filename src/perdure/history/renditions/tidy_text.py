@@ -22,7 +22,7 @@ protected = re.compile(
       | "[^"\n]{1,400}" | “[^”\n]{1,400}” | «[^»\n]{1,400}» | „[^“”\n]{1,400}[“”]
       | (?<!\w)'[^'\n]{1,200}'(?!\w) | (?<!\w)‘[^’\n]{1,200}’(?!\w)
       | (?<!\S)[^\s]{0,400}?[/\\_@$=<>{}\[\]|~^&%\d]\S*
-    """,
+    """,  # noqa: RUF001 (quotation marks)
     re.VERBOSE | re.MULTILINE,
 )
 _trailing = re.compile(r"[ \t]+$", re.MULTILINE)

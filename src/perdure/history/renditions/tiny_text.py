@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.core.tokens import Counter
-from perdure.history.renditions.sentences import cut, decides, reports, split, truncate, turns, units
+from perdure.history.renditions.sentences import (
+    cut,
+    decides,
+    reports,
+    split,
+    truncate,
+    turns,
+    units,
+)
 from perdure.history.renditions.tidy_text import is_english
 from perdure.history.renditions.unit_choice import (
     Room,
@@ -115,7 +123,9 @@ def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
     choice = UnitChoice(offered, [0])
     choice.take(room, [best], room, 12 if room < 48 else 6)
     # Of the rest, those that say most.
-    rest = sorted((at for at in choice.taken if at != best), key=lambda at: (-offered[at].worth, at))
+    rest = sorted(
+        (at for at in choice.taken if at != best), key=lambda at: (-offered[at].worth, at)
+    )
     kept = [best, *(at for at in rest if offered[at].worth > 0.5)][: 3 + room // 40]
     while sum(offered[at].cost for at in kept) > room:
         kept.pop()

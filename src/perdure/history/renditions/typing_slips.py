@@ -26,7 +26,8 @@ from perdure.history.renditions.tidy_text import (
 _SMALL = frozenset(
     """the a an and is are was were to of in it that for with this on you not have be can will from
     but what when how we they there would should if or my your so do does did has had been i just
-    please why which than then them some about into out up all no now me don't can't isn't""".split()  # noqa: SIM905 (a text is easier to read)
+    please why which than then them some about into out up all no now me don't can't
+    isn't""".split()  # noqa: SIM905 (a text is easier to read)
 )
 _DATES = frozenset(
     """monday tuesday wednesday thursday friday saturday sunday january february april june july
@@ -63,7 +64,8 @@ _plural = re.compile(
 _singular = re.compile(r"\b([Hh]e|[Ss]he) (?:don(?=['’]t\b))")
 # `did he have` is right.
 _has = re.compile(
-    r"(^\s*|[.,;!?]\s+|\b(?:and|but|because|since|so|now|while|when)\s+)([Hh]e|[Ss]he) have\b", re.M
+    r"(^\s*|[.,;!?]\s+|\b(?:and|but|because|since|so|now|while|when)\s+)([Hh]e|[Ss]he) have\b",
+    re.MULTILINE,
 )
 _of = re.compile(r"\b(could|should|would|might|must) of\b(?! course)")
 _PAST = {
@@ -200,10 +202,10 @@ def _calm(run: list[re.Match[str]], letters: list[str], *, first: bool) -> None:
     ):
         return
     for number, (word, low) in enumerate(zip(run, lowered, strict=True)):
-        if low == "i" or low[:2] in {"i'", "i’"} or (first and not number) or low in _DATES:
-            low = low.capitalize()
-        if known[number] or low.lower() in _DATES:
-            letters[word.start() : word.end()] = low
+        if not known[number] and low not in _DATES:
+            continue  # a name, an abbreviation, a code
+        capital = low in _DATES or low == "i" or low[:2] in {"i'", "i’"} or (first and not number)
+        letters[word.start() : word.end()] = low.capitalize() if capital else low
 
 
 def _is_common(word: str) -> bool:

@@ -27,6 +27,7 @@ _BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40  # Extra room for what binds: s
 #: A fact that takes more tokens is not named by itself.
 _LONGEST_NAME = 24
 _FEW_SPEAKERS = 3  # To say who speaks costs nothing if it is so few.
+_WIDE = frozenset("。！？")  # noqa: RUF001 (no blank follows these)
 _ALSO = 4  # What it costs to say that names follow.
 #: What is worth less is taken only to fill the room; a unit is not cut to fewer tokens than these.
 _NOTHING, _LEAST_CUT = 0.01, 8
@@ -55,7 +56,9 @@ def chosen(
     share = more + (aim * 2 // 3 if aim < _LITTLE // 2 else aim // 2)
     aim = min(aim + more + others, room.most)
     few = len(said) <= _FEW_SPEAKERS
-    choice = UnitChoice(offered, [0 if few else counter.count(f"\n{each.speaker}: ") // 2 for each in said])
+    choice = UnitChoice(
+        offered, [0 if few else counter.count(f"\n{each.speaker}: ") // 2 for each in said]
+    )
     must = _must(offered, said, aim, min(share, aim), counter)
     extra = _ANY_TOLD if narrative else 2 * _ANY_UNIT if aim < _LITTLE else _ANY_UNIT
     choice.take(aim if aim < _LITTLE else int(aim * _UNITS), must, aim, extra)
@@ -73,8 +76,8 @@ def chosen(
     texts = choice.texts(len(said))
     left = aim - choice.used
     shown = "\n".join(texts).casefold()
-    for who, name, cost in loose:
-        cost += 0 if also[who] else _ALSO + choice.speaker_cost(who)
+    for who, name, alone in loose:
+        cost = alone if also[who] else alone + _ALSO + choice.speaker_cost(who)
         if cost <= left and name.casefold() not in shown:
             left -= cost
             also[who].append(name)
@@ -178,8 +181,8 @@ def flow_of(offered: Sequence[UnitCandidate], taken: Sequence[int]) -> str:
             text = f"{text[:-1]}…"
         elif text[-1] not in STOPS and text[-1] not in ":,;" and following is not None:
             text = f"{text}."
-        pieces.append(text)
-    return " ".join(pieces)
+        pieces.append(text if text[-1] in _WIDE else f"{text} ")
+    return "".join(pieces).rstrip(" ")
 
 
 def _shorten(offered: list[UnitCandidate], at: int, room: int, counter: Counter) -> None:
@@ -312,5 +315,3 @@ def _loose(choice: UnitChoice, counter: Counter) -> list[tuple[int, str, int]]:
             if cost <= _LONGEST_NAME:
                 found.append((candidate.who, name, cost))
     return found
-
-

@@ -89,8 +89,8 @@ _filler = re.compile(
 )
 #: A line of code that names what it is about: of most languages.
 _defines = re.compile(
-    r"(?:(?:export|public|private|protected|static|async|pub|abstract|default|final) )*(?:def|class|func"
-    r"|fn|function|interface|struct|enum|trait|impl|type|module|package|namespace|const|CREATE|ALTER"
+    r"(?:(?:export|public|private|protected|static|async|pub|abstract|default|final) )*"
+    r"(?:def|class|func|fn|function|interface|struct|enum|trait|impl|type|module|package|namespace|const|CREATE|ALTER"
     r"|INSERT|SELECT|UPDATE|DELETE|@\w+)\b"
 ).match
 _DEFINES, _CODE, _CODE_RUN = 0.4, 0.002, 4  # worth; worth of a token; lines
