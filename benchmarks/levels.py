@@ -13,9 +13,7 @@ texts that are long enough, nothing is said.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from benchmarks import chats, transcripts
 from benchmarks.harness import Report
@@ -82,23 +80,21 @@ def spoken(compact: str, speakers: Iterable[str]) -> str:
 
 async def _kinds(report: Report, *, quick: bool) -> dict[str, list[Told]]:
     given = transcripts.found(report)
-    talks = {
+    chatted = chats.by_kind()
+    talks: dict[str, list[list[Message]]] = {
         "project": [
             messages
             for turns, tokens in (_QUICK if quick else _PROJECT)
             for messages in project_history(turns, tokens_per_turn=tokens)
         ],
-        "locomo": [said for chat in chats.found() for said in _sittings(chat)],
-        "beam": [_exchanges(chat) for chat in _read("beam_dev/*/chat.json")],
-        "realtalk": [said for chat in _read("realtalk_dev/*.json") for said in _sessions(chat)],
+        "beam": [list(_exchanges(chat)) for chat in chatted["beam"]],
+        **{
+            kind: [said for chat in chatted[kind] for said in _sittings(chat)]
+            for kind in ("locomo", "realtalk")
+        },
     }
     found = {kind: [turn for said in talk for turn in _turns(said)] for kind, talk in talks.items()}
     return found | {"transcripts": await told(given) if given is not None else []}
-
-
-def _read(pattern: str) -> list[Any]:
-    files = sorted(chats.folder().glob(pattern))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def _turns(messages: Iterable[Message]) -> list[Told]:
@@ -106,12 +102,6 @@ def _turns(messages: Iterable[Message]) -> list[Told]:
     for turn, _, said in rounds(messages):
         found.setdefault(turn, []).append(tuple(said))
     return [Told(number, said) for number, said in found.items()]
-
-
-def _exchanges(batches: Sequence[dict[str, Any]]) -> list[Message]:
-    """Without what stands behind prompts: `` ->-> 1,1``."""
-    said = (each for batch in batches for turn in batch["turns"] for each in turn)
-    return [Message(each["role"], (Text(each["content"].partition(" ->->")[0]),)) for each in said]
 
 
 def _sittings(chat: chats.Chat) -> Iterator[list[Message]]:
@@ -126,11 +116,11 @@ def _sittings(chat: chats.Chat) -> Iterator[list[Message]]:
     yield said
 
 
-def _sessions(chat: dict[str, Any]) -> Iterator[list[Message]]:
-    number = 1
-    while lines := chat.get(f"session_{number}"):
-        yield [Message("user", (Text(line["clean_text"]),), name=line["speaker"]) for line in lines]
-        number += 1
+def _exchanges(chat: chats.Chat) -> Iterator[Message]:
+    for line in chat.lines:
+        yield Message("user", (Text(line.text),))
+        if line.reply:
+            yield Message("assistant", (Text(line.reply),))
 
 
 def _measured(turns: Sequence[Told]) -> dict[str, float | None]:
