@@ -20,7 +20,7 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
-from perdure.history.intake import IntakeResult, resolved
+from perdure.history.intake import resolved
 from perdure.history.log_records import (
     AnswerDraft,
     Head,
@@ -120,9 +120,21 @@ class SessionWriter:
             fresh=fresh,
             times=times,
         )
-        written = await self._write(order, taken, within, count=count, answer=answer)
+        hooks = [] if within is None else [within]
+        if count:
+            services = self._services
+            hooks += [services.recall.hook, services.token_counts.now(taken.moved)]
+        async with self._writing:
+            own = self.cursor.own
+            if answer is not None and (
+                own is None or answer.own is None or own.turn != answer.own.turn
+            ):
+                self.cursor.own = answer.own
+            written = await self._services.log.write(self.cursor, order, hooks)
+        if taken.moved:
+            await self.intake.confirm(taken)
         if context is None:
-            await self._composer.written(written)
+            await self._composer.injections.written(written)
         elif answer is not None and answer.opens and written.rounds:
             self._begun[context.turn, prompt_digest(context.prompt)] = written.first
             while len(self._begun) > _BEGUN:
@@ -345,29 +357,6 @@ class SessionWriter:
         prompt = prompt_of(turn.rounds[0].messages if turn.rounds else ())
         whole = await resolved(prompt, self._services.artifacts)
         return context.turn if prompt_digest(whole) == digest else None
-
-    async def _write(
-        self,
-        order: AppendRequest,
-        taken: IntakeResult,
-        within: AppendHook | None = None,
-        *,
-        count: bool = False,
-        answer: _Answer | None = None,
-    ) -> Written:
-        hooks = [] if within is None else [within]
-        async with self._writing:
-            own = self.cursor.own
-            if answer is not None and (
-                own is None or answer.own is None or own.turn != answer.own.turn
-            ):
-                self.cursor.own = answer.own
-            if count:
-                hooks.append(self._services.token_counts.now(taken.moved))
-            written = await self._services.log.write(self.cursor, order, hooks)
-        if taken.moved:
-            await self.intake.confirm(taken)
-        return written
 
     async def _recent(self) -> list[Message]:
         pieces = await self._services.reader.latest(self.record, _RECENT)

@@ -32,7 +32,6 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
-from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -47,7 +46,7 @@ class Composer:
         self._services = services
         self._strategies = dict[Name, Strategy]()
         self._encoder = PromptEncoder()
-        self._injections = Injections(services)
+        self.injections = Injections(services)
         self._frames = services.store.collection(Frame)
         self._composing = asyncio.Lock()
         self._requests = 0
@@ -93,7 +92,7 @@ class Composer:
         a prompt nor an open turn.
         """
         async with self._composing:
-            before = self._injections.snapshot()
+            before = self.injections.snapshot()
             try:
                 strategy, offered = self.strategy(record), checked_tools(tools)
                 reaches = any(tool.name in NAMES for tool in offered)
@@ -102,7 +101,7 @@ class Composer:
                     system = with_explanation(system, tools=reaches)
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
-                self._injections.refresh(head.forgets)
+                self.injections.refresh(head.forgets)
                 budget = self.budget_of(record, budget)
                 request = ContextRequest(
                     record=record,
@@ -124,10 +123,10 @@ class Composer:
                 )
                 injection, shown = await self._shown(strategy, request)
                 if keep:
-                    await self._injections.keep(record, injection, frame)
+                    await self.injections.keep(record, injection, frame)
             finally:
                 if not keep:  # looking leaves no trace
-                    self._injections.restore(before)
+                    self.injections.restore(before)
         return compose(
             shown,
             turn=request.turn,
@@ -143,7 +142,7 @@ class Composer:
 
     def _read_injected(self, record: SessionRecord) -> ReadInjected:
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            found = await self._injections.sent(record, first, last)
+            found = await self.injections.sent(record, first, last)
             return [each.shown for each in found if each.text]
 
         return injected
@@ -161,7 +160,7 @@ class Composer:
             owner, stood = await records.get(owned.session), await heads.get(owned.session)
             if owner is not None and stood is not None:
                 return await Composer(services).past(owner, stood, place)
-        known = await self._injections.sent(record, place.turn, place.turn)
+        known = await self.injections.sent(record, place.turn, place.turn)
         if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
@@ -206,14 +205,10 @@ class Composer:
         """The prompt of a context got another turn number than expected."""
         if turn != context.turn:
             digest = prompt_digest(context.prompt)
-            await self._injections.withdraw(context.turn, digest, same=True)
-
-    async def written(self, written: Written) -> None:
-        """Forget what was composed for a prompt, if another one was written in its place."""
-        await self._injections.written(written)
+            await self.injections.withdraw(context.turn, digest, same=True)
 
     async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
-        found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
+        found = await self.injections.sent(record, turn - REMINDED_FOR + 1, turn)
         return frozenset(key for each in found for key in each.ticklers)
 
     async def _shown(
@@ -221,15 +216,15 @@ class Composer:
     ) -> tuple[Injection, ShownHistory]:
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
-            injection = await self._injections.of(request, preview)
+            injection = await self.injections.of(request, preview)
             return injection, await _show_with(strategy, request, injection)
         injection, shown, is_last = await self._tried(strategy, request)
         if not is_last:
             # An epoch removed what stood in full: on the board, recalled before, as it was said.
-            self._injections.drop(injection)
+            self.injections.drop(injection)
             injection, shown, _ = await self._tried(strategy, request)
-        while repeated := self._injections.repeated(request.record, injection, shown):
-            injection = self._injections.without(request, injection, repeated)
+        while repeated := self.injections.repeated(request.record, injection, shown):
+            injection = self.injections.without(request, injection, repeated)
             shown = await _show_with(strategy, request, injection)
         return injection, shown
 
@@ -239,14 +234,14 @@ class Composer:
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
         reserve = recall_reserve(request)
         preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed), reserve)
-        injection = await self._injections.of(request, preview)
+        injection = await self.injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
         except BudgetTooSmall:
-            if not injection.recalls or not self._injections.is_new(injection):
+            if not injection.recalls or not self.injections.is_new(injection):
                 raise
             # What is recalled makes way for what has to be said.
-            injection = self._injections.without(request, injection)
+            injection = self.injections.without(request, injection)
             shown = await _show_with(strategy, request, injection)
         return injection, shown, shown.epoch == preview.epoch
 

@@ -91,11 +91,13 @@ class Intake:
         """Mask and move out. Only large artifacts are stored when this returns. Raises what the
         artifact store raises; then nothing was written.
         """
-        messages, masked = await self.masked(messages)
         size = weight(messages)
-        self._remember(messages)
-        await self._find_calls(messages)
-        if size <= self._limit and not self._must_move(messages):
+        messages, masked = await self.masked(messages, size)
+        if masked:
+            size = weight(messages)
+        results = self._remember(messages)
+        await self._find_calls(results)
+        if size <= self._limit and not self._must_move(messages, results):
             return IntakeResult(messages, masked, ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
@@ -108,11 +110,12 @@ class Intake:
         return IntakeResult(messages, masked, tuple(moved), tuple(there))
 
     async def masked(
-        self, messages: tuple[Message, ...]
+        self, messages: tuple[Message, ...], size: int | None = None
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
+        """The messages without secrets; how many of which kind there were."""
         masker, counts = self._masker(), dict[str, int]()
         if masker is not None:
-            if weight(messages) > _HEAVY:
+            if (weight(messages) if size is None else size) > _HEAVY:
                 messages, found = await asyncio.to_thread(masker.messages, messages)
             else:
                 messages, found = masker.messages(messages)
@@ -132,10 +135,16 @@ class Intake:
             if not await self._artifacts.exists(Artifact.of(content)):
                 await self._artifacts.put(content)
 
-    def _remember(self, messages: Iterable[Message]) -> None:
+    def _remember(self, messages: Iterable[Message]) -> list[ToolResult]:
+        """Note the calls, and return the results."""
+        results = list[ToolResult]()
         for message in messages:
-            for call in message.calls:
-                self._keep(call.id, self._noted(call))
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    self._keep(part.id, self._noted(part))
+                elif isinstance(part, ToolResult):
+                    results.append(part)
+        return results
 
     def _noted(self, call: ToolCall) -> _Call:
         if call.reference is not None:
@@ -149,26 +158,19 @@ class Intake:
         if len(self._calls) > _CALLS_KEPT:
             self._calls.pop(next(iter(self._calls)))
 
-    async def _find_calls(self, messages: Iterable[Message]) -> None:
-        if self.recent_messages is None:
-            return
-        unknown = [
-            result.call
-            for message in messages
-            for result in message.results
-            if result.call not in self._calls
-        ]
-        if unknown:
+    async def _find_calls(self, results: Iterable[ToolResult]) -> None:
+        unknown = [result.call for result in results if result.call not in self._calls]
+        if unknown and self.recent_messages is not None:
             self._remember(await self.recent_messages())
             for id in unknown:
                 if id not in self._calls:
                     self._keep(id, _Call(""))
 
-    def _must_move(self, messages: Iterable[Message]) -> bool:
-        leaves = canonical.leaves(messages)
-        return any(isinstance(leaf, Media) and leaf.data is not None for leaf in leaves) or any(
-            self._makes_artifacts(result) for message in messages for result in message.results
-        )
+    def _must_move(self, messages: Iterable[Message], results: Iterable[ToolResult]) -> bool:
+        for leaf in canonical.leaves(messages):
+            if isinstance(leaf, Media) and leaf.data is not None:
+                return True
+        return any(map(self._makes_artifacts, results))
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
         call = self._calls.get(result.call)
@@ -291,7 +293,7 @@ _Resolve: TypeAlias = Callable[[Part, ReferencedContents], Awaitable[Any]]
 
 
 async def _each_part(message: Message, resolve: _Resolve, artifacts: ReferencedContents) -> Message:
-    if not any(True for _ in canonical.references((message,))):
+    if not canonical.references((message,)):
         return message
     parts = list[Part]()
     for part in message.parts:

@@ -8,7 +8,7 @@ the dictionary it needs: ``application/msgpack;zstd=1``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
 
@@ -53,7 +53,12 @@ class Compression(Resident[Store]):
 
     def __init__(self, *, writing: bool = True) -> None:
         self._writing = writing
+        self._declared: Mapping[str, RecordType[Any]] = {}
         self._decompressors: dict[int, zstandard.ZstdDecompressor] = {}
+
+    def attach(self, store: Store) -> None:
+        super().attach(store)
+        self._declared = store.declared
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -71,17 +76,19 @@ class Compression(Resident[Store]):
         return self._packed(row.value) is not None
 
     def _compressed(self, commit: Commit) -> Commit:
-        declared, batch = self.store.declared, commit.batch
+        declared, batch = self._declared, commit.batch
         for write in batch.writes:
             if declared[write.collection].compressed:
                 break
         else:
             return commit
         writes = tuple(
-            self._packed_write(write)
-            if isinstance(write, Put) and declared[write.collection].compressed
-            else write
-            for write in batch.writes
+            [
+                self._packed_write(write)
+                if declared[write.collection].compressed and isinstance(write, Put)
+                else write
+                for write in batch.writes
+            ]
         )
         return Commit(Batch(writes, batch.checks, batch.events, batch.changes), commit.options)
 
@@ -93,7 +100,7 @@ class Compression(Resident[Store]):
         return msgspec.structs.replace(write, value=packed, content_type=content_type, checksum=0)
 
     def _compressed_again(self, rewrite: Rewrite) -> Rewrite:
-        declared = self.store.declared.get(rewrite.collection)
+        declared = self._declared.get(rewrite.collection)
         if declared is None or not declared.compressed:
             return rewrite
         recodes = tuple(self._packed_write(recode) for recode in rewrite.recodes)

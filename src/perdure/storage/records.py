@@ -161,15 +161,17 @@ class RecordType(Generic[T]):
                 hint="Keep the large part as an artifact (bank.artifacts) and refer to it.",
             )
         content_type = self._content_type
+        tags = None if self._tags is None else self._tags(record)
         return Put(
             self.name,
             key,
             value,
             content_type,
             self.schema,
-            checksum(key, content_type, self.schema, value),
+            # What is compressed gets another one.
+            0 if self.compressed else checksum(key, content_type, self.schema, value),
             self.columns(record) if self._columns else (),
-            () if self._tags is None else declarations.tag_pairs(self._tags(record)),
+            declarations.tag_pairs(tags) if tags else (),
             expires,
             expected,
         )

@@ -23,7 +23,7 @@ from perdure.core.errors import AccessDenied, InvalidURL
 from perdure.storage import record_keys as key_rules
 from perdure.storage import registry
 from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sql_adapter import SQLAdapter, opened
+from perdure.storage.backends.sql_adapter import SQLAdapter, not_open
 from perdure.storage.backends.sql_catalog import SQLCatalog, run_now
 from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
 from perdure.storage.backends.sqlite.apply import SQLiteApplier
@@ -513,11 +513,15 @@ class SQLiteAdapter(SQLAdapter):
 
     @property
     def writer(self) -> SQLiteWriter:
-        return opened(self._writer)
+        if self._writer is None:
+            raise not_open()
+        return self._writer
 
     @property
     def reader(self) -> SQLiteReader:
-        return opened(self._reader)
+        if self._reader is None:
+            raise not_open()
+        return self._reader
 
 
 def _prefixes(query: Query) -> list[str]:
