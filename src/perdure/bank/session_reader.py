@@ -100,7 +100,9 @@ class SessionReader:
         found = list[Turn]()
         for first, last in runs(numbers):
             found += await reader.turns(record, head, first, last)
-        return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
+        if resolve or prune:
+            return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
+        return found
 
     async def turn(
         self, id: str | int | Position, *, resolve: bool = False, prune: bool = False

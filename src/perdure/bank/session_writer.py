@@ -60,6 +60,7 @@ class SessionWriter:
         #: Where it stands; `record` changes when others change the session.
         self.cursor = WriteCursor(record)
         self._services = services
+        self._heads = services.store.collection(Head)
         self._composer = composer
         self._writing = asyncio.Lock()  # Held while writing: `cursor` moves with each append.
         self._begun = dict[tuple[int, bytes], int]()  # Turns by expected turn and prompt.
@@ -76,7 +77,7 @@ class SessionWriter:
         return self.record
 
     async def head(self) -> Head:
-        found = await self._services.store.collection(Head).get(self.record.id)
+        found = await self._heads.get(self.record.id)
         return Head(self.record.id) if found is None else found
 
     async def current_state(self) -> tuple[SessionRecord, Head]:

@@ -139,8 +139,10 @@ class TurnReader:
         end = head.newest if before is None else min(before - 1, head.newest)
         found = list[int]()
         if since is None and until is None and not tags:
+            if undone or not head.undone:
+                return list(range(max(end - limit, 0) + 1, end + 1))
             while end > 0 and len(found) < limit:
-                if undone or not head.is_undone(end):
+                if not head.is_undone(end):
                     found.append(end)
                 end -= 1
             return found[::-1]
@@ -304,7 +306,7 @@ def _turn(
             session=session,
             number=number,
             rounds=_rounds(piece.by_round(), count),
-            status=_status(head, number, pieces, draft),
+            status=_status(head, number, draft, forgotten=piece.forgotten),
             started=piece.time,
             ended=piece.ended,
             tags=piece.tags,
@@ -328,7 +330,7 @@ def _turn(
         session=session,
         number=number,
         rounds=_rounds([(round, tuple(messages)) for round, messages in said.items()], count),
-        status=_status(head, number, pieces, draft),
+        status=_status(head, number, draft, forgotten=bool(pieces) and pieces[0].forgotten),
         started=pieces[0].time if pieces else draft.started if draft else 0,
         ended=ended,
         tags=next((piece.tags for piece in pieces if piece.tags), {}),
@@ -339,23 +341,19 @@ def _turn(
 def _rounds(
     said: Iterable[tuple[int, tuple[Message, ...]]], count: TurnCount | None
 ) -> tuple[Round, ...]:
-    return tuple(
-        [Round(round, messages, _tokens(count, round, len(messages))) for round, messages in said]
-    )
+    if count is None:
+        return tuple([Round(round, messages) for round, messages in said])
+    found = list[Round]()
+    for round, messages in said:
+        counted = count.of(round)
+        # Unless others were counted: a fork's parent may have gone on with the round.
+        is_counted = counted.messages == len(messages)
+        found.append(Round(round, messages, counted.tokens if is_counted else None))
+    return tuple(found)
 
 
-def _tokens(count: TurnCount | None, round: int, messages: int) -> int | None:
-    """The count of a round, if exactly these messages were counted. A fork's parent may have gone
-    on with the round, and its count is then of more.
-    """
-    counted = None if count is None else count.of(round)
-    return counted.tokens if counted is not None and counted.messages == messages else None
-
-
-def _status(
-    head: Head, number: int, pieces: Sequence[TurnPiece], draft: AnswerDraft | None
-) -> Status:
-    if pieces and all(piece.forgotten for piece in pieces):
+def _status(head: Head, number: int, draft: AnswerDraft | None, *, forgotten: bool) -> Status:
+    if forgotten:
         return "forgotten"
     if head.is_undone(number):
         return "undone"

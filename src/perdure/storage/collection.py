@@ -126,8 +126,7 @@ class Collection(CollectionReader[T]):
             return []
         order = _DOWN if descending else _UP
         query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
-        decode = self.declared.decode
-        return [decode(row) for row in await self._executor.find(query, options)]
+        return self.declared.decode_all(await self._executor.find(query, options))
 
     async def walk(
         self, prefix: str = "", *, after: str = "", options: Options = DEFAULT

@@ -129,7 +129,17 @@ class Compression(Resident[Store]):
                 else "It was written by a newer Perdure: install that one.",
                 record=name,
             ) from exc
-        return msgspec.structs.replace(row, value=value, content_type=content_type)
+        return Row(
+            row.key,
+            value,
+            content_type,
+            row.schema,
+            row.version,
+            row.created,
+            row.updated,
+            row.expires,
+            row.checksum,
+        )
 
     # Neither may be used by two threads at once, so each middleware has its own --------------
 

@@ -210,6 +210,19 @@ class RecordType(Generic[T]):
             raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
         raise newer_schema(self.name, row.key, row.schema, self.schema)
 
+    def decode_all(self, rows: Sequence[Row]) -> list[T]:
+        """The records of rows: see `decode`."""
+        decode, cls, form, schema = self._decode, self.cls, self._content_type, self.schema
+        try:
+            return [
+                decode(row.value, cls)
+                if row.content_type == form and row.schema == schema
+                else self.decode(row)
+                for row in rows
+            ]
+        except Corrupted:
+            return [self.decode(row) for row in rows]  # which says whose it is
+
     def _upgraded(self, row: Row, plain: Any) -> T:
         step, upto = row.schema, row.schema + 1
         try:
