@@ -97,7 +97,7 @@ class SessionReader:
             tags=tags_of(tags),
             undone=undone,
         )
-        found = list[Turn]()
+        found: list[Turn] = []
         for first, last in runs(numbers):
             found += await reader.turns(record, head, first, last)
         if resolve or prune:
@@ -173,7 +173,7 @@ class SessionReader:
     async def _shown(self, turn: Turn, *, resolve: bool, prune: bool) -> Turn:
         if not resolve and not prune:
             return turn
-        rounds = list[Round]()
+        rounds: list[Round] = []
         for round in turn.rounds:
             # Also for pruning: what was moved out is what is most worth it.
             messages = await self.resolve(round.messages)

@@ -217,7 +217,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 def leaves(messages: Iterable[Message]) -> list[Part]:
     """All parts; of tool results, the parts in them."""
-    found = list[Part]()
+    found: list[Part] = []
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolResult):
@@ -229,7 +229,7 @@ def leaves(messages: Iterable[Message]) -> list[Part]:
 
 def references(messages: Iterable[Message]) -> list[str]:
     """The artifacts that messages refer to."""
-    found = list[str]()
+    found: list[str] = []
     for part in leaves(messages):
         if isinstance(part, Text):
             continue  # as almost every part

@@ -99,7 +99,7 @@ class Intake:
         await self._find_calls(results)
         if size <= self._limit and not self._must_move(messages, results):
             return IntakeResult(messages, masked, ())
-        moved = list[bytes]()
+        moved: list[bytes] = []
         messages = tuple(self._lightened(message, moved.append) for message in messages)
         # What is there already may be somebody's own, and must outlast this turn.
         artifacts = [Artifact.of(content) for content in moved]
@@ -113,7 +113,8 @@ class Intake:
         self, messages: tuple[Message, ...], size: int | None = None
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
         """The messages without secrets; how many of which kind there were."""
-        masker, counts = self._masker(), dict[str, int]()
+        masker = self._masker()
+        counts: dict[str, int] = {}
         if masker is not None:
             if (weight(messages) if size is None else size) > _HEAVY:
                 messages, found = await asyncio.to_thread(masker.messages, messages)
@@ -137,7 +138,7 @@ class Intake:
 
     def _remember(self, messages: Iterable[Message]) -> list[ToolResult]:
         """Note the calls, and return the results."""
-        results = list[ToolResult]()
+        results: list[ToolResult] = []
         for message in messages:
             for part in message.parts:
                 if isinstance(part, ToolCall):
@@ -295,7 +296,7 @@ _Resolve: TypeAlias = Callable[[Part, ReferencedContents], Awaitable[Any]]
 async def _each_part(message: Message, resolve: _Resolve, artifacts: ReferencedContents) -> Message:
     if not canonical.references((message,)):
         return message
-    parts = list[Part]()
+    parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolResult):
             content = [await resolve(inner, artifacts) for inner in part.content]

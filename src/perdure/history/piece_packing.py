@@ -43,7 +43,7 @@ def cut(
         base = ConversationState(head.turn, fresh=True)
     cutter = TurnSplitter(base)
     begun = base.turn, base.round
-    found = list[tuple[tuple[int, int], list[Message]]]()
+    found: list[tuple[tuple[int, int], list[Message]]] = []
     for message in messages:
         if is_prompt(message) and not joins and cutter.turn == begun[0]:
             overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
@@ -75,7 +75,8 @@ def packed(rounds: Iterable[RoundWritten]) -> Iterator[tuple[list[RoundWritten],
 
 
 def _split(rounds: Iterable[RoundWritten]) -> Iterator[tuple[list[RoundWritten], bytes]]:
-    together, size = list[RoundWritten](), 0
+    together: list[RoundWritten] = []
+    size = 0
     for round in rounds:
         length = len(_encoded([round]))
         if together and size + length > PIECE_BYTES:

@@ -86,7 +86,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     def turns(self) -> list[Turn]:
         """What this append wrote of each turn."""
-        found = list[Turn]()
+        found: list[Turn] = []
         pieces_of = groupby(self.pieces, _TURN)
         for number, rounds in groupby(self.rounds, _TURN):
             pieces = list(next(pieces_of)[1])  # both are in the order of turns
@@ -305,8 +305,8 @@ class TurnLog:
         assert head is not None  # noqa: S101 (for the type checker)
         session, now = writer.record.id, self._store.now()
         rounds, newest, own = cut(head, writer.own, order.messages, fresh=order.fresh)
-        pieces, link = list[TurnPiece](), head.link
-        number = head.pieces
+        pieces: list[TurnPiece] = []
+        number, link = head.pieces, head.link
         for together, content in packed(rounds):
             number += 1
             first = together[0]

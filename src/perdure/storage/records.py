@@ -168,8 +168,7 @@ class RecordType(Generic[T]):
             value,
             content_type,
             self.schema,
-            # What is compressed gets another one.
-            0 if self.compressed else checksum(key, content_type, self.schema, value),
+            checksum(key, content_type, self.schema, value),
             self.columns(record) if self._columns else (),
             declarations.tag_pairs(tags) if tags else (),
             expires,

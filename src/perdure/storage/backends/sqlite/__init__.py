@@ -498,7 +498,8 @@ class SQLiteAdapter(SQLAdapter):
         self, db: apsw.Connection, prefix: str, found: Iterable[tuple[Any, ...]]
     ) -> list[Row]:
         """Rows of what was selected: a key without this prefix, and `_FACTS`."""
-        rows, types = list[Row](), self._applier.types.texts
+        rows: list[Row] = []
+        types = self._applier.types.texts
         left = allowed = self.reader.left(db)
         for name, value, kind, schema, version, created, updated, expires, checksum in found:
             if type(value) is not bytes:
@@ -545,7 +546,7 @@ def _prefixes(query: Query) -> list[str]:
         order.column != "key" or order.descending for order in query.order
     ):
         return []
-    found = list[str]()
+    found: list[str] = []
     for part in sorted(parts, key=lambda part: str(getattr(part, "value", ""))):
         if not isinstance(part, Compare) or (part.column, part.op) != ("key", Op.PREFIX):
             return []
