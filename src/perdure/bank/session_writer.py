@@ -223,8 +223,9 @@ class SessionWriter:
         head = await self.head()
         drafts = self._services.store.collection(AnswerDraft)
         found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
+        now = self._services.store.now()
         return [
-            Partial(turn, draft.message, draft.started, draft.updated)
+            Partial(turn, draft.message, draft.started, draft.updated, draft.writer(now))
             for turn, draft in zip(head.answering, found, strict=True)
             if draft is not None
         ]

@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.errors import GatewayError, InvalidConfig
 from perdure.gateway import local
 from perdure.gateway.breaker import BreakerView
-from perdure.gateway.calls import PURPOSES, CallOptions, Complexity, Purpose
+from perdure.gateway.calls import PURPOSES, Purpose
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.model_selection import HealthView
@@ -22,7 +22,6 @@ from perdure.gateway.provider_keys import require_key
 from perdure.gateway.providers import LOCAL, Provider
 from perdure.gateway.rate_limits import GateView
 
-_LEVELS: tuple[Complexity, ...] = ("simple", "moderate", "complex")
 #: Seconds for a server to show that it is there.
 _PATIENCE = 5.0
 #: Providers that pass calls on to others.
@@ -36,7 +35,7 @@ class ModelUse(msgspec.Struct, frozen=True):
     """What a model is a candidate for, and at which place."""
 
     purpose: Purpose
-    complexity: Complexity
+    complexity: str  # Or the task, if that has models of its own: ``tiny``.
     place: int  # from 1
 
 
@@ -70,13 +69,10 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     uses = dict[str, list[ModelUse]]()
     candidates = dict[str, ModelCandidate]()
     for purpose in PURPOSES:
-        if not gateway.has(purpose):
-            continue
-        for level in _LEVELS:
-            found = gateway.catalog.candidates(CallOptions(purpose=purpose, complexity=level))
-            for place, candidate in enumerate(found, 1):
+        for kind, options in gateway.catalog.uses(purpose):
+            for place, candidate in enumerate(gateway.catalog.candidates(options), 1):
                 candidates[candidate.name] = candidate
-                uses.setdefault(candidate.name, []).append(ModelUse(purpose, level, place))
+                uses.setdefault(candidate.name, []).append(ModelUse(purpose, kind, place))
     problems = await _problems(gateway, candidates.values(), uses) if reach else {}
     return [
         await _view(gateway, candidate, uses[name], problems.get(name))
