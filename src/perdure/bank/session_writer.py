@@ -206,7 +206,7 @@ class SessionWriter:
         async def inside(transaction: Transaction, _: Head) -> None:
             records = transaction.collection(SessionRecord)
             found = await records.get(self.record.id) or self.record
-            archived = msgspec.structs.replace(found, active=None, archived=moment)
+            archived = msgspec.structs.replace(found, last_active=None, archived=moment)
             await records.put(archived)
             transaction.after_commit(lambda: setattr(self.cursor, "record", archived))
 
@@ -280,7 +280,7 @@ class SessionWriter:
             id=name,
             type=own.type,
             state=own.state,
-            active=clock.to_datetime(now),
+            last_active=clock.to_datetime(now),
             tags=own.tags,
             agent=agent,
             strategy=own.strategy,

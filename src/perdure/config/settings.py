@@ -105,8 +105,10 @@ def _kinds(wanted: Any) -> Iterator[Any]:
 class StorageConfig(Section, frozen=True):
     """How the bank keeps its records."""
 
-    #: Compress the types that ask for it.
+    #: Compress the types that ask for it, and large values of the others.
     compression: bool = True
+    #: Bytes above which values of types that do not ask for it are compressed, too; 0: none are.
+    compress_above: Annotated[int, msgspec.Meta(ge=0)] = 4_096
     #: Seconds between two sweeps of expired records.
     sweep_every: Seconds = 60.0
     #: Seconds between two looks for events that other processes emitted.
@@ -161,7 +163,7 @@ class EncryptionConfig(Section, frozen=True):
 class AuditConfig(Section, frozen=True):
     """Which records leave a trail: who did what to them, and when."""
 
-    #: Collections whose writes are recorded; ``*`` for all of your own.
+    #: Collections whose writes are recorded; ``*`` for all of your own, sessions and memories.
     collections: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
@@ -176,7 +178,7 @@ class AlertConfig(Section, frozen=True, kw_only=True):
     measure: Literal["p50", "p95", "p99", "error_rate", "errors", "calls", "bytes_written"]
     over: Annotated[float, msgspec.Meta(ge=0)]
     #: Which calls; empty: all.
-    operation: Literal["", "get", "find", "summarize", "commit", "remove", "rewrite"] = ""
+    operation: Literal["", "get", "find", "summarize", "search", "commit", "remove", "rewrite"] = ""
     collection: str = ""
     #: Seconds that are measured together.
     window: Seconds = 60.0

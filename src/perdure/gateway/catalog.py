@@ -42,12 +42,12 @@ from perdure.gateway.providers import (
 
 #: Kinds of work whose names speak for themselves. The configuration comes first.
 _TASKS: dict[str, Complexity] = {
-    **dict.fromkeys(("classify", "extract", "format", "route", "tag", "title"), "simple"),
-    **dict.fromkeys(("answer", "chat", "rewrite", "summarize", "translate"), "moderate"),
-    **dict.fromkeys(
-        ("architecture", "code-review", "debug", "design", "plan", "prove", "refactor", "research"),
-        "complex",
-    ),
+    **dict.fromkeys(("classify", "email-routing", "extract", "format", "route"), "simple"),
+    **dict.fromkeys(("tag", "title", "triage"), "simple"),
+    **dict.fromkeys(("answer", "chat", "document-analysis", "rewrite"), "moderate"),
+    **dict.fromkeys(("summarize", "translate"), "moderate"),
+    **dict.fromkeys(("architecture", "code-review", "debug", "design"), "complex"),
+    **dict.fromkeys(("legal-reasoning", "plan", "prove", "refactor", "research"), "complex"),
 }
 #: Where to look for models, nearest first. Between two neighbours, rather the abler.
 _NEAREST: dict[Complexity, tuple[Complexity, ...]] = {

@@ -54,7 +54,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None
     #: None: was not tried. Empty: it answered.
     problem: str | None = None
-    #: Of this process; None if it was not called.
+    #: Of this process, or as it was taken over from the last; None if nothing is known.
     breaker: BreakerView | None = None
     gate: GateView | None = None
     health: dict[str, HealthView] = {}
@@ -66,6 +66,7 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     Raises `InvalidConfig` for a provider that cannot be used, `NoModel` for a model whose provider
     does not do what it is configured for.
     """
+    await gateway.memory.load()
     uses = dict[str, list[ModelUse]]()
     candidates = dict[str, ModelCandidate]()
     for purpose in PURPOSES:
@@ -84,7 +85,7 @@ async def _view(
     gateway: Gateway, candidate: ModelCandidate, uses: list[ModelUse], problem: str | None
 ) -> ModelView:
     provider = candidate.provider
-    target = gateway.targets.get(candidate.name)
+    target = gateway.known(candidate)
     return ModelView(
         name=candidate.name,
         provider=provider.name,

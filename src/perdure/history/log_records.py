@@ -24,7 +24,7 @@ from perdure.core.turns import ConversationState, WriterStatus
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
-from perdure.storage.state_records import StateRecord
+from perdure.storage.state_records import STATE_INDEXES, StateRecord
 
 #: Microseconds after its last heartbeat until the writer of an answer counts as gone.
 ALIVE_FOR = 15_000_000
@@ -54,7 +54,7 @@ class Link(msgspec.Struct, frozen=True):
     turn: int | None = None
 
 
-@system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
+@system_record("sessions", indexes=STATE_INDEXES)
 class SessionRecord(StateRecord, frozen=True, kw_only=True):
     """A session: a state record whose state is whatever its user keeps with it."""
 

@@ -74,7 +74,7 @@ async def rendition_status(
         found = await records.get(session)
         wanted = [] if found is None else [found]
     else:
-        wanted = await records.query().order_by("-active").values()
+        wanted = await records.query().order_by("-last_active").values()
     return [await _session_status(store, record, prompt, levels) for record in wanted]
 
 

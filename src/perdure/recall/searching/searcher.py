@@ -16,10 +16,14 @@ from perdure.recall.background_tasks import Underway
 from perdure.recall.places import INDEX, turns
 from perdure.recall.scoping.scope import narrowed
 from perdure.recall.searching.cues import Cues, cues
-from perdure.recall.searching.weights import MOST
-from perdure.recall.values import Candidate, Note, Question
-from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
-from perdure.storage.options import DEFAULT
+from perdure.recall.values import MOST_CANDIDATES, Candidate, Note, Question
+from perdure.search.engine import (
+    TextFound,
+    TextSearch,
+    VectorSearch,
+    search_text,
+    search_vectors,
+)
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
@@ -77,10 +81,12 @@ class SearchResult:
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Best first, those that the filters let through: several times the limit, of `MOST`."""
+        """Best first, those that the filters let through: several times the limit."""
         if self.weighed is None:
             return ()
-        return self.weighed.candidates(min(max(_SPARE * self.question.limit, _LEAST), MOST))
+        return self.weighed.candidates(
+            min(max(_SPARE * self.question.limit, _LEAST), MOST_CANDIDATES)
+        )
 
     def again(self) -> SearchResult:
         """The same, to be ranked anew."""
@@ -166,7 +172,7 @@ class Searcher:
         from perdure.recall.searching.forms import together, with_forms
 
         search = TextSearch(index=INDEX.name, terms=with_forms(terms, forms), within=scope.ranges)
-        found = await engine_of(self._store.adapter).search_text(search, DEFAULT)
+        found = await search_text(self._store, search)
         return together(terms, forms, found)
 
     async def _near(self, question: Question, scope: Scope) -> Meant | None:
@@ -180,9 +186,9 @@ class Searcher:
             model=model,
             vector=asked,
             within=scope.ranges,
-            limit=max(_NEAREST, min(question.limit, MOST)),
+            limit=max(_NEAREST, min(question.limit, MOST_CANDIDATES)),
         )
-        near = await engine_of(self._store.adapter).search_vectors(search, DEFAULT)
+        near = await search_vectors(self._store, search)
         if not near:
             return None
         from perdure.recall.searching.meanings import Meant

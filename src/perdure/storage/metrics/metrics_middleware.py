@@ -18,6 +18,7 @@ from perdure.storage.middleware import (
     Handler,
     Remove,
     Rewrite,
+    SearchCall,
     Stage,
     collection_of,
     collections_of,
@@ -67,6 +68,8 @@ class Metrics:
             sizes = [len(row.value) for row in answer if row is not None]
             measure.rows += len(sizes)
             measure.bytes_read += sum(sizes)
+        elif isinstance(call, SearchCall):
+            measure.rows += call.count(answer)
         elif isinstance(call, Remove):
             measure.rows += answer
         elif isinstance(call, Rewrite):
@@ -171,7 +174,7 @@ class Measure(msgspec.Struct):
             self.errors[name] = self.errors.get(name, 0) + times * errors
 
 
-#: By operation ("get", "find", "summarize", "commit", "remove", "rewrite") and collection.
+#: By operation, as `operation_of` calls them ("get", "commit"), and collection.
 Measures: TypeAlias = dict[tuple[str, str], Measure]
 
 
