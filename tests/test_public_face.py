@@ -92,7 +92,8 @@ USABLE: dict[str, Any] = {
     "state": {},
     "change": lambda found: found,
     "cls": FaceNote,
-    "since": datetime.now(UTC), "record": perdure.StateRecord(id="a", type="task"),
+    "since": datetime.now(UTC),
+    "record": perdure.StateRecord(id="a", type="task"),
 }
 
 

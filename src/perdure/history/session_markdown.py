@@ -36,6 +36,7 @@ from perdure.core.messages import (
 from perdure.core.turns import Turn, is_prompt
 from perdure.history import gist, turn_tags
 from perdure.history.session_export import ExportSource, OnMissing, resolved
+from perdure.history.tool_patterns import json_object
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -152,12 +153,9 @@ def _arguments(call: ToolCall) -> Iterator[str]:
         yield from _part(call.reference, [])
         if not call.arguments:
             return
-    try:
-        given: Any = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        if call.arguments.strip():
+    given = json_object(call.arguments)
+    if not given:
+        if call.arguments.strip() not in {"", "{}"}:
             yield fenced(call.arguments)
         return
     long, short = dict[str, str](), dict[str, Any]()
