@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.core.display import plural
+from perdure.core.display import one_line, plural
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -242,9 +242,7 @@ def _reader() -> MarkdownIt:
 
 
 def _folded(summary: str, blocks: Iterable[str]) -> str:
-    words = " ".join(summary.split())
-    if len(words) > _SUMMARY:
-        words = f"{words[: _SUMMARY - 1]}…"
+    words = one_line(summary, _SUMMARY)
     inner = "\n\n".join(blocks)
     return (
         f"<details>\n<summary>{html.escape(_printable(words))}</summary>\n\n{inner}\n\n</details>"
