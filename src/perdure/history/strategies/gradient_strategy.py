@@ -2,7 +2,7 @@
 
 Between two epochs a request only grows at its end. An epoch is made before a request, never after
 one, when the provider's cache is hot. It is made when the window overflows; between two turns also
-at the raw tier's high mark, after ten turns if it pays, and when the cache is surely cold.
+at the high mark, after ten turns if it pays, and when the cache is surely cold.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from perdure.history.strategies.element_renderer import (
     range_text,
 )
 from perdure.history.strategies.epoch_planner import (
+    LEAD,
     EpochPlanner,
     WindowContent,
     about_to_be,
@@ -359,13 +360,12 @@ class GradientStrategy:
             return "budget"
         if not request.prompted or not standing.manifest.elements:
             return None
-        raw = sum(each.tokens for each in standing.native)
-        if raw > self._marks.raw.high * request.budget:
+        share = standing.history() / max(request.budget - request.fixed - LEAD, 1)
+        if share > self._marks.high:
             return "mark"
-        if (
-            request.now - request.head.time > _COLD
-            and raw > 2 * self._marks.raw.low * request.budget
-        ):
+        if share <= self._marks.keep:
+            return None  # it would stay as it is
+        if request.now - request.head.time > _COLD:
             return "cold"
         # Looked at after ten turns, twenty, forty: a look takes longer than a request.
         tens, odd = divmod(request.head.turn - prefix.turns, _TURNS)
@@ -397,11 +397,8 @@ class GradientStrategy:
         """Whether an epoch saves more until the next one than it writes anew. As many requests are
         expected as there were since the last one.
         """
-        before, least = standing.manifest, self._marks.raw.low * request.budget
+        before = standing.manifest
         requests = sum(1 for each in standing.rounds if each.place >= before.at)
-        raw = sum(each.tokens for each in standing.native)
-        if (raw - least) * _READ * requests < least * (_WRITE - _READ):
-            return False  # not even if nothing were left of it: no need to look closer
         window, _ = await self._planning.window(request, before, standing)
         after = plan(before, window)
         same = 0
