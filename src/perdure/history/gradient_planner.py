@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.band_marks import FULL, BandMarks
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import Level
 from perdure.history.manifest import Element, EpochManifest, Reduced, RoundId
@@ -35,42 +36,6 @@ from perdure.history.manifest import Element, EpochManifest, Reduced, RoundId
 #: What an element's tags take, at most: of a turn, of a range or a run of rounds.
 TURN_TAGS, RANGE_TAGS = 14, 30
 FAN = 8  # Neighbours at T that merge into one range.
-
-
-class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How full a window is planned, and how it is shared out; docs/why.md says why so.
-
-    `fill`, `slack`, `keep` and `high` are shares of the room: what an epoch plans down to; how much
-    more it leaves rather than touch S, C or T; what it leaves as it is; and above which one is made
-    between two turns. The others are shares of what is planned: no tier goes below its own while
-    the window can be planned without.
-    """
-
-    fill: float = 0.70
-    slack: float = 0.06
-    keep: float = 0.86
-    high: float = 0.94
-    raw: float = 0.13
-    raw_inside: float = 0.20  # Inside a turn: a model must see what its tools have just said.
-    smooth: float = 0.40
-    compact: float = 0.18
-    tiny: float = 0.20
-    tiny_most: float = 0.29  # Above it, T is merged down to `tiny`.
-
-
-FULL = BandMarks()
-THRIFTY = BandMarks(
-    fill=0.33,
-    slack=0.04,
-    keep=0.40,
-    high=0.85,
-    raw=0.28,
-    smooth=0.17,
-    compact=0.14,
-    tiny=0.33,
-    tiny_most=0.5,
-)
-PROFILES: Mapping[str, BandMarks] = {"full": FULL, "thrifty": THRIFTY}
 
 
 class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,10 +118,11 @@ class _Planner:
         self._unseen = newest.turn == window.turn
 
     def plan(self) -> EpochManifest:
-        for scale in (1.0, 0.5, 0.25, 0.0):
-            tiers = self._demoted(scale)
+        tiers = self._demoted(1)
+        for scale in (0.5, 0.25, 0.0):
             if self._taken(tiers) <= self._room * _CEILING:
                 break
+            tiers = self._demoted(scale)
         return self._squeezed(self._manifest(self._refilled(tiers)))
 
     def _tiers(self) -> _Tiers:
@@ -195,7 +161,7 @@ class _Planner:
         if (taken := self._taken(tiers)) > self._most:
             sizes = [_at_s(each) for each in tiers.smooth]
             edge = _edge(sizes, self._goal * marks.smooth * scale, 0)
-            tiers.compact = tiers.compact + tiers.smooth[:edge]
+            tiers.compact = [*tiers.compact, *tiers.smooth[:edge]]
             tiers.smooth = tiers.smooth[edge:]
         if (taken := self._taken(tiers)) > self._most:
             self._shed_compact(tiers, taken - self._goal, scale)

@@ -12,7 +12,6 @@ from perdure.history.epochs import FidelityWish, Reason
 from perdure.history.gradient_planner import (
     RANGE_TAGS,
     TURN_TAGS,
-    BandMarks,
     PlannerInput,
     Sized,
     plan,
@@ -75,12 +74,10 @@ class EpochPlanner:
         renditions: RenditionService,
         renderer: ElementRenderer,
         rounds: RawRounds,
-        marks: BandMarks,
     ) -> None:
         self._renditions = renditions
         self._renderer = renderer
         self._rounds = rounds
-        self._marks = marks
 
     async def drafted(
         self,
@@ -151,7 +148,7 @@ class EpochPlanner:
             turn=request.turn,
             rounds=rounds,
             tiny={turn: each.tokens for turn, each in tiny.items()},
-            marks=self._marks,
+            marks=request.marks,
         )
         return window, {each.place: each for each in made}
 

@@ -27,7 +27,7 @@ from perdure.history.epochs import (
     Reason,
     epoch_key,
 )
-from perdure.history.gradient_planner import TURN_TAGS, BandMarks, plan, total
+from perdure.history.gradient_planner import TURN_TAGS, plan, total
 from perdure.history.manifest import (
     Element,
     EpochManifest,
@@ -93,21 +93,19 @@ class GradientStrategy:
 
     name: Final[Name] = "gradient"
 
-    def __init__(  # noqa: PLR0917 (what it works with)
+    def __init__(
         self,
         reader: TurnReader,
         artifacts: ArtifactStore,
         token_counts: TokenCounts,
         renditions: RenditionService,
         epochs: Epochs,
-        marks: BandMarks = BandMarks(),  # noqa: B008 (frozen)
     ) -> None:
         self._reader = reader
         self._epochs = epochs
-        self._marks = marks
         self._rounds = RawRounds(reader, artifacts, token_counts)
         self._renderer = ElementRenderer(renditions, epochs, token_counts)
-        self._planning = EpochPlanner(renditions, self._renderer, self._rounds, marks)
+        self._planning = EpochPlanner(renditions, self._renderer, self._rounds)
         self._state: _State | None = None
         #: The request that `_state` was looked up for, and what its window holds.
         self._number = 0
@@ -361,9 +359,9 @@ class GradientStrategy:
         if not request.prompted or not standing.manifest.elements:
             return None
         share = standing.history() / max(request.budget - request.fixed - LEAD, 1)
-        if share > self._marks.high:
+        if share > request.marks.high:
             return "mark"
-        if share <= self._marks.keep:
+        if share <= request.marks.keep:
             return None  # it would stay as it is
         if request.now - request.head.time > _COLD:
             return "cold"
