@@ -51,6 +51,8 @@ def test_figures_as_json(ask: Ask, transcript: Path) -> None:
         assert list(figures) == [
             *("input_tokens", "cache_read", "cache_write", "hit_ratio", "cost", "dollars"),
             *("rewrites", "span", "covered", "max_tokens", "prefix_violations"),
+            *("fill_mean", "fill_after_epoch", "fill_after_epoch_least", "bands", "bands_in_range"),
+            "known",
         ]
         assert figures["prefix_violations"] == 0
         assert figures["cache_read"] / figures["input_tokens"] == pytest.approx(
@@ -69,6 +71,8 @@ def test_figures_for_people(run: Run, transcript: Path) -> None:
     shown = result.stdout.splitlines()
     assert shown[0].split()[:4] == ["Policy", "Cache", "hits", "Cost"]
     assert [line.split()[0] for line in shown[1:7]] == POLICIES
+    assert shown[0].split()[-2:] == ["Fill", "Known"]
+    assert shown.pop(7).startswith("gradient, right after an epoch: ")
     assert shown[8] == "Cost: █ what was new to the cache, ░ what was read from it"
     assert [line.split()[0] for line in shown[9:15]] == POLICIES
     assert shown[16].startswith("Tokens in each request")

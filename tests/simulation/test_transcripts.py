@@ -62,6 +62,23 @@ def test_there_are_no_gaps() -> None:
     assert [str(call.position) for call in history.calls] == ["T-1.1", "T-2.1", "T-2.2"]
 
 
+def test_every_call_was_sent_a_prompt_or_results() -> None:
+    note = Message("user", (Text("<task-notification>"),), injected=True)
+    history = History.of(
+        [
+            (Position(1, 1), [Message("system", (Text("Be brief."),)), user("One."), ASKED]),
+            (Position(1, 2), [assistant("1")]),
+            (Position(1, 3), [assistant("and that is all.")]),  # one reply with the one before
+            (Position(2, 1), [user("Two."), assistant("2"), note]),
+            (Position(2, 2), [assistant("It is done.")]),  # the harness said something
+        ]
+    )
+    assert [str(call.position) for call in history.calls] == ["T-1.1", "T-1.2", "T-2.1", "T-3.1"]
+    assert [call.opening for call in history.calls] == [1, 0, 1, 1]
+    assert [message.text for message in history.calls[1].messages] == ["1", "and that is all."]
+    assert history.calls[3].messages[0] == note
+
+
 def test_equal_messages_have_equal_keys_and_others_have_not() -> None:
     words = [user("yes"), user("yes"), user("no"), assistant("yes")]
     (call,) = History.of([(Position(1, 1), words)]).calls

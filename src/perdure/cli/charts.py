@@ -25,6 +25,8 @@ _POLICY_HEADINGS = (
     "Span",
     "Covered",
     "Largest",
+    "Fill",
+    "Known",
 )
 _WIDEST_POLICY, _NARROWEST_POLICY = 60, 10
 _LISTED = 5
@@ -44,6 +46,8 @@ def show_policies(history: History, compared: PolicyComparison) -> None:
                 " sent before, unannounced. This is a defect.",
                 "bold red",
             )
+        if each.bands:
+            terminal.prose(_after_epochs(name, each))
     out = terminal.console()
     margin = max(map(len, compared.policies)) + 2
     room = max(min(out.width - margin - 1, _WIDEST_POLICY), _NARROWEST_POLICY)
@@ -72,6 +76,23 @@ def _row(name: str, each: PolicyFigures) -> tuple[str, ...]:
         f"{each.span:,.1f}",
         f"{each.covered:.0%}",
         f"{each.max_tokens:,}",
+        _percent(each.fill_mean),
+        _percent(each.known),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _after_epochs(name: str, each: PolicyFigures) -> str:
+    bands = ", ".join(
+        f"{level} {_percent(band.mean)} ({_percent(band.least)} to {_percent(band.most)})"
+        for level, band in each.bands.items()
+    )
+    return (
+        f"{name}, right after an epoch: {_percent(each.fill_after_epoch)} full (at least"
+        f" {_percent(each.fill_after_epoch_least)}); of the history shown {bands}."
     )
 
 
@@ -117,7 +138,8 @@ def _assumed(compared: PolicyComparison) -> str:
         f" budget {compared.budget:,}. Assumed: {compared.system:,} tokens of system text and tools"
         f"{injected} in each request, the cache of {compared.prices} never cold, prices of"
         f" {compared.model}. Cost is in millions of plain input tokens; what models write is left"
-        " out, as it is the same for all."
+        f" out, as it is the same for all. Known: of {terminal.plural(compared.old_uses, 'name')}"
+        " that came up again after 20 rounds, those that stood in the request."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from perdure.cli import terminal
@@ -19,8 +20,13 @@ _BUDGET, _SYSTEM = 100_000, 8_000
 _FIELDS = (
     *("input_tokens", "cache_read", "cache_write", "hit_ratio", "cost", "dollars"),
     *("rewrites", "span", "covered", "max_tokens", "prefix_violations"),
+    *("fill_mean", "fill_after_epoch", "fill_after_epoch_least", "bands", "bands_in_range"),
+    "known",
 )
-_COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "prices", "model"),)
+_COMMON = (
+    *("budget", "requests", "turns", "tokens", "old_uses", "system", "injection", "prices"),
+    "model",
+)
 
 
 async def simulate(
@@ -72,7 +78,8 @@ async def simulate(
 
     They are replayed request by request, joined into one long session; no model is called. Shown
     are the tokens that the provider's prompt cache would have served, what the rest would have
-    cost, and how much of the history each request still stands for.
+    cost, how much of the history each request still stands for, how full it was, and whether what
+    the model named again stood in it.
     """
     from perdure.gateway.prices import Prices
     from perdure.simulation import POLICIES, read_history, rules_for
@@ -107,7 +114,7 @@ async def simulate(
 def _described(history: History, compared: PolicyComparison) -> dict[str, Any]:
     return {
         "policies": {
-            name: {field: getattr(figures, field) for field in _FIELDS}
+            name: {field: msgspec.to_builtins(getattr(figures, field)) for field in _FIELDS}
             for name, figures in compared.policies.items()
         },
         **{field: getattr(compared, field) for field in _COMMON},

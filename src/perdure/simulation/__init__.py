@@ -35,11 +35,13 @@ from perdure.simulation.replay_input import (
     SimulatedRequest,
     read_history,
 )
+from perdure.simulation.window_figures import BandShare, WindowFigures
 
 __all__ = [
     "POLICIES",
     "RULES",
     "SYSTEM",
+    "BandShare",
     "Bill",
     "CacheBlock",
     "Call",
@@ -52,6 +54,7 @@ __all__ = [
     "Rules",
     "SimulatedCache",
     "SimulatedRequest",
+    "WindowFigures",
     "read_history",
     "replay",
     "rules_for",

@@ -1,6 +1,9 @@
-"""The gradient as a policy: a real session in a temporary bank, shown by the product's own
-strategy. Renditions are made without a model. Messages are compared with the request before, part
-by part.
+"""The gradient as a policy: a real session in a temporary bank. Each request is what
+`Session.context` composes, recall and all; each reply is appended to it. Renditions are made
+without a model. Messages are compared with the request before, part by part.
+
+The same history gives the same requests on any machine: what is still to be indexed is done before
+anything is recalled, no deadline is ever missed, and the time is that of the newest message.
 """
 
 from __future__ import annotations
@@ -9,100 +12,138 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from hashlib import blake2b
 
+import msgspec
+
+from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.context.injection_records import build
-from perdure.context.prompt_assembly import assemble
-from perdure.context.system_prompt import reminder
+from perdure.config import Config, RecallConfig
+from perdure.context.context import Context
+from perdure.core.levels import LEVELS, Level
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
-from perdure.history.gradient_planner import TURN_TAGS
-from perdure.history.manifest import Injected, RoundId
-from perdure.history.strategies import gradient_strategy as product
-from perdure.history.strategies.strategy import ContextRequest
+from perdure.history.manifest import RoundId
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
+from perdure.simulation.used_identifiers import text_of, without_lists
 
 _SESSION = "simulated/session"
+_BEGINNING = 1_577_836_800_000_000  # The time before the first message: 2020, in microseconds.
+_EVER = 86_400.0  # Seconds that no recall takes.
+_PATIENT = RecallConfig(deadline=_EVER, keyword=_EVER, vectors=_EVER)
 
 
 class GradientPolicy:
-    """Older calls with fewer words, the oldest merged into ranges. Close it."""
+    """Older calls with fewer words, the oldest merged into ranges, and what each prompt brings to
+    mind. Close it.
+    """
 
     def __init__(self, setting: ReplaySetting) -> None:
         self._setting = setting
         self._counter = o200k()
         self._parts = _Parts(self._counter)
+        self._texts = _Texts()
         self._open_things = AsyncExitStack()
-        self._session: Session | None = None
-        self._strategy: product.GradientStrategy | None = None
+        self._opened: tuple[Bank, Session] | None = None
+        self._now = _BEGINNING
+        self._context: Context | None = None  # What was sent last.
         self._epoch = 0
-        # What a session without a board and recall injects: the reminder.
-        self._note = build(board="", note=reminder())
-        self._note_tokens = self._counter.count(self._note) + 1
         self._said = 0  # raw tokens of the calls so far
 
     async def request(self, number: int) -> SimulatedRequest:
-        session, strategy = await self._open()
+        bank, session = await self._open()
         calls = self._setting.calls
         if number:
             await self._append(session, calls[number - 1])
-        call, head = calls[number], await session.head()
+        call = calls[number]
         begins = call.position.round == 1
-        prompt = call.messages[: call.opening] if begins else ()
-        turn = head.turn + begins
-        note = self._injected(turn) if begins else None
-        fixed = self._setting.injection
-        if note is not None:
-            fixed += call.prompt_tokens + TURN_TAGS + note.tokens
-        shown = await strategy.show(
-            ContextRequest(
-                record=session.record,
-                head=head,
-                budget=self._setting.budget,
-                fixed=fixed,
-                turn=turn,
-                prompted=begins,
-                now=head.time,  # the cache is never cold
-                injected=self._standing,
-            )
-        )
-        blocks = list(self._parts.of(assemble(shown, note, prompt, turn)))
-        rewritten, self._epoch = shown.epoch != self._epoch, shown.epoch
-        return SimulatedRequest(
-            blocks,
-            rewritten=rewritten,
-            covered=self._covered(shown.hidden, number),
-            history=sum(block.tokens for block in blocks) - call.prompt_tokens,
-        )
+        if begins and not call.opening:  # the transcript begins with a reply: nothing was sent
+            return SimulatedRequest([])
+        budget = self._setting.budget - self._setting.injection
+        if begins:
+            await session.close_turn()
+            await bank.services.recall.settle()
+        prompt = _prompt(call) if begins else None
+        context = self._context = await session.context(prompt, budget=budget)
+        return self._request(context, number)
 
     async def close(self) -> None:
         await self._open_things.aclose()
 
-    async def _open(self) -> tuple[Session, product.GradientStrategy]:
-        if self._session is None or self._strategy is None:
-            bank = await self._open_things.enter_async_context(scratch_bank())
-            parts = bank.services
-            self._session = await bank.session(_SESSION)
-            self._strategy = product.GradientStrategy(
-                parts.reader, parts.artifacts, parts.token_counts, parts.renditions, parts.epochs
-            )
-        return self._session, self._strategy
+    def _request(self, context: Context, number: int) -> SimulatedRequest:
+        shown = context.shown
+        blocks = list(self._parts.of(context.messages))
+        rewritten, self._epoch = shown.epoch != self._epoch, shown.epoch
+        injected = {each.turn: each.tokens for each in shown.injected}
+        if context.injection is not None:
+            injected[context.turn] = context.injection.tokens
+        history = sum(block.tokens for block in blocks) - sum(injected.values())
+        history -= context.prompt_tokens if context.prompt else 0
+        bands: dict[Level, int] = dict.fromkeys(LEVELS, 0)
+        for block in shown.blocks:
+            bands[block.element.level] += block.element.tokens
+        bands["R"] += max(history - sum(bands.values()), 0)
+        return SimulatedRequest(
+            blocks,
+            rewritten=rewritten,
+            covered=self._covered(shown.hidden, number),
+            history=max(history, 0),
+            shortened=bool(shown.blocks or shown.hidden.turn)
+            or any(each.reduced for each in shown.rounds),
+            injected=injected.get(context.turn, 0),
+            bands=bands,
+            texts=self._texts.of(context),
+        )
+
+    async def _open(self) -> tuple[Bank, Session]:
+        if self._opened is None:
+            enter = self._open_things.enter_async_context
+            bank = await enter(scratch_bank(Config(recall=_PATIENT), lambda: self._now))
+            await bank.services.recall.start()
+            self._opened = bank, await bank.session(_SESSION)
+        return self._opened
 
     async def _append(self, session: Session, call: Call) -> None:
-        await session.append(call.messages, fresh=call.position.round == 1, count=True)
+        self._now = max([self._now, *(message.time or 0 for message in call.messages)])
+        begins = call.position.round == 1
+        reply = call.messages[call.opening :] if begins and call.opening else call.messages
+        context = self._context if begins and call.opening else None
+        await session.append(reply, context=context, count=True, fresh=begins and context is None)
         self._said += call.tokens
-
-    def _injected(self, turn: int) -> Injected:
-        return Injected(turn, self._note, self._note_tokens)
-
-    async def _standing(self, first: int, last: int) -> Sequence[Injected]:
-        return [self._injected(turn) for turn in range(max(first, 1), last + 1)]
 
     def _covered(self, hidden: RoundId, number: int) -> int:
         """Raw tokens of the calls so far that are shown in some form."""
         if not hidden.turn:
             return self._said
         return sum(each.tokens for each in self._setting.calls[:number] if _place(each) > hidden)
+
+
+def _prompt(call: Call) -> tuple[Message, ...]:
+    """What a harness puts beside a prompt is part of it here."""
+    return tuple(
+        msgspec.structs.replace(message, injected=False) if message.injected else message
+        for message in call.messages[: call.opening]
+    )
+
+
+class _Texts:
+    """What stands in a window. Made text is the same in many requests, and so are rounds."""
+
+    def __init__(self) -> None:
+        self._made = dict[str, str]()
+        self._rounds = dict[int, tuple[Sequence[Message], str]]()
+
+    def of(self, context: Context) -> list[str]:
+        shown = context.shown
+        made = [block.text for block in shown.blocks] + [each.text for each in shown.injected]
+        if context.injection is not None:
+            made.append(context.injection.text)
+        self._made = {text: self._made.get(text) or without_lists(text) for text in made}
+        rounds = dict[int, tuple[Sequence[Message], str]]()
+        for messages in (*(each.messages for each in shown.rounds), shown.prompt, context.prompt):
+            known = self._rounds.get(id(messages))
+            rounds[id(messages)] = known or (messages, text_of(messages))
+        self._rounds = rounds
+        return [*self._made.values(), *(text for _, text in rounds.values())]
 
 
 class _Parts:

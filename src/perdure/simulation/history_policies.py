@@ -11,9 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from perdure.core.tokens import o200k
+from perdure.history.renditions.algorithm import compact
+from perdure.history.renditions.unit_choice import chosen
+from perdure.history.renditions.unit_weights import SpeakerText
 from perdure.simulation.gradient_policy import GradientPolicy
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, cut, digest
+from perdure.simulation.used_identifiers import without_lists
 
 __all__ = ["POLICIES", "Policy", "ReplaySetting", "SimulatedRequest"]
 
@@ -82,6 +87,10 @@ class RollingSummary(_Windowed):
     """A summary of everything, then the newest calls. When they no longer fit, the summary is
     written anew and covers all but the newest 35 % of the budget. The cost of writing it is not
     counted.
+
+    It has no words of a model: what it says is chosen by Perdure's own algorithm from the summary
+    before and from the calls that it now covers, at C: of all ways tried, the one that keeps most
+    of what is used later. It takes all of its tokens, whatever it says.
     """
 
     def __init__(self, setting: ReplaySetting) -> None:
@@ -90,6 +99,8 @@ class RollingSummary(_Windowed):
         self._summary = 0  # tokens
         self._version = 0
         self._tokens = 0  # of the whole history
+        self._first = 0  # The first call that the summary does not cover.
+        self._words = self._text = ""  # What it says; what of it counts.
 
     async def request(self, number: int) -> SimulatedRequest:
         setting, window = self._setting, self._window
@@ -102,6 +113,7 @@ class RollingSummary(_Windowed):
             left = room - self._summary
             window.shrink(min(int(setting.budget * KEPT), left), left)
             self._version += 1
+            self._summarise(number - len(window))
             rewritten = True
         shown = window.request(setting.calls[number], rewritten=rewritten)
         if not self._version:
@@ -111,7 +123,18 @@ class RollingSummary(_Windowed):
             rewritten=rewritten,
             covered=self._tokens,
             history=shown.history + self._summary,
+            shortened=True,
+            texts=[self._text, *shown.texts],
         )
+
+    def _summarise(self, end: int) -> None:
+        """Write the summary of all calls before `end`."""
+        dropped = self._setting.calls[self._first : end]
+        self._first = end
+        said = [self._words, *(compact(call.messages, str(call.position)) for call in dropped)]
+        heard = [SpeakerText("", each) for each in said if each.strip()]
+        self._words = "\n".join(filter(None, chosen(heard, self._summary, o200k())))
+        self._text = without_lists(self._words)
 
 
 class Masking(_Windowed):
@@ -123,6 +146,7 @@ class Masking(_Windowed):
     def __init__(self, setting: ReplaySetting) -> None:
         super().__init__(setting)
         self._masked = _Window()
+        self._shortened = False
 
     async def request(self, number: int) -> SimulatedRequest:
         setting, masked, newest = self._setting, self._masked, self._window
@@ -131,7 +155,7 @@ class Masking(_Windowed):
         if len(newest) > UNMASKED:
             call = setting.calls[number - 1 - UNMASKED]
             shown = newest.take_oldest()
-            masked.append(_Shown(call.masked, call.tokens))
+            masked.append(_Shown(call.masked, call.tokens, call.masked_text))
             rewritten = shown.blocks != call.masked
         room = setting.room(number)
         if masked.tokens + newest.tokens > room:
@@ -141,11 +165,14 @@ class Masking(_Windowed):
             if not masked.tokens:
                 newest.shrink(half, room)
         recent = newest.request(setting.calls[number], rewritten=rewritten)
+        self._shortened = self._shortened or rewritten
         return SimulatedRequest(
             [*masked.blocks, *recent.blocks],
             rewritten=rewritten,
             covered=masked.covered + recent.covered,
             history=masked.tokens + recent.history,
+            shortened=self._shortened,
+            texts=[*masked.texts, *recent.texts],
         )
 
 
@@ -163,6 +190,7 @@ POLICIES: dict[str, Callable[[ReplaySetting], Policy]] = {
 class _Shown(NamedTuple):
     blocks: tuple[CacheBlock, ...]
     raw: int  # What it stands for.
+    text: str = ""
 
     @property
     def tokens(self) -> int:
@@ -176,12 +204,17 @@ class _Window:
         self._calls: deque[_Shown] = deque()
         self.tokens = self.covered = 0
         self.blocks: list[CacheBlock] = []  # Of all calls; replaced, never changed.
+        self._shortened = False
 
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def texts(self) -> list[str]:
+        return [shown.text for shown in self._calls]
+
     def add(self, call: Call) -> None:
-        self.append(_Shown(call.blocks, call.tokens))
+        self.append(_Shown(call.blocks, call.tokens, call.text))
 
     def append(self, shown: _Shown) -> None:
         self._calls.append(shown)
@@ -204,9 +237,15 @@ class _Window:
         while self.tokens > wanted and len(self._calls) > (most is not None):
             self.take_oldest()
         if most is not None and self.tokens > most:
-            blocks = cut(self.take_oldest().blocks, most)
-            self.append(_Shown(blocks, sum(block.tokens for block in blocks)))
-        return self.tokens != before
+            shown = self.take_oldest()
+            blocks = cut(shown.blocks, most)
+            kept = sum(block.tokens for block in blocks)
+            text = shown.text[: len(shown.text) * kept // max(shown.tokens, 1)]
+            self.append(_Shown(blocks, kept, text))
+        if self.tokens == before:
+            return False
+        self._shortened = True
+        return True
 
     def request(self, call: Call, *, rewritten: bool) -> SimulatedRequest:
         return SimulatedRequest(
@@ -214,6 +253,8 @@ class _Window:
             rewritten=rewritten,
             covered=self.covered,
             history=self.tokens,
+            shortened=self._shortened,
+            texts=self.texts,
         )
 
 

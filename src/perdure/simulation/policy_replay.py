@@ -12,6 +12,7 @@ from perdure.gateway.prices import DOLLAR, Prices
 from perdure.simulation.history_policies import POLICIES, Policy
 from perdure.simulation.prompt_cache import Charge, Rules, SimulatedCache, rules_for
 from perdure.simulation.replay_input import History, ReplaySetting, SimulatedRequest
+from perdure.simulation.window_figures import WindowFigures, WindowTally
 from perdure.storage.store import Progress
 
 SYSTEM = 8_000  # Tokens of system text and tools that are assumed in front of every request.
@@ -19,7 +20,7 @@ LEAST_BUDGET = 500  # No budget is smaller.
 _BREATH = 16  # Requests after which others may run.
 
 
-class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyFigures(WindowFigures, frozen=True, kw_only=True):
     """The result of one policy. Tokens are o200k; docs/simulate.md defines each figure."""
 
     input_tokens: int  # Of all requests, system text and injections included.
@@ -52,6 +53,7 @@ class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     #: Of the whole history, raw.
     tokens: int
+    old_uses: int  # Identifiers that calls used again after a while: `known` is a share of these.
     system: int
     injection: int
     prices: str
@@ -94,7 +96,8 @@ async def simulate(
     largest = max((call.prompt_tokens for call in history.calls), default=0) + injection
     if budget < largest:
         raise BudgetTooSmall(budget, largest)
-    setting = ReplaySetting(calls=history.calls, budget=budget, injection=injection)
+    uses = await asyncio.to_thread(lambda: history.old_uses)
+    setting = ReplaySetting(calls=history.calls, budget=budget, injection=injection, old_uses=uses)
     bill = bill or Bill.of(rules_for("anthropic"))
     made = {name: policy_named(name)(setting) for name in policies}
     found = dict[str, PolicyFigures]()
@@ -106,6 +109,7 @@ async def simulate(
         requests=len(history.calls),
         turns=history.turns,
         tokens=history.tokens,
+        old_uses=sum(map(len, uses)),
         system=system,
         injection=injection,
         prices=bill.rules.name,
@@ -142,6 +146,7 @@ async def replay(
     total, cost, sizes = Charge(0, 0, 0), 0.0, list[int]()
     picodollars: int | None = 0
     rewrites = violations = 0
+    windows = WindowTally(setting)
     last = SimulatedRequest([])
     try:
         for number in range(len(setting.calls)):
@@ -154,6 +159,7 @@ async def replay(
                 picodollars = None
             else:
                 picodollars += charged
+            windows.add(number, last)
             rewrites += last.rewritten
             violations += not sent.extends and not last.rewritten
             sizes.append(sent.tokens + setting.injection)
@@ -178,6 +184,7 @@ async def replay(
         max_tokens=max(sizes, default=0),
         prefix_violations=violations,
         sizes=sizes,
+        **msgspec.structs.asdict(windows.figures()),
     )
 
 
