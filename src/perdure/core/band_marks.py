@@ -20,16 +20,18 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own while the window can be planned without.
     """
 
-    fill: float = 0.70  # What an epoch plans down to.
-    slack: float = 0.06  # How much more it leaves, rather than touch S, C or T.
+    fill: float = 0.72  # What an epoch plans down to.
+    slack: float = 0.05  # How much more it leaves, rather than touch S, C or T.
     keep: float = 0.86  # What an epoch leaves as it is.
     high: float = 0.94  # Above it, an epoch is made between two turns.
-    raw: float = 0.13
+    raw: float = 0.11
+    raw_most: float = 0.20  # Above it, an epoch takes R down to `raw`, whatever there is room for.
     raw_inside: float = 0.20  # Inside a turn: a model must see what its tools have just said.
-    smooth: float = 0.40
+    smooth: float = 0.42
+    smooth_most: float = 0.48  # The same for S, where there is a T.
     compact: float = 0.18
     tiny: float = 0.20
-    tiny_most: float = 0.29  # Above it, T is merged down to `tiny`.
+    tiny_most: float = 0.24  # The same for T: it is merged.
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -39,8 +41,9 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("fill + slack ≤ keep ≤ high has to hold, and fill be above 0")
         if self.raw + self.smooth + self.compact + self.tiny > 1:
             raise ValueError("raw, smooth, compact and tiny are more than 1 together")
-        if self.tiny_most < self.tiny:
-            raise ValueError("tiny_most is below tiny")
+        for level in ("raw", "smooth", "tiny"):
+            if shares[f"{level}_most"] < shares[level]:
+                raise ValueError(f"{level}_most is below {level}")
 
 
 FULL: Final = BandMarks()
@@ -50,8 +53,10 @@ THRIFTY: Final = BandMarks(
     keep=0.40,
     high=0.85,
     raw=0.28,
+    raw_most=0.40,
     raw_inside=0.28,
     smooth=0.17,
+    smooth_most=0.30,
     compact=0.14,
     tiny=0.33,
     tiny_most=0.45,

@@ -148,7 +148,8 @@ class _Planner:
         own share of it times `scale`.
         """
         marks, standing = self._marks, self._standing
-        if scale == 1 and self._taken(standing) <= self._room * marks.keep:
+        taken, raw = self._taken(standing), sum(each.raw for each in standing.raw)
+        if scale == 1 and taken <= self._room * marks.keep and raw <= taken * marks.raw_most:
             return standing  # What was injected is gone, and that is enough.
         raw_share = marks.raw_inside if self._unseen else marks.raw
         edge = _edge([each.raw for each in standing.raw], self._goal * raw_share * scale, keep)
@@ -158,16 +159,20 @@ class _Planner:
             raw=standing.raw[edge:],
             smooth=standing.smooth + standing.raw[:edge],
         )
-        if (taken := self._taken(tiers)) > self._most:
-            sizes = [_at_s(each) for each in tiers.smooth]
+        sizes = [_at_s(each) for each in tiers.smooth]
+        wide = bool(tiers.tiny) and sum(sizes) > self._goal * marks.smooth_most
+        if wide or self._taken(tiers) > self._most:
             edge = _edge(sizes, self._goal * marks.smooth * scale, 0)
             tiers.compact = [*tiers.compact, *tiers.smooth[:edge]]
             tiers.smooth = tiers.smooth[edge:]
+        least = self._goal * marks.tiny * scale
+        if sum(each.tokens for each in tiers.tiny) > self._goal * marks.tiny_most:
+            tiers.tiny = _merged(tiers.tiny, "T", least)  # first: so C need not make that room
         if (taken := self._taken(tiers)) > self._most:
             self._shed_compact(tiers, taken - self._goal, scale)
-        tiny = sum(each.tokens for each in tiers.tiny)
-        if self._taken(tiers) > self._most or tiny > self._goal * marks.tiny_most:
-            tiers.tiny = _merged(tiers.tiny, "T", self._goal * marks.tiny * scale)
+        if (taken := self._taken(tiers)) > self._most:
+            tiny = sum(each.tokens for each in tiers.tiny)
+            tiers.tiny = _merged(tiers.tiny, "T", max(tiny - taken + self._goal, least))
         return tiers
 
     def _refilled(self, tiers: _Tiers) -> _Tiers:
@@ -188,11 +193,13 @@ class _Planner:
         share = self._marks.raw / (self._marks.raw + self._marks.smooth)
         size_r = sum(each.raw for each in tiers.raw)
         size_s = sum(map(_at_s, tiers.smooth))
+        # To keep more raw helps little where few words are noise; at first there is nothing else.
+        most_r = self._goal * (self._marks.raw_most if tiers.tiny else 1)
         while True:
             # The newest at S comes up to R, or the newest at C to S, whichever is behind its share.
             at_r = len(pool) - raws - 1
             at_s = at_r - smooths
-            up_r = smooths and pool[at_r].place in was_raw
+            up_r = smooths and pool[at_r].place in was_raw and size_r + pool[at_r].raw <= most_r
             up_s = at_s >= 0
             if up_s and (not up_r or size_s * share <= size_r * (1 - share)):
                 each = pool[at_s]
@@ -454,6 +461,8 @@ def _merged(items: Sequence[Element], level: Level, target: float) -> list[Eleme
     generations = _Generations(items)
     while size > target and (sources := generations.choice()):
         merging = generations.oldest(sources)
+        while len(sources) > 2 and sum(e.tokens for e in merging[:-1]) // 2 >= size - target:
+            sources, merging = sources[:-1], merging[:-1]  # half of it goes: that is enough
         merged = _range_of(merging, level, max(sources) + 1, whole=level == "T")
         saved = sum(each.tokens for each in merging) - merged.tokens
         if saved <= 0:
