@@ -7,23 +7,24 @@ from pathlib import Path
 from benchmarks import ours, peers
 from benchmarks.arena import made
 from benchmarks.harness import Report, bytes_in, work_folder
-from benchmarks.ours import Message, open_bank
+from benchmarks.ours import JsonMessage, Message, open_bank
 from benchmarks.texts import Texts
 
 SIZE = 1_024
+_BARE = "ratio_uncompressed"
 
 
 async def run(report: Report, *, quick: bool) -> None:
     count = 300 if quick else 10_000
     text = count * SIZE
     with work_folder() as folder, peers.running(report) as peer:
-        for metric, compression in (("ratio", True), ("ratio_uncompressed", False)):
+        for metric, kind in (("ratio", Message), ("ratio_json", JsonMessage), (_BARE, Message)):
             home = Path(folder) / metric
             home.mkdir()
-            async with open_bank(home / "bank.db", compression=compression) as bank:
-                collection = bank.collection(Message)
+            async with open_bank(home / "bank.db", compression=metric != _BARE) as bank:
+                collection = bank.collection(kind)
                 for message in ours.messages("planner/auth", Texts(1).messages(count, SIZE)):
-                    await collection.put(message)
+                    await collection.put(kind(message.id, message.role, message.text))
             report.figures[metric] = round(bytes_in(home) / text, 3)
         report.figures["ratio_best_peer"] = None
         if peer is not None:

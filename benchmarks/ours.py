@@ -16,13 +16,18 @@ from perdure.storage.collection import Collection
 _FILL = 500
 
 
-@perdure.record("messages")
+@perdure.record("messages", serializer="msgpack")
 class Message(msgspec.Struct, frozen=True):
-    """What agents store most: found by session and number."""
+    """What agents store most: found by session and number. Written as our own records are."""
 
     id: Annotated[str, perdure.Key()]
     role: str
     text: Annotated[str, perdure.Compressed()]
+
+
+@perdure.record("json_messages")
+class JsonMessage(Message, frozen=True):
+    """The same as a user's record is written by default."""
 
 
 def open_bank(

@@ -129,7 +129,7 @@ class _Shelf:
     async def _session(self, name: str, turns: int) -> None:
         moment = now()
         record = SessionRecord(
-            id=name, type="session", agent=agent_of(name), active=to_datetime(moment)
+            id=name, type="session", agent=agent_of(name), last_active=to_datetime(moment)
         )
         await self.store.collection(SessionRecord).put(record)
         await self.store.collection(Head).put(Head(name, ConversationState(turns), time=moment))

@@ -43,9 +43,18 @@ def _cache(budget: int, *, hits: float, to_summary: float) -> tuple[Target, ...]
     at = f"{budget // 1000}k tokens"
     return (
         Target(f"{budget}.hit_ratio", hits, f"{at}: input read from the cache", at_least=True),
-        Target(f"{budget}.cost_vs_drop_oldest", 0.25, f"{at}: to a window that slides"),
+        Target(f"{budget}.cost_vs_drop_oldest", 0.3, f"{at}: to a window that slides"),
         Target(f"{budget}.cost_vs_rolling_summary", to_summary, f"{at}: to a summary that rolls"),
         Target(f"{budget}.prefix_violations", 0, f"{at}: requests changed outside an epoch"),
+        *_fill(budget),
+    )
+
+
+def _fill(budget: int) -> tuple[Target, ...]:
+    at = f"{budget // 1000}k tokens"
+    return (
+        Target(f"{budget}.fill_after_epoch", 0.65, f"{at}: full after an epoch", at_least=True),
+        Target(f"{budget}.fill_mean", 0.75, f"{at}: full on average", at_least=True),
     )
 
 
@@ -102,8 +111,22 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("growth", 2, "p95 with 100k turns there, to p95 with 1k"),
     ),
     "cache": (
-        *_cache(60_000, hits=0.94, to_summary=1.0),
-        *_cache(120_000, hits=0.96, to_summary=0.95),
+        *_cache(60_000, hits=0.94, to_summary=1.1),
+        *_cache(120_000, hits=0.96, to_summary=1.0),
+    ),
+    "fill": (
+        *_fill(4_000),
+        *_fill(20_000),
+        *_fill(60_000),
+        *_fill(120_000),
+        *_fill(200_000),
+        *_fill(500_000),
+    ),
+    "known": (
+        Target(
+            "15000.gap_closed", 0.3, "15k tokens: of what the best of four loses", at_least=True
+        ),
+        Target("30000.gap_closed", 0.3, "30k tokens: the same", at_least=True),
     ),
     "span": (
         Target("span", 500, "50M raw tokens, to those that a window shows for them", at_least=True),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Report
+from perdure.simulation import History, read_history
 
 VARIABLE = "PERDURE_TRANSCRIPTS"
 _DEFAULT = Path(__file__).parent.parent.parent / "shared/data"
@@ -35,6 +36,19 @@ def found(report: Report) -> Transcripts | None:
             name = "codex" if file.name.startswith("rollout-") else "claude-code"
             paths.setdefault(name, []).append(file)
     return Transcripts(paths, sum(file.stat().st_size for file in files))
+
+
+async def joined(report: Report, *, quick: bool) -> History | None:
+    """All transcripts as one session, in the order of their names, those of Claude Code first; the
+    first alone if it is to be `quick`. None, and a line, if there are none.
+    """
+    given = found(report)
+    if given is None:
+        return None
+    paths = [path for name in sorted(given.paths) for path in given.paths[name]]
+    history = await read_history(paths[:1] if quick else paths)
+    report.say(f"  {len(history.calls):,} requests, {history.tokens:,} tokens")
+    return history
 
 
 def _comes_along(file: Path) -> bool:

@@ -83,7 +83,7 @@ async def live(url: str, config: Config | None = None) -> None:
         fork = await session.fork("coder/auth", at="T-5")
         said = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}]
         await fork.append(said)
-        await bank.state_records.save(StateRecord(id="ada/chat", type="chat", state={"step": 3}))
+        await bank.contexts.save(StateRecord(id="ada/chat", type="chat", state={"step": 3}))
         await bank.artifacts.put(LARGE)
         await bank.artifacts.put(b"a small one")
         await bank.settle()
@@ -197,7 +197,7 @@ async def _goes_on(url: str, config: Config) -> None:
         )
         assert isinstance(turn, perdure.Turn)
         assert turn.number == 13
-        saved = await bank.state_records.get("ada/chat")
+        saved = await bank.contexts.get("ada/chat")
         assert saved is not None
         assert saved.state == {"step": 3}
         found = [each async for each in bank.artifacts.located()]

@@ -90,7 +90,7 @@ async def test_compression_can_be_switched_off_and_what_is_compressed_stays_read
         await notes.put(Note("b", "plain " * 50))
         (row,) = await bank.store.adapter.get("bank_notes", ["b"], perdure.Options())
         assert row is not None
-        assert row.content_type == "application/msgpack"
+        assert row.content_type == "application/json"
         assert await notes.get("a") == Note("a", "compressed " * 50)
 
 

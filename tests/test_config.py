@@ -102,12 +102,26 @@ cache_read = 0.1
 def test_models_are_configured_in_the_same_file(tmp_path: Path) -> None:
     gateway = load(tmp_path, GATEWAY).gateway
     assert gateway.models.chat == ("openai/gpt-5", "ours/small")
-    assert gateway.models.compress == config.ModelsByComplexity("ours/small", (), ("openai/gpt-5",))
+    assert gateway.models.compress == config.CompressionModels("ours/small", (), ("openai/gpt-5",))
     assert gateway.models.reflect == ()
     assert gateway.providers["ours"].habits["shape"] == "words"
     assert [budget.per for budget in gateway.budgets] == ["day", "month"]
     assert gateway.prices["ours/small"] == config.PriceConfig(0, 0.5, 0.1)
     assert (gateway.retries, gateway.timeout, gateway.cache) == (4, 120, False)
+
+
+def test_each_level_of_a_rendition_may_have_models_of_its_own(tmp_path: Path) -> None:
+    levels = '[gateway.models.compress]\nsmooth = "a/b"\ntiny = ["c/d", "e/f"]'
+    models = load(tmp_path, levels).gateway.models
+    assert models.compress == config.CompressionModels(smooth="a/b", tiny=("c/d", "e/f"))
+    assert models.compression_tasks() == ("smooth", "tiny")
+    for text, tasks in (
+        ("compress = []", ()),
+        ('compress = "a/b"', config.COMPRESSION_TASKS),
+        ('compress = { simple = "a/b" }', config.COMPRESSION_TASKS),
+    ):
+        models = load(tmp_path, f"[gateway.models]\n{text}").gateway.models
+        assert models.compression_tasks() == tasks
 
 
 def test_variables_name_models_and_come_before_the_file(tmp_path: Path) -> None:
@@ -122,7 +136,7 @@ def test_variables_name_models_and_come_before_the_file(tmp_path: Path) -> None:
     ).gateway
     assert gateway.models.chat == ("anthropic/claude", "http://127.0.0.1:1/v1#m")
     assert gateway.models.judge == ()  # switched off
-    assert gateway.models.compress == config.ModelsByComplexity("ours/small", (), ("openai/gpt-5",))
+    assert gateway.models.compress == config.CompressionModels("ours/small", (), ("openai/gpt-5",))
     assert (gateway.deadline, gateway.cache, gateway.default) == (30, True, "ollama")
 
 

@@ -29,6 +29,11 @@ CLASSES = {
     "Transaction": "perdure.storage.transaction",
     "StateRecords": "perdure.storage.state_records",
     "MemoryWindows": "perdure.storage.memory_windows",
+    "ContextFigures": "perdure.bank.contexts",
+    "ContextQuery": "perdure.bank.contexts",
+    "Contexts": "perdure.bank.contexts",
+    "TransactionEvents": "perdure.bank.bank_transaction",
+    "BankTransaction": "perdure.bank.bank_transaction",
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
@@ -41,8 +46,13 @@ ATTRIBUTES = {
         "config": "Config",
         "url": "str",
         "artifacts": "SyncArtifactStore",
-        "state_records": "SyncStateRecords[Any]",
+        "contexts": "SyncContexts",
         "windows": "SyncMemoryWindows",
+    },
+    "BankTransaction": {
+        "contexts": "SyncContexts",
+        "memories": "SyncMemoryWindows",
+        "events": "SyncTransactionEvents",
     },
     "CollectionReader": {"name": "str"},
 }
@@ -124,13 +134,13 @@ def class_stub(name: str, module: Module, used: set[str]) -> list[str]:
             overloaded.add(member.name)
         elif member.name in overloaded:
             continue  # a stub has no implementations
-        dunder = member.name in {"__aenter__", "__aexit__", "__anext__"}
+        dunder = member.name in {"__aenter__", "__aexit__", "__anext__", "__call__"}
         if (member.name.startswith("_") and not dunder) or member.name in BY_HAND.get(name, ()):
             continue
         lines += signature(member, used)
     if name == "Bank":
         lines.append(
-            "    def transact(self, body: Callable[[SyncTransaction], R], *options: Options)"
+            "    def transact(self, body: Callable[[SyncBankTransaction], R], *options: Options)"
             " -> R: ..."
         )
     if name == "Session":

@@ -78,6 +78,9 @@ class Bridge:
         public = (name for name in dir(self._target) if not name.startswith("_"))
         return sorted({*super().__dir__(), *public})
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _call(self._target, *args, **kwargs)
+
     def __enter__(self) -> Any:
         entered = _run(self._target.__aenter__())
         return self if entered is self._target else _bridged(entered)

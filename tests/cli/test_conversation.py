@@ -136,6 +136,10 @@ def test_what_became_of_a_turn(tty: Tty) -> None:
     partial = shown(tty, turn_of(said, status="partial"))
     assert "partial" in partial.splitlines()[0]
     assert "(cut off)" in partial
+    assert "Its answer was cut off: its writer is gone." in partial
+    arriving = shown(tty, turn_of(said, status="partial", writer="alive"))
+    assert "Its answer is still arriving." in arriving
+    assert "cut off" not in arriving
     forgotten = shown(tty, turn_of((), status="forgotten"))
     assert "forgotten" in forgotten.splitlines()[0]
     assert "token" not in forgotten

@@ -86,10 +86,17 @@ def test_looking_makes_nothing(bank: str, ask: Ask) -> None:
 
 
 def test_what_failed_and_what_it_cost(bank: str, run: Run, ask: Ask) -> None:
+    said = "issue 3: the build failed in src/auth/login.py at line 42 with KeyError."
+
     def script(request: ReceivedRequest) -> str:
-        first = {"round": 1, "smooth": None, "compact": "User: the build failed."}
-        second = {"round": 2, "smooth": None, "compact": "It is in /etc/evil.conf now."}
-        return json.dumps({"rounds": [first, second], "turn": "The user wanted a fix."})
+        system = request.messages[0].text
+        if "Of all rounds" in system:
+            return json.dumps({"text": f"The user wanted {said}"})
+        texts = [f"User: {said}", "It is in /etc/evil.conf now."]
+        if "a third of its words" not in system:
+            texts = ["x", "x"]
+        rounds = [{"round": n, "text": text} for n, text in enumerate(texts, 1)]
+        return json.dumps({"rounds": rounds})
 
     async def talk() -> None:
         async with ScriptedModel(script) as model:
@@ -108,15 +115,15 @@ def test_what_failed_and_what_it_cost(bank: str, run: Run, ask: Ask) -> None:
     asyncio.run(talk())
     code, found = ask("renditions", "planner/new")
     (session,) = found["sessions"]
-    assert (code, session["failed"], session["by_model"], session["calls"]) == (0, 1, 2, 1)
+    assert (code, session["given_up"], session["by_model"], session["calls"]) == (0, 2, 2, 5)
     assert session["cost"] > 0
-    ((problem, count),) = session["problems"].items()
-    assert (problem.startswith("invented"), count) == (True, 1)
+    assert session["problems"]["T-1.2 at C: invented: /etc/evil.conf"] == 1
     shown = run("renditions", "planner/new").stdout
     assert "3 made, 2 of them by a model." in shown
-    assert "1 failed." in shown
-    assert "1 × invented: /etc/evil.conf" in shown
-    assert "1 model call: $" in shown
+    assert "2 given up." in shown
+    assert "1 × T-1.2 at C: invented: /etc/evil.conf" in shown
+    assert "1 × T-1.1 at S: too short: " in shown
+    assert "5 model calls: $" in shown
 
 
 @pytest.mark.usefixtures("bank")

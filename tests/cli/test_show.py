@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -44,6 +45,31 @@ def test_turns_by_tag_and_by_time(ask: Ask, chat: str) -> None:
     since = ["--since", "2026-02-12T16:17:00+00:00", "--until", "2026-02-12T16:20:00+00:00"]
     assert numbers(ask("show", "planner/auth", *since)[1]) == [15, 16, 17]
     assert numbers(ask("show", "planner/auth", "--since", "1h")[1]) == []
+
+
+def test_a_partial_turn_says_whether_its_writer_lives(ask: Ask, run: Run, chat: str) -> None:
+    seen = list[Any]()
+
+    async def stream(url: str) -> None:
+        async with perdure.open(url) as bank:
+            session = await bank.session("planner/auth")
+            await session.append(user("go on"))
+            async with session.answer() as answer:
+                await answer.text("It i")
+                await answer.end_part()
+                seen.append(await asyncio.to_thread(ask, "turn", "planner/auth", "T-26"))
+                seen.append(await asyncio.to_thread(run, "turn", "planner/auth", "T-26"))
+                raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(stream(chat))
+    (_, alive), page = seen
+    assert (alive["status"], alive["writer"]) == ("partial", "alive")
+    assert "Its answer is still arriving." in page.stdout
+    _, gone = ask("turn", "planner/auth", "T-26")
+    assert (gone["status"], gone["writer"]) == ("partial", "gone")
+    assert "its writer is gone." in run("turn", "planner/auth", "T-26").stdout
+    assert ask("turn", "planner/auth", "T-25")[1]["writer"] is None
 
 
 def test_a_turn_as_json(ask: Ask, chat: str) -> None:

@@ -38,6 +38,7 @@ from perdure.core.tokens import (
     Calibration,
     EstimatedCounter,
     ExactCounter,
+    TokenScale,
     count_message,
     count_messages,
     media_tokens,
@@ -344,6 +345,30 @@ def test_a_calibration_can_be_stored() -> None:
     stored = msgspec.msgpack.encode(calibration)
     assert msgspec.msgpack.decode(stored, type=Calibration) == calibration
     assert len(stored) < 400
+
+
+def test_a_scale_waits_until_enough_is_known() -> None:
+    assert _learned([(499, 700)]).scale == TokenScale()
+    assert _learned([(499, 700), (100, 140)]).scale == TokenScale(29)
+
+
+def test_a_scale_rises_when_it_must_and_falls_late() -> None:
+    def after(*factors: float) -> int:
+        samples = [(1_000, round(1_000 * factor)) for factor in factors for _ in range(31)]
+        return _learned(samples).scale.twentieths
+
+    assert after(1.2) == after(1.2, 1.22, 1.25, 1.19, 1.16) == 25
+    assert after(1.2, 1.26) == after(1.2, 1.26, 1.19) == 26
+    assert after(1.2, 1.1) == 23
+    assert after(1.0) == after(0.97) == after(0.93) == 20
+    assert after(0.89) == 18
+
+
+@given(st.integers(0, 10**9), st.integers(5, 80), st.data())
+def test_what_fits_into_ours_fits_into_theirs(budget: int, twentieths: int, data: Any) -> None:
+    scale = TokenScale(twentieths)
+    ours = data.draw(st.integers(0, scale.ours(budget)))
+    assert ours * twentieths / 20 <= scale.theirs(ours) <= budget
 
 
 @pytest.mark.skipif(not TRANSCRIPTS.exists(), reason="no transcripts beside the project")

@@ -7,7 +7,13 @@ import msgspec
 import pytest
 
 from perdure import InvalidConfig
-from perdure.config import GatewayConfig, ModelsByComplexity, ModelsConfig, ProviderConfig
+from perdure.config import (
+    CompressionModels,
+    GatewayConfig,
+    ModelsByComplexity,
+    ModelsConfig,
+    ProviderConfig,
+)
 from perdure.core.errors import NoModel
 from perdure.gateway.calls import PURPOSES, CallOptions, Complexity
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog
@@ -110,6 +116,10 @@ def test_a_provider_without_embeddings_is_refused_for_them(provider: str) -> Non
         (CallOptions(), "moderate"),
         (CallOptions(task="never heard of it"), "moderate"),
         (CallOptions(task="title"), "simple"),
+        (CallOptions(task="email_routing"), "simple"),
+        (CallOptions(task="triage"), "simple"),
+        (CallOptions(task="document_analysis"), "moderate"),
+        (CallOptions(task="legal_reasoning"), "complex"),
         (CallOptions(task="Code Review"), "complex"),
         (CallOptions(task="code_review"), "complex"),
         (CallOptions(task="code-review", complexity="simple"), "simple"),
@@ -141,6 +151,22 @@ def test_the_nearest_complexity_that_has_models(
     assert names(catalog, complexity="simple") == [f"openai/{simple}"]
     assert names(catalog, complexity="moderate") == [f"openai/{moderate}"]
     assert names(catalog, complexity="complex") == [f"openai/{complex_}"]
+
+
+def test_a_task_of_renditions_may_have_models_of_its_own() -> None:
+    models = CompressionModels(moderate="openai/any", tiny=("openai/small", "openai/less"))
+    catalog = configured(models=ModelsConfig(compress=models))
+    assert names(catalog, purpose="compress", task="tiny") == ["openai/small", "openai/less"]
+    assert names(catalog, purpose="compress", task="smooth") == ["openai/any"]
+    assert names(catalog, purpose="compress") == ["openai/any"]
+    catalog = configured(models=ModelsConfig(compress=CompressionModels(tiny="openai/small")))
+    assert catalog.has("compress")
+    assert [kind for kind, _ in catalog.uses("compress")] == ["tiny"]
+    assert names(catalog, purpose="compress", task="Tiny") == ["openai/small"]
+    with pytest.raises(NoModel, match="No model is configured for compress"):
+        names(catalog, purpose="compress", task="smooth")
+    with pytest.raises(InvalidConfig, match="'nobody/small' does not name"):
+        configured(models=ModelsConfig(compress=CompressionModels(tiny="nobody/small")))
 
 
 # Providers -------------------------------------------------------------------------------------

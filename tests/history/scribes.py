@@ -11,7 +11,7 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
 from perdure.gateway.gateway import Gateway
 from perdure.history.manifest import RoundId
-from perdure.history.renditions.rendition_records import Rendition, Tiny
+from perdure.history.renditions.rendition_records import EVERY_LEVEL, Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
 from perdure.history.turn_reader import TurnReader
 from tests.history.talk import call, result
@@ -24,6 +24,7 @@ def scribe_for(
     bank: Bank,
     config: RenditionsConfig | None = None,
     gateway: Callable[[], Gateway] | None = None,
+    levels: frozenset[Level] = EVERY_LEVEL,
 ) -> RenditionService:
     """A scribe that works in place of the bank's own."""
     without_scribe(bank)
@@ -36,6 +37,7 @@ def scribe_for(
         bank.jobs,
         config=config,
         gateway=gateway,
+        levels=levels,
     )
     bank.services.log.listen(scribe.note, scribe.missed)
     return scribe

@@ -20,7 +20,7 @@ from perdure.history.log_records import (
     Use,
 )
 from perdure.jobs import PendingMark
-from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, Summarize
+from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, SearchCall, Summarize
 from perdure.storage.records import type_of
 
 
@@ -111,7 +111,7 @@ def _collections(call: Call) -> set[str]:
     match call:
         case Commit():
             return {write.collection for write in call.batch.writes}
-        case Get() | Rewrite():
+        case Get() | Rewrite() | SearchCall():
             return {call.collection}
         case Summarize():
             return {call.summary.query.collection}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -334,6 +336,73 @@ async def test_an_error_leaves_a_partial_turn(bank: Bank, session: Session) -> N
     (partial,) = await session.partials()
     assert (partial.turn, partial.message.partial, partial.message.model) == (1, True, "m")
     assert await problems(bank) == []
+
+
+@everywhere
+async def test_a_partial_answer_says_whether_its_writer_lives(
+    bank: Bank, session: Session, clock: ManualClock
+) -> None:
+    await session.append(user("1"))
+
+    async def writers() -> tuple[str | None, str]:
+        (partial,) = await session.partials()
+        return (await session.turn(1)).writer, partial.writer
+
+    answer = session.answer()
+    await answer.__aenter__()
+    await answer.text("It i")
+    assert await writers() == ("alive", "alive")
+    clock.advance("14s")
+    assert await writers() == ("alive", "alive")
+    clock.advance("1s")
+    assert await writers() == ("gone", "gone")
+    await answer._save()  # a heartbeat, by a writer that was only slow
+    assert await writers() == ("alive", "alive")
+
+    hung_up = LookupError("the provider hung up")
+    await answer.__aexit__(LookupError, hung_up, None)
+    assert await writers() == ("gone", "gone")
+    (partial,) = await session.partials()
+    async with session.answer(resume=partial) as again:
+        assert await writers() == ("alive", "alive")
+        await again.text("s so")
+    assert (await session.turn(1)).writer is None
+
+
+async def test_a_writer_to_whom_nothing_comes_still_gives_signs_of_life(
+    bank: Bank, session: Session, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.history.streamed_answers._IDLE_BEAT", BEAT)
+    async with session.answer() as answer:
+        await answer.text("hm")
+        await answer.end_part()
+        (before,) = await session.partials()
+        clock.advance("60s")
+        async with asyncio.timeout(60):
+            while (await session.partials())[0].writer == "gone":  # noqa: ASYNC110 (nobody tells)
+                await asyncio.sleep(0.002)
+        (after,) = await session.partials()
+        assert after.updated == before.updated  # it did not grow
+
+
+async def test_an_answer_that_nobody_holds_has_no_writer(
+    bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.history.streamed_answers._IDLE_BEAT", 0.0)
+    answer = session.answer()
+    await answer.__aenter__()
+    await answer.text("hm")
+    await answer.end_part()
+    held = weakref.ref(answer)
+    async with asyncio.timeout(60):
+        drafts = bank.collection(AnswerDraft).query()
+        while (await drafts.execute())[0].version < 4:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0)
+    del answer
+    async with asyncio.timeout(60):
+        while held() is not None:  # until the last heartbeat is written
+            gc.collect()
+            await asyncio.sleep(0)
 
 
 async def test_cancelling_leaves_a_partial_turn(session: Session) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.messages import ToolCall
-from perdure.history.pruning import program_of
+from perdure.history.tool_patterns import program_of
 
 COMMANDS: list[tuple[Any, str]] = [
     ("ls", "ls"),

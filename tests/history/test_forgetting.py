@@ -55,6 +55,7 @@ WITHOUT_CONTENT = {
     "perdure_layer_texts": "reference layers, which people write: not made from turns",
     "perdure_layers": "what reference layers are called and when they are loaded",
     "perdure_metrics": "counts",
+    "perdure_models": "how models did lately, by the names of tasks",
     "perdure_recall_filling": "whether the search index is complete",
     "perdure_recall_numbers": "the number that the next group of the search index gets",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
@@ -307,12 +308,12 @@ async def test_a_fork_of_a_sub_agent_keeps_it(bank: Bank) -> None:
 @everywhere
 async def test_an_agent_is_forgotten_with_all_that_is_kept_under_its_name(bank: Bank) -> None:
     await furnish(bank, "planner2/other")
-    await bank.state_records.save(StateRecord(id="planner2/notes", type="note", state={"a": "b"}))
+    await bank.contexts.save(StateRecord(id="planner2/notes", type="note", state={"a": "b"}))
     untouched = await rows(bank)
     for name in ("planner/auth", "planner/ui"):
         await furnish(bank, name)
     for id_ in ("planner/notes", "planner", "planner/auth/deep"):
-        await bank.state_records.save(StateRecord(id=id_, type="note", state={"secret": MARKER}))
+        await bank.contexts.save(StateRecord(id=id_, type="note", state={"secret": MARKER}))
     await bank.windows.append("planner/notes", MARKER)
     forgotten = await bank.forget_agent("planner")
     assert sorted(forgotten.sessions) == ["planner/auth", "planner/ui"]
@@ -418,7 +419,7 @@ async def talk_about(bank: Bank, name: str) -> Session:
     await answer.__aenter__()
     await answer.text(f"arriving {MARKER}")
     await answer.end_part()
-    await bank.state_records.save(StateRecord(id=f"{name}/x", type="t", state={"m": MARKER}))
+    await bank.contexts.save(StateRecord(id=f"{name}/x", type="t", state={"m": MARKER}))
     return session
 
 
@@ -441,7 +442,7 @@ async def test_nothing_can_be_read_in_the_files(
             assert where_marked(tmp_path)
         if what == "turns":
             await session.describe({"about": ""})
-            await bank.state_records.archive("planner/auth/x")
+            await bank.contexts.archive("planner/auth/x")
             await bank.collection(StateRecord).delete("planner/auth/x")
             newest = (await session.head()).newest
             await bank.forget("planner/auth", turns=range(1, newest + 1))

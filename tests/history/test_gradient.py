@@ -174,8 +174,8 @@ def test_a_window_is_full_and_its_bands_have_their_shares(budget: int, rounds: i
             assert shown >= 0.65 * (budget - 50)
             found = shares(planned, said)
             assert 0.08 <= found["R"] <= 0.22
-            assert 0.48 <= found["R"] + found["S"] <= (0.62 if budget > 4_000 else 0.7)
-            assert 0.68 <= 1 - found["T"] <= (0.82 if budget > 4_000 else 0.85)
+            assert 0.47 <= found["R"] + found["S"] <= (0.62 if budget > 4_000 else 0.7)
+            assert 0.68 <= 1 - found["T"] <= (0.84 if budget > 4_000 else 0.87)
         manifest = planned
     assert sum(fills[len(fills) // 2 :]) / (len(fills) - len(fills) // 2) >= 0.75
 
@@ -189,10 +189,10 @@ def test_where_the_old_have_little_to_say_the_fresh_take_their_room() -> None:
 
 
 def test_what_was_injected_may_be_all_that_goes() -> None:
-    rounds = even(300)
-    before = plan(EpochManifest(), window(rounds, 10_000))
-    more = [*rounds, Sized(RoundId(301), 400, 200, 50)]
-    after = plan(before, window(live(before, more), 10_000, fixed=60))
+    rounds = talk(600)
+    before = plan(EpochManifest(), window(rounds, 20_000))
+    more = [*rounds, Sized(RoundId(601), 100, 90, 35)]
+    after = plan(before, window(live(before, more), 20_000, fixed=60))
     assert after.elements == before.elements
 
 

@@ -13,7 +13,7 @@ import perdure
 from perdure.artifacts import Artifact
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.config import Config, SecretsConfig
+from perdure.config import ArtifactRule, Config, SecretsConfig
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -24,10 +24,13 @@ from perdure.core.messages import (
     ToolResult,
     Unknown,
     assistant,
+    sound,
     user,
 )
-from perdure.core.tokens import EstimatedCounter
+from perdure.core.tokens import EstimatedCounter, o200k
 from perdure.history.log_records import TurnPiece, Use
+from perdure.history.session_export import jsonl
+from perdure.history.session_markdown import markdown
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere
@@ -100,7 +103,7 @@ async def test_everything_large_moves_out_and_comes_back(bank: Bank, session: Se
                 Reasoning("r " * 20_000, signature="sig", native={"messages": {"k": "v"}}),
                 Reasoning(encrypted="e" * 40_000),
                 Reasoning(summary=("s " * 10_000, "t " * 10_000)),
-                ToolCall("c1", "write", json.dumps({"path": "src/a.py", "text": "x " * 20_000})),
+                ToolCall("c1", "lint", json.dumps({"path": "src/a.py", "text": "x " * 20_000})),
                 Unknown("responses", {"type": "odd", "data": "u" * 40_000}),
             ),
             id="m1",
@@ -231,7 +234,7 @@ async def test_the_call_may_have_been_written_by_another_process(bank: Bank) -> 
 
 
 async def test_a_large_call_is_remembered_by_its_file(bank: Bank) -> None:
-    arguments = json.dumps({"text": "x" * 50_000, "file_path": "C:\\work\\deep.py"})
+    arguments = json.dumps({"wishes": "x" * 50_000, "file_path": "C:\\work\\deep.py"})
     asked = call("c1", name="create_code_artifact", arguments=arguments)
     session = await bank.session("a/b")
     await session.append([user("go"), asked])
@@ -248,12 +251,141 @@ async def test_other_tools_do_not_move_small_results(bank: Bank, session: Sessio
 
 
 async def test_which_tools_make_artifacts_is_a_setting(make_bank: MakeBank) -> None:
-    bank = await make_bank(artifact_tools=("publish_*",))
+    rules = (
+        ArtifactRule("publish_*", content="page", over=0, result=True),
+        ArtifactRule("create_artifact", content=()),
+    )
+    bank = await make_bank(artifacts=rules)
     session = await bank.session("a/b")
-    for name in ("publish_page", "create_artifact"):
+    for name in ("publish_page", "create_artifact", "create_code_artifact"):
         await session.append([user("go"), call("c", name=name), result("c", text=name)])
-    assert [found.size for found in [reference_of((await session.turn(1)).messages[2])]] == [12]
+    page = call("c", name="publish_page", arguments='{"page": "<h1>hi</h1>", "content": "x"}')
+    await session.append([user("go"), page, result("c", text="ok")])
+    assert [reference_of((await session.turn(n)).messages[2]).size for n in (1, 3)] == [12, 20]
     assert (await session.turn(2)).messages[2] == result("c", text="create_artifact")
+    published = (await session.turn(4)).messages[1].calls[0].reference
+    assert published is not None
+    assert await bank.artifacts.read(published.artifact) == b"<h1>hi</h1>"
+
+
+CODE = 'print("Grüße")\n\tif a < b / c: pass  # \U0001f600\n'
+
+
+@everywhere
+@pytest.mark.parametrize("field", ["content", "code", "file_text"])
+async def test_the_pointer_of_a_code_artifact_holds_the_code(
+    bank: Bank, session: Session, field: str
+) -> None:
+    arguments = json.dumps({"filename": "src/app/main.py", field: CODE, "language": "python"})
+    messages = [
+        user("write it"),
+        call("c1", name="create_code_artifact", arguments=arguments),
+        result("c1", text="Artifact saved"),
+        assistant("done"),
+    ]
+    await session.append(messages)
+    stored = (await session.turn(1)).messages
+    (asked,) = stored[1].calls
+    pointer = asked.reference
+    assert pointer is not None
+    assert (pointer.session, pointer.agent) == ("planner/auth", "planner")
+    assert (pointer.filename, pointer.size) == ("main.py", len(CODE.encode()))
+    assert await bank.artifacts.read(pointer.artifact) == CODE.encode()
+    assert json.loads(asked.arguments) == {
+        "filename": "src/app/main.py",
+        field: {"type": "artifact_ref", "key": pointer.artifact, "ascii": True},
+        "language": "python",
+    }
+    assert stored[2] == messages[2]  # the tool's answer is no artifact
+    assert list(await session.resolve(stored)) == messages
+    # As a server does that writes the result later, with a session of its own.
+    await (await bank.session("planner/auth")).append(result("c1", text="Saved again"))
+    assert (await session.turn(1)).messages[-1] == result("c1", text="Saved again")
+    assert await problems(bank) == []
+    gone = await bank.forget("planner/auth", turns=[1])
+    assert gone.artifacts == 1
+    assert await located(bank) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("write_file", {"path": "a/b.py", "content": CODE * 500}),
+        ("Write", {"file_path": "/a/b.py", "content": CODE * 500}),
+        ("mcp__files__create_file", {"path": "b.py", "text": CODE * 500}),
+        ("str_replace_editor", {"command": "create", "path": "b.py", "file_text": CODE * 500}),
+        ("NotebookEdit", {"notebook_path": "b.py", "new_source": CODE * 500}),
+    ],
+)
+async def test_large_files_that_tools_write_are_their_content(
+    bank: Bank, session: Session, name: str, fields: dict[str, str]
+) -> None:
+    messages = [user("go"), call("c", name=name, arguments=json.dumps(fields, ensure_ascii=False))]
+    await session.append(messages)
+    stored = (await session.turn(1)).messages
+    pointer = stored[1].calls[0].reference
+    assert pointer is not None
+    assert pointer.filename == "b.py"
+    assert await bank.artifacts.read(pointer.artifact) == (CODE * 500).encode()
+    assert list(await session.resolve(stored)) == messages
+    small = call("d", name=name, arguments=json.dumps(fields | {"content": CODE, "text": CODE}))
+    if "content" in fields:  # a few lines are no artifact
+        await session.append(small)
+        assert (await session.turn(1)).messages[2] == small
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"content": "a\\/b", "path": "x.py"}',  # an escape that no encoder of ours writes
+        '{ "path" : "x.py",\n "content" :\t"caf\\u00e9 \u00e9" }',
+        '{"path": "x.py", "meta": {"content": "abc"}, "content": "abc"}',
+        '{"content": "half \\ud800", "path": "x.py"}',
+        '{"content": "no end',
+        '{"content": 7}',
+        '{"content": ""}',
+        "",
+    ],
+)
+async def test_arguments_come_back_byte_for_byte(
+    bank: Bank, session: Session, written: str
+) -> None:
+    messages = [user("go"), call("c", name="create_artifact", arguments=written)]
+    await session.append(messages)
+    stored = (await session.turn(1)).messages
+    assert list(await session.resolve(stored)) == messages
+    assert list((await session.turn(1, resolve=True)).messages) == messages
+    pointer = stored[1].calls[0].reference
+    if pointer is not None:
+        content = json.loads(written)["content"]
+        assert await bank.artifacts.read(pointer.artifact) == sound(content).encode()
+
+
+async def test_a_file_in_a_call_reaches_readers_whole(
+    bank: Bank, session: Session, tmp_path: Path
+) -> None:
+    """What a model is sent, what people see, what is exported: the code, fetched when needed."""
+    arguments = json.dumps({"filename": "main.py", "content": CODE}, ensure_ascii=False)
+    messages = [
+        user("write it"),
+        call("c1", name="create_code_artifact", arguments=arguments),
+        result("c1", text="Saved"),
+        assistant("done"),
+    ]
+    await session.append(messages)
+    context = await session.context("and now?", budget=4_000, recall=False)
+    sent = json.dumps(context.to_chat(), ensure_ascii=False)
+    assert json.dumps(arguments, ensure_ascii=False)[1:-1] in sent
+    assert "artifact_ref" not in sent
+    assert "main.py" in (await session.turn(1, level="C")).text
+    lines = [line async for line in jsonl(session)]
+    assert b"artifact_ref" not in b"".join(lines)
+    pages = "".join([section async for section in markdown(session)])
+    assert 'print("Grüße")' in pages
+    # Appended elsewhere as it is stored, the pointer goes along.
+    other = await bank.session("coder/copy")
+    await other.append((await session.turn(1)).messages)
+    assert list((await other.turn(1, resolve=True)).messages) == messages
 
 
 @pytest.mark.parametrize(
@@ -429,15 +561,47 @@ async def test_masking_can_be_switched_off(tmp_path: Path) -> None:
         assert SECRET in (await session.turn(1)).prompt
 
 
+@everywhere
+@pytest.mark.parametrize("lines", [1_200, 30_000])
+async def test_what_pruning_leaves_out_is_in_the_artifact_store(
+    bank: Bank, session: Session, lines: int
+) -> None:
+    """Also of many short lines, which would be no artifact for their length."""
+    content = "".join(f"line {number}\n" for number in range(lines))
+    asked = call("c", name="read_file", arguments='{"path": "src/long.txt"}')
+    messages = [user("go"), asked, result("c", text=content), assistant("done")]
+    await session.append(messages)
+    view = await session.turn(1, prune=True)
+    (pointer,) = view.messages[2].results[0].content
+    assert isinstance(pointer, ArtifactPointer)
+    assert (pointer.session, pointer.filename) == ("planner/auth", "long.txt")
+    assert await bank.artifacts.read(pointer.artifact) == content.encode()
+    shown = content.splitlines(keepends=True)
+    notice = f"[… {lines - 1_000:,} lines left out; the whole result: T-1.1, {pointer.artifact}]\n"
+    assert view.messages[2].results[0].text == "".join([*shown[:500], notice, *shown[-500:]])
+    assert list(await session.resolve(view.messages)) == messages
+    text = await session.turn(1, prune=True, resolve=True)
+    assert text.messages[2].results[0].content == (Text(pointer.head),)
+
+
+async def test_the_tokens_of_a_pruned_result_are_a_setting(make_bank: MakeBank) -> None:
+    bank = await make_bank(prune_tokens=300)
+    session = await bank.session("a/b")
+    output = "some words of output\n" * 1_000
+    await session.append([user("go"), call("c"), result("c", text=output), assistant("done")])
+    view = (await session.turn(1, prune=True)).messages[2].results[0].text
+    assert 200 < o200k().count(view) <= 300
+
+
 async def test_pruning_is_a_view(bank: Bank, session: Session) -> None:
-    output = "\n".join(f"line {number}" for number in range(2_000))
+    output = "\n".join(f"line {number}" for number in range(3_000))
     messages = [user("go"), call("c"), result("c", text=output), assistant("done")]
     await session.append(messages)
     pruned = await session.turn(1, prune=True, resolve=True)
     shown = pruned.messages[2].results[0].text
     assert len(shown) < len(output) / 2
     assert "line 0" in shown
-    assert "line 1999" in shown
+    assert "line 2999" in shown
     assert "T-1.1" in shown  # where the rest is
     assert list((await session.turn(1, resolve=True)).messages) == messages
     assert (await session.turns(prune=True, resolve=True))[0].messages == pruned.messages

@@ -591,7 +591,7 @@ async def test_a_session_is_a_context(bank: Bank, clock: ManualClock) -> None:
         {"goal": "log in"},
         {"team": "core"},
     )
-    assert record.active == datetime(2026, 1, 1, tzinfo=UTC)
+    assert record.last_active == datetime(2026, 1, 1, tzinfo=UTC)
     assert record.archived is None
     again = await bank.session("planner/auth", type="other", state={"goal": "none"})
     assert again.record == record

@@ -17,15 +17,22 @@ from perdure.bank.session import Session
 from perdure.config import (
     ArtifactsConfig,
     BudgetConfig,
+    CompressionModels,
     Config,
     GatewayConfig,
     ModelsConfig,
     PriceConfig,
     RenditionsConfig,
 )
+from perdure.core.levels import parse_level
 from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import RoundId
-from perdure.history.renditions import model_renditions, rendition_records, rendition_service
+from perdure.history.renditions import (
+    algorithm,
+    model_renditions,
+    rendition_records,
+    rendition_service,
+)
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
 from perdure.history.renditions.rendition_status import RenditionStatus
@@ -33,7 +40,6 @@ from perdure.testing import (
     ManualClock,
     ReceivedRequest,
     Script,
-    ScriptedAnswer,
     ScriptedFault,
     ScriptedModel,
 )
@@ -96,15 +102,20 @@ async def make_desk(store_url: str, tmp_path: Path, clock: ManualClock) -> Async
                 renditions=RenditionsConfig(model=False),  # the scribe below is the only one
                 gateway=GatewayConfig(
                     providers={"ours": model.provider_config()},
-                    models=ModelsConfig(compress="ours/small"),
                     prices={"ours/small": PriceConfig(input=1.0, output=2.0)},
-                    **{"retries": 0, **gateway},
+                    **{"retries": 0, "models": ModelsConfig(compress="ours/small"), **gateway},
                 ),
             )
             bank = Bank(store_url, config=config, clock=clock)
             await bank.open()
             stack.push_async_callback(bank.close)
-            scribe = scribe_for(bank, settings or RenditionsConfig(), lambda: bank.gateway)
+            tasks = config.gateway.models.compression_tasks()
+            scribe = scribe_for(
+                bank,
+                settings or RenditionsConfig(),
+                lambda: bank.gateway,
+                frozenset(map(parse_level, tasks)),
+            )
             stack.push_async_callback(scribe.stop)
             return Desk(bank, model, scribe, await bank.session("planner/auth"))
 
@@ -113,27 +124,46 @@ async def make_desk(store_url: str, tmp_path: Path, clock: ManualClock) -> Async
 
 def asked(request: ReceivedRequest) -> list[int]:
     """The rounds that a request is about."""
-    found = re.findall(r"^=== round (\d+) ===$", request.prompt, re.MULTILINE)
+    given = request.messages[1].text
+    found = re.findall(r"^=== round (\d+) ===$", given, re.MULTILINE)
     return [int(number) for number in found]
 
 
+def level_of(request: ReceivedRequest) -> str:
+    """What a request asks for, by its instructions."""
+    system = request.messages[0].text
+    return "T" if "Of all rounds" in system else "C" if "a third of its words" in system else "S"
+
+
+def issue_of(request: ReceivedRequest) -> str:
+    found = re.search(r"issue (\d+)", str(request.body))
+    return found[1] if found else "1"
+
+
+def kept(request: ReceivedRequest) -> str:
+    return (
+        f"User: issue {issue_of(request)}: the build failed in src/auth/login.py at line 42 with"
+        " KeyError 'token'."
+    )
+
+
+def tiny(request: ReceivedRequest) -> str:
+    return f"The user wanted issue {issue_of(request)} fixed: src/auth/login.py, line 42, KeyError."
+
+
 def good(request: ReceivedRequest) -> str:
-    rounds = [
-        {"round": n, "smooth": None, "compact": "User: the build failed in src/auth/login.py."}
-        for n in asked(request)
-    ]
-    wanted = "The turn is asked for." in request.prompt
-    return json.dumps({"rounds": rounds, "turn": "The user wanted a fix." if wanted else None})
+    return saying()(request)
 
 
-def saying(
-    turn: str | None = "The user wanted a fix.", **item: Any
-) -> Callable[[ReceivedRequest], str]:
-    """A model that answers all rounds alike."""
-    said = {"smooth": None, "compact": "User: the build failed.", **item}
+def saying(turn: str | None = None, text: str | None = None) -> Callable[[ReceivedRequest], str]:
+    """A model that answers all rounds alike; with what is good, unless it is told what to say."""
 
     def answer(request: ReceivedRequest) -> str:
-        return json.dumps({"rounds": [{"round": n, **said} for n in asked(request)], "turn": turn})
+        level = level_of(request)
+        if level == "T":
+            return json.dumps({"text": tiny(request) if turn is None else turn})
+        said = None if level == "S" else kept(request) if text is None else text
+        return json.dumps({"rounds": [{"round": n, "text": said} for n in asked(request)]})
 
     return answer
 
@@ -147,7 +177,7 @@ async def test_what_a_model_makes_takes_over(make_desk: MakeDesk) -> None:
     standing = await desk.settle()
     assert (standing.pending, standing.by_model, standing.by_algorithm) == (0, 3, 0)
     assert (standing.failed, standing.given_up, standing.problems) == (0, 0, {})
-    made = ["a1", "m1 ours/small"]
+    made = [algorithm.RECIPE, "m2 ours/small"]
     assert await desk.recipes() == {"1.1": made, "1.2": made, "1": made}
     after = await sizes(desk.scribe, desk.session)
     assert [each.variant for each in after] == [1, 1]
@@ -155,26 +185,88 @@ async def test_what_a_model_makes_takes_over(make_desk: MakeDesk) -> None:
     head = await desk.session.head()
     wanted = [RoundAtLevel(RoundId(1, 1), "C", 1), RoundAtLevel(RoundId(1, 1), "C", 0)]
     new, old = await desk.scribe.texts(desk.session.record, head, wanted)
-    assert new == "User: the build failed in src/auth/login.py."
+    assert new == kept(desk.model.requests[0])
     assert old != new
     short = await desk.scribe.tinies(desk.session.record, head, [1])
     texts = await desk.scribe.tiny_texts(desk.session.record, head, [(1, short[1].variant)])
-    assert texts == ["The user wanted a fix."]
+    assert texts == [tiny(desk.model.requests[0])]
 
 
-async def test_one_call_for_the_rounds_of_a_turn(make_desk: MakeDesk) -> None:
+async def test_one_call_for_each_level_of_a_turn(make_desk: MakeDesk) -> None:
     desk = await make_desk(good)
     await desk.session.append(labour(1))
     standing = await desk.settle()
-    (request,) = desk.model.requests
-    assert asked(request) == [1, 2]
-    assert request.body["max_tokens"] > 100
-    assert "cache_control" not in json.dumps(request.body)
-    assert standing.calls == 1
+    assert sorted(map(level_of, desk.model.requests)) == ["C", "S", "T"]
+    for request in desk.model.requests:
+        assert asked(request) == [1, 2]
+        assert request.body["max_tokens"] > 100
+        assert "cache_control" not in json.dumps(request.body)
+    assert standing.calls == 3
     assert standing.cost is not None
     assert standing.cost > 0
     (row,) = await desk.bank.gateway.costs("purpose")
     assert (row.of, row.cost) == ("compress", standing.cost)
+
+
+async def test_the_levels_of_a_turn_are_asked_for_at_the_same_time(make_desk: MakeDesk) -> None:
+    together = asyncio.Event()
+
+    async def answer(request: ReceivedRequest) -> str:
+        if len(desk.model.requests) == 3:
+            together.set()
+        await together.wait()  # for ever, if one of them waits for the answer to another
+        return good(request)
+
+    desk = await make_desk(answer)
+    await desk.session.append(labour(1))
+    async with asyncio.timeout(60):
+        standing = await desk.settle()
+    assert (standing.by_model, standing.pending) == (3, 0)
+    assert sorted(map(level_of, desk.model.requests)) == ["C", "S", "T"]
+
+
+async def test_each_level_may_have_models_of_its_own(make_desk: MakeDesk) -> None:
+    models = CompressionModels(smooth="ours/s", compressed=("ours/gone", "ours/c"), tiny="ours/t")
+
+    def answer(request: ReceivedRequest) -> str | ScriptedFault:
+        return ScriptedFault(status=404) if request.model == "gone" else good(request)
+
+    desk = await make_desk(answer, models=ModelsConfig(compress=models))
+    await desk.session.append(labour(1))
+    assert (await desk.settle()).by_model == 3
+    named = sorted((level_of(request), request.model) for request in desk.model.requests)
+    assert named == [("C", "c"), ("C", "gone"), ("S", "s"), ("T", "t")]
+    recipes = await desk.recipes()
+    assert recipes["1.1"][-1] == "m2 ours/s ours/c"
+    assert recipes["1"][-1] == "m2 ours/t"
+
+
+async def test_a_level_without_models_stays_the_algorithms(make_desk: MakeDesk) -> None:
+    models = ModelsConfig(compress=CompressionModels(compressed="ours/c"))
+    desk = await make_desk(good, models=models)
+    await desk.session.append(labour(1))
+    standing = await desk.settle()
+    assert [level_of(request) for request in desk.model.requests] == ["C"]
+    assert (standing.by_model, standing.by_algorithm, standing.pending) == (2, 1, 0)
+    assert (standing.failed, standing.given_up) == (0, 0)
+    recipes = await desk.recipes()
+    assert recipes["1.1"] == [algorithm.RECIPE, f"m2 {algorithm.RECIPE} ours/c"]
+    assert recipes["1"] == [algorithm.RECIPE]
+    head = await desk.session.head()
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1)])  # nor later
+    await desk.settle()
+    assert len(desk.model.requests) == 1
+
+
+async def test_what_was_read_early_is_asked_for_all_the_same(make_desk: MakeDesk) -> None:
+    """Whoever reads a level makes it, if it is not there yet: by the algorithm, since they wait."""
+    desk = await make_desk(good)
+    for number, level in ((1, "C"), (2, "T")):
+        await desk.session.append(labour(number))
+        await desk.session.turn(number, level=level)
+    standing = await desk.settle()
+    assert (standing.by_model, standing.by_algorithm) == (6, 0)
+    assert sorted(map(level_of, desk.model.requests)) == ["C", "C", "S", "S", "T", "T"]
 
 
 async def test_a_long_turn_takes_several_calls(make_desk: MakeDesk) -> None:
@@ -185,11 +277,14 @@ async def test_a_long_turn_takes_several_calls(make_desk: MakeDesk) -> None:
     await desk.session.append([*rounds, assistant("Done. " + LONG * 3)])
     standing = await desk.settle()
     assert standing.failed + standing.given_up + standing.pending == 0
-    found = [number for request in desk.model.requests for number in asked(request)]
-    assert sorted(found) == list(range(1, 14))
-    assert 1 < len(desk.model.requests) < 8
-    wanted = ["The turn is asked for." in request.prompt for request in desk.model.requests]
-    assert wanted == [False] * (len(wanted) - 1) + [True]
+    for level in ("S", "C"):
+        requests = [each for each in desk.model.requests if level_of(each) == level]
+        found = [number for request in requests for number in asked(request)]
+        assert sorted(found) == list(range(1, 14))
+        assert 1 < len(requests) < 8
+    (whole,) = [each for each in desk.model.requests if level_of(each) == "T"]
+    assert asked(whole) == list(range(1, 14))
+    assert len(whole.prompt) < 30_000
 
 
 async def test_rounds_of_an_open_turn_wait_for_the_others(
@@ -206,25 +301,30 @@ async def test_rounds_of_an_open_turn_wait_for_the_others(
     await desk.session.append(assistant(LONG * 2))
     standing = await desk.settle()
     assert (standing.by_model, standing.pending) == (4, 0)
-    assert [asked(request) for request in desk.model.requests] == [[1], [2, 3]]
+    compact = [asked(request) for request in desk.model.requests if level_of(request) == "C"]
+    assert compact == [[1], [2, 3]]
 
 
 BAD = {
     "garbage": ("I think therefore {I am", "form that was asked for"),
     "nothing": ("", "form that was asked for"),
-    "other JSON": ('{"answer": 42}', "leaves it out"),
+    "other JSON": ('{"answer": 42}', "form that was asked for"),
     "a list": ("[1, 2, 3]", "form that was asked for"),
-    "wrong types": ('{"rounds": [{"round": "one", "compact": 5}]}', "form that was asked for"),
-    "other rounds": ('{"rounds": [{"round": 77, "compact": "x"}], "turn": ""}', "leaves it out"),
-    "empty texts": (saying("", compact=""), "empty"),
-    "too much": (saying(compact="User: the build failed. " * 400), "too long"),
-    "a refusal": (saying("I'm sorry, but I cannot help.", compact="I cannot do that."), "refusal"),
-    "invented": (saying(compact="User: it broke in /etc/shadow.d/evil.conf:977."), "invented"),
-    "tags": (saying(compact="</T-1-C> User: the build failed."), "tags"),
+    "wrong types": ('{"rounds": [{"round": "one", "text": 5}]}', "form that was asked for"),
+    "other rounds": ('{"rounds": [{"round": 77, "text": "x"}], "text": ""}', "leaves it out"),
+    "empty texts": (saying("", ""), "empty"),
+    "too little": (saying("x", "x"), "too short"),
+    "too much": (saying(text="User: the build failed. " * 400), "too long"),
+    "a refusal": (saying("I'm sorry, but I cannot help.", "I cannot do that."), "refusal"),
+    "invented": (saying(text="User: it broke in /etc/shadow.d/evil.conf:977."), "invented"),
+    "left out": (saying(text="User: look into the issue, the build failed."), "leaves out: "),
+    "tags": (saying(text="</T-1-C> User: the build failed."), "tags"),
     "another language": (
-        saying(compact="Der Nutzer sagt, dass die Datei nicht gebaut wird und es nicht geht."),
+        saying(text="Der Nutzer sagt, dass die Datei nicht gebaut wird und es nicht geht."),
         "language",
     ),
+}
+FAILS = {
     "500": (ScriptedFault(status=500), "500"),
     "401": (ScriptedFault(status=401), "key"),
     "reset": (ScriptedFault(how="reset"), ""),
@@ -233,10 +333,42 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_whatever_else_a_model_does_changes_nothing(
+async def test_what_is_bad_is_asked_for_once_more_and_given_up(
     name: str, make_desk: MakeDesk, clock: ManualClock
 ) -> None:
     script, problem = BAD[name]
+    desk = await make_desk(script)
+    await desk.session.append(labour(1))
+    await desk.bank.settle()
+    before = await sizes(desk.scribe, desk.session)
+    standing = await desk.settle()
+    assert (standing.pending, standing.failed) == (0, 0)
+    assert standing.given_up >= 2
+    assert any(problem in each for each in standing.problems), standing.problems
+    refused = [each for each in desk.model.requests if level_of(each) == "C"]
+    assert [len(request.messages) for request in refused] == [2, 4]
+    assert problem in refused[1].prompt  # it is told why
+    clock.advance(86_400)
+    assert await desk.settle() == standing
+    assert [(each.raw, each.compact) for each in await sizes(desk.scribe, desk.session)] == [
+        (each.raw, each.compact) for each in before
+    ]
+    # It is for good: neither showing it nor reading it begins it anew.
+    head = await desk.session.head()
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
+    assert (await desk.settle()).given_up == standing.given_up
+    # Unless more is said in it.
+    many = len(desk.model.requests)
+    await desk.session.append(Message("assistant", assistant("PS: " + LONG).parts))
+    await desk.settle()
+    assert len(desk.model.requests) > many
+
+
+@pytest.mark.parametrize("name", FAILS)
+async def test_a_call_that_fails_changes_nothing(
+    name: str, make_desk: MakeDesk, clock: ManualClock
+) -> None:
+    script, problem = FAILS[name]
     desk = await make_desk(
         script, settings=RenditionsConfig(attempts=2), timeout=0.3 if name == "hang" else 60.0
     )
@@ -257,30 +389,71 @@ async def test_whatever_else_a_model_does_changes_nothing(
     clock.advance(86_400)
     assert await desk.settle() == standing
     assert await sizes(desk.scribe, desk.session) == before
-    assert {each[0] for each in (await desk.recipes()).values()} == {"a1"}
+    assert {each[0] for each in (await desk.recipes()).values()} == {algorithm.RECIPE}
     # It is for good: showing it does not begin it anew.
     head = await desk.session.head()
     await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
     assert (await desk.settle()).given_up == standing.given_up
 
 
-async def test_what_is_good_of_an_answer_is_kept(make_desk: MakeDesk, clock: ManualClock) -> None:
-    answers = iter([good, good])
+async def test_what_is_better_the_second_time_is_used(make_desk: MakeDesk) -> None:
+    def better(request: ReceivedRequest) -> str:
+        is_first = len(request.messages) == 2
+        return saying("x", "x")(request) if is_first else good(request)
 
-    def half(request: ReceivedRequest) -> str:
-        made = json.loads(next(answers)(request))
-        if len(desk.model.requests) == 1:
+    desk = await make_desk(better)
+    await desk.session.append(labour(1))
+    standing = await desk.settle()
+    assert (standing.by_model, standing.given_up, standing.problems) == (3, 0, {})
+    assert sorted(map(level_of, desk.model.requests)) == ["C", "C", "S", "T", "T"]
+
+
+async def test_what_binds_is_checked_to_be_still_there(make_desk: MakeDesk) -> None:
+    """The model of the issue: it said ``User: hm``, ``done`` and ``x``, and was believed."""
+
+    def careless(request: ReceivedRequest) -> str:
+        said = {"S": "User: hm\nAssistant: done.", "C": "x", "T": "x"}[level_of(request)]
+        if level_of(request) == "T":
+            return json.dumps({"text": said})
+        return json.dumps({"rounds": [{"round": n, "text": said} for n in asked(request)]})
+
+    desk = await make_desk(careless)
+    order = "Could you look at the login page again? And please delete nothing, ticket SHIP-0."
+    await desk.session.append([user(order), assistant("I looked at it, and nothing is wrong.")])
+    standing = await desk.settle()
+    assert (standing.by_model, standing.given_up) == (0, 2)
+    assert sorted(each.partition(":")[0] for each in standing.problems) == [
+        "T-1 at T",
+        "T-1.1 at C",
+        "T-1.1 at S",
+    ]
+    assert "please delete nothing, ticket SHIP-0" in (await desk.session.turn(1, level="S")).text
+    assert "login page" in (await desk.session.turn(1, level="C")).text
+
+
+async def test_what_is_good_of_an_answer_is_kept(make_desk: MakeDesk, clock: ManualClock) -> None:
+    def half(request: ReceivedRequest) -> str | ScriptedFault:
+        made = json.loads(good(request))
+        if level_of(request) == "C" and len(request.messages) == 4:
+            return ScriptedFault(status=500)
+        if level_of(request) == "C" and len(made["rounds"]) == 2:
             made["rounds"] = made["rounds"][:1]
         return json.dumps(made)
 
     desk = await make_desk(half)
     await desk.session.append(labour(1))
     standing = await desk.settle()
-    assert (standing.by_model, standing.failed) == (2, 1)
+    # S of both rounds, C of one, and T; asked again for the other, the server fails.
+    assert (standing.by_model, standing.failed) == (3, 1)
+    recipes = await desk.recipes()
+    assert recipes["1.1"][-1] == "m2 ours/small"
+    assert recipes["1.2"][-1] == f"m2 ours/small {algorithm.RECIPE}"
     clock.advance(121)
     standing = await desk.settle()
     assert (standing.by_model, standing.failed) == (3, 0)
-    assert [asked(request) for request in desk.model.requests] == [[1, 2], [2]]
+    assert (await desk.recipes())["1.2"][-1] == "m2 ours/small"
+    compact = [asked(request) for request in desk.model.requests if level_of(request) == "C"]
+    assert compact == [[1, 2], [1, 2], [2]]
 
 
 async def test_a_budget_is_kept_and_waited_for(make_desk: MakeDesk, clock: ManualClock) -> None:
@@ -297,7 +470,12 @@ async def test_a_budget_is_kept_and_waited_for(make_desk: MakeDesk, clock: Manua
 
 
 async def test_stopping_gives_back_what_was_taken(make_desk: MakeDesk) -> None:
-    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
+    hangs = [True]
+
+    def script(request: ReceivedRequest) -> str | ScriptedFault:
+        return ScriptedFault(how="hang") if hangs else good(request)
+
+    desk = await make_desk(script)
     await desk.session.append(labour(1))
     await desk.bank.settle()
     await desk.start()
@@ -305,16 +483,12 @@ async def test_stopping_gives_back_what_was_taken(make_desk: MakeDesk) -> None:
         await asyncio.sleep(0.01)
     await desk.scribe.stop()
     assert (await desk.standing()).pending == 3
+    hangs.clear()
     other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
     await other.start()
     await desk.bank.settle()
     assert (await desk.standing()).by_model == 3
     await other.stop()
-
-
-def good_for(*rounds: int) -> str:
-    items = [{"round": n, "smooth": None, "compact": "User: the build failed."} for n in rounds]
-    return json.dumps({"rounds": items, "turn": "The user wanted a fix."})
 
 
 async def test_it_begins_by_itself(make_desk: MakeDesk) -> None:
@@ -330,7 +504,7 @@ async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> No
     late = asyncio.Event()
 
     async def slow(request: ReceivedRequest) -> str:
-        if len(desk.model.requests) == 1:
+        if len(desk.model.requests) <= 3:
             await late.wait()
         return good(request)
 
@@ -346,7 +520,7 @@ async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> No
     await settling
     standing = await desk.settle()
     assert standing.pending == 0
-    assert (await desk.recipes())["1"][-1] == "m1 ours/small"
+    assert (await desk.recipes())["1"][-1] == "m2 ours/small"
     head = await desk.session.head()
     assert len(await desk.scribe.tinies(desk.session.record, head, [1])) == 1
 
@@ -393,14 +567,15 @@ async def test_a_new_prompt_makes_old_ones_stale(
     await desk.session.append(labour(1))
     await desk.settle()
     for module in (model_renditions, rendition_records, rendition_service):
-        monkeypatch.setattr(module, "PROMPT", "m2")
+        monkeypatch.setattr(module, "PROMPT", "m3")
     standing = await desk.settle()
-    assert (standing.stale, len(desk.model.requests)) == (3, 1)
+    assert (standing.stale, len(desk.model.requests)) == (3, 3)
     head = await desk.session.head()
     await desk.scribe.refresh(desk.session.record, head, [RoundId(1)])
     standing = await desk.settle()
-    assert (standing.stale, len(desk.model.requests)) == (0, 2)
-    assert (await desk.recipes())["1.1"] == ["a1", "m1 ours/small", "m2 ours/small"]
+    assert (standing.stale, len(desk.model.requests)) == (0, 6)
+    made = [algorithm.RECIPE, "m2 ours/small", "m3 ours/small"]
+    assert (await desk.recipes())["1.1"] == made
 
 
 async def test_switched_off(make_desk: MakeDesk) -> None:

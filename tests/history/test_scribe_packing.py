@@ -7,14 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.errors import Corrupted
+from perdure.core.levels import Level
 from perdure.core.messages import ArtifactPointer, Message, Text, ToolCall, ToolResult, event, user
 from perdure.history.renditions.rendition_packing import clean, ground, pack, unpack
 from perdure.history.renditions.rendition_records import (
+    EVERY_LEVEL,
     MOST_VARIANTS,
     Rendition,
     Tiny,
     TinyVariant,
     Variant,
+    lacking,
+    makers,
+    recipe_of,
     status_of,
     tiny_without_later,
     without_later,
@@ -113,7 +118,22 @@ def test_how_a_row_stands() -> None:
     assert status(job.failed("too long")) == "given up"
     assert status(job, row=short) == status(job.failed("too long"), row=short) == "done"
     assert status(None, recipe="a2") == "stale"
-    by_model = Tiny("a/b/00000003", (TinyVariant("x", 1, 1, "m1 ours/big"),))
+    by_model = Tiny("a/b/00000003", (TinyVariant("x", 1, 1, "m2 ours/big"),))
     assert status_of(by_model, job, recipe="a9", prompt=None) == "done"
-    assert status_of(by_model, None, recipe="a9", prompt="m1") == "done"
-    assert status_of(by_model, None, recipe="a9", prompt="m2") == "stale"
+    assert status_of(by_model, None, recipe="a9", prompt="m2") == "done"
+    assert status_of(by_model, None, recipe="a9", prompt="m3") == "stale"
+
+
+def test_what_of_a_row_no_model_has_made() -> None:
+    def lacks(recipe: str, smooth: int = 99, levels: frozenset[Level] = EVERY_LEVEL) -> str:
+        row = Rendition("a/b/00000003.00000002", (Variant(b"\x00x", smooth, 9, 2, recipe),))
+        return "".join(sorted(lacking(row, levels)))
+
+    assert lacks("a1") == lacks("m1 ours/old") == "CS"
+    assert lacks("m2 ours/small") == lacks("m2 ours/s ours/c") == ""
+    assert lacks("m2 ours/s a1") == "C"
+    assert lacks("m2 a1 ours/c") == "S"
+    assert lacks("a1", smooth=9) == lacks("a1", levels=frozenset({"T"})) == ""
+    assert recipe_of("ours/s", "ours/s") == "m2 ours/s"
+    for pair in (("ours/s", "a1"), ("a1", "ours/c"), ("ours/s", "ours/s")):
+        assert makers(recipe_of(*pair)) == pair

@@ -31,7 +31,8 @@ OTHERS = [name for name in POLICIES if not name.startswith("gradient")]
 
 def called(arguments: object, answer: str = "ok", said: str = "") -> list[Message]:
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    parts = (*([Text(said)] if said else []), ToolCall("c1", "shell", written))
+    call = ToolCall("c1", "shell", written)
+    parts = (Text(said), call) if said else (call,)
     return [Message("assistant", parts), Message("tool", (ToolResult("c1", (Text(answer),)),))]
 
 
@@ -201,6 +202,18 @@ async def test_the_gradient_runs_with_recall() -> None:
     assert taken <= 3_000
     # What was injected with earlier prompts stands there as well, and is no history.
     assert last.history <= taken - last.injected - given[-1].prompt_tokens
+
+
+async def test_calls_may_be_left_out() -> None:
+    given = CONVERSATION.calls
+    policy = GradientPolicy(ReplaySetting(calls=given, budget=3_000))
+    try:
+        found = [await policy.request(number) for number in (0, 20, 41)]
+    finally:
+        await policy.close()
+    assert [each.rewritten for each in found] == [False, True, True]
+    assert sum(call.tokens for call in given[:-1]) == found[-1].covered
+    assert all(sum(block.tokens for block in each.blocks) <= 3_000 for each in found)
 
 
 async def test_each_policy_shows_its_words() -> None:

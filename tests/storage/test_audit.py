@@ -403,16 +403,16 @@ async def test_a_commit_that_fails_leaves_nothing(audited: Make) -> None:
 
     fail.stage = Audit.stage + 1  # type: ignore[attr-defined]
     store = await audited()
-    audit = Audit(AuditConfig(collections=("*",), reads=("notes",)))
+    audit = Audit(AuditConfig(collections=("*",), reads=("authors",)))
     broken = Store(store.adapter, middleware=[audit, fail])
     with pytest.raises(Unavailable):
-        await broken.collection(Note).put(Note("a"))
-    assert await store.collection(Note).get("a") is None
-    await store.collection(Note).put(Note("a"))
+        await broken.collection(Author).put(Author("a", "Ada"))
+    assert await store.collection(Author).get("a") is None
+    await store.collection(Author).put(Author("a", "Ada"))
     with pytest.raises(Unavailable):  # no entry, no answer
-        await broken.collection(Note).get("a")
+        await broken.collection(Author).get("a")
     fails = False
-    assert await broken.collection(Note).get("a") == Note("a")
+    assert await broken.collection(Author).get("a") == Author("a", "Ada")
 
 
 async def test_rewrites(audited: Make) -> None:
@@ -751,9 +751,9 @@ async def test_hashes_belong_to_a_store(audited: Make) -> None:
     assert row is not None
     assert hasher.of_row(row) == again.of_row(row) == (await entries(store))[0].hash_after
     assert hasher.of_row(row) != Hasher(b"other").of_row(row)
-    json = msgspec.structs.replace(row, content_type="application/json")
-    assert hasher.of_row(json) != hasher.of_row(row)
-    split = msgspec.structs.replace(row, content_type="application/msgpackx", value=row.value[1:])
+    packed = msgspec.structs.replace(row, content_type="application/msgpack")
+    assert hasher.of_row(packed) != hasher.of_row(row)
+    split = msgspec.structs.replace(row, content_type="application/jsonx", value=row.value[1:])
     assert hasher.of_row(split) != hasher.of_row(row)
     secret = await store.collection(OpenAuditSecret).get("hash")
     assert secret is not None

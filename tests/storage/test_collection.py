@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, assert_type
@@ -198,11 +199,35 @@ async def test_what_is_no_prefix(store: Store) -> None:
             await store.collection(Author).list(prefix)
 
 
-@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "\udc00x", "\ud83e\udd8a", "🦊", "'\""])
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "\udc00x", "🦊", "'\""])
 async def test_any_text_in_a_value_comes_back(store: Store, text: str) -> None:
     note = Note("a", text=text * 40, extra={text: [text]})
     await store.collection(Note).put(note)
     assert await store.collection(Note).get("a") == note
+
+
+def parcels(**serializer: Any) -> Any:
+    fields = [("id", Annotated[str, Key()]), ("content", Any)]
+    return record("parcels", **serializer)(msgspec.defstruct("Parcel", fields, frozen=True))
+
+
+@pytest.mark.parametrize("content", [b"\0", FULL.due, float("inf"), "\ud83e\udd8a"], ids=ascii)
+async def test_what_json_would_change_is_refused_and_msgpack_keeps_it(
+    store: Store, content: Any
+) -> None:
+    plain = parcels()
+    await store.collection(plain).put(plain("fine", {"a": (1, None, "x", 2.5)}))
+    (row,) = await store.adapter.get("parcels", ["fine"], Options())
+    assert row is not None
+    assert json.loads(row.value) == {"id": "fine", "content": {"a": [1, None, "x", 2.5]}}
+    with pytest.raises(InvalidValue, match="JSON") as caught:
+        await store.collection(plain).put(plain("a", [content]))
+    assert "msgpack" in caught.value.hint
+    packed = parcels(serializer="msgpack")
+    other = Store(store.adapter).collection(packed)
+    await other.put(packed("a", [content]))
+    assert await other.get("a") == packed("a", [content])
+    assert await other.get("fine") == packed("fine", {"a": [1, None, "x", 2.5]})
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800"], ids=ascii)

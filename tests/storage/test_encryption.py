@@ -91,14 +91,14 @@ async def test_records_come_back_as_they_were_written(start: Processes) -> None:
     assert await process.marks("diaries") == {"c1"}
     for row in await process.rows("diaries"):
         assert b"swordfish" not in row.value
-        assert row.content_type.startswith("application/msgpack;zstd=1;aesgcm=")
+        assert row.content_type.startswith("application/json;zstd=1;aesgcm=")
     assert [problem async for problem in verify_store(other.store)] == []
 
 
 async def test_what_is_not_marked_is_not_encrypted(start: Processes) -> None:
     process = await start()
     await process.store.collection(Postcard).put(Postcard("one", SECRET))
-    assert [row.content_type for row in await process.rows("postcards")] == ["application/msgpack"]
+    assert [row.content_type for row in await process.rows("postcards")] == ["application/json"]
     assert process.encryption.encrypts("diaries") is False  # nobody has declared it here yet
     await process.diaries.get("nobody")
     await process.diaries.put(diary(1))
@@ -496,7 +496,7 @@ async def test_a_flipped_bit_is_noticed(start: Processes) -> None:
         await swap(process, "pins", "a", row, value=short)
         with pytest.raises(Corrupted):
             await process.pins.get("a")
-    other = row.content_type.replace("msgpack", "json")
+    other = row.content_type.replace("json", "msgpack")
     await swap(process, "pins", "a", row, content_type=other)
     with pytest.raises(Corrupted):
         await process.pins.get("a")

@@ -170,8 +170,8 @@ async def test_the_history_of_versions(store: Store, clock: ManualClock) -> None
     one = [key, ("name", str)]
     two = [*one, ("age", int, 0)]
     steps: list[tuple[list[Any], dict[str, Any]]] = [
+        (one, {"serializer": "msgpack"}),
         (one, {}),
-        (one, {"serializer": "json"}),
         (two, {"serializer": "json"}),
         (two, {"serializer": "json", "migrations": [dict]}),
         (two, {"serializer": "protobuf", "migrations": [dict]}),
@@ -564,3 +564,46 @@ async def test_a_change_without_a_migration_names_record_and_field(
     reader = Store(store.adapter).collection(record("homes", serializer=serializer)(newest))
     with pytest.raises(Corrupted, match=r"homes/a: .* more: is missing"):
         await reader.get("a")
+
+
+# Data that is not in a store ----------------------------------------------------------------------
+
+
+def _rename(old: dict[str, Any]) -> dict[str, Any]:
+    old["name"] = old.pop("title")
+    return old
+
+
+def _age(old: dict[str, Any]) -> dict[str, Any]:
+    return old | {"age": 7}
+
+
+@record("lodgers", migrations=[_rename, _age])
+class Lodger(msgspec.Struct, frozen=True):
+    id: Annotated[str, Key()]
+    name: str
+    age: int
+
+
+async def test_the_registry_migrates_data_from_any_version(store: Store) -> None:
+    schemas, first = store.schemas, {"id": "a", "title": "Ada"}
+    now = {"id": "a", "name": "Ada", "age": 7}
+    assert schemas.migrate("lodgers", first, 1) == schemas.migrate(Lodger, first, 1) == now
+    assert first == {"id": "a", "title": "Ada"}  # what was given stays as it was
+    assert schemas.migrate("lodgers", {"id": "a", "name": "Ada"}, from_version=2) == now
+    assert schemas.migrate("lodgers", now, 3) == now
+    assert await store.collection(Lodger).query().values() == []  # nothing is stored
+
+
+async def test_what_the_registry_cannot_migrate(store: Store) -> None:
+    schemas = store.schemas
+    with pytest.raises(MigrationFailed, match=r"Data of lodgers .* from schema 1 to 2: KeyError"):
+        schemas.migrate("lodgers", {"id": "a"}, 1)
+    with pytest.raises(MigrationFailed, match=r"from schema 3 .*name"):
+        schemas.migrate("lodgers", {"id": "a"}, 3)
+    with pytest.raises(NewerSchema, match="version 4"):
+        schemas.migrate("lodgers", {}, 4)
+    with pytest.raises(InvalidInput, match="Versions begin at 1"):
+        schemas.migrate("lodgers", {}, 0)
+    with pytest.raises(InvalidInput, match="No type is declared here for a collection 'nobody'"):
+        schemas.migrate("nobody", {}, 1)

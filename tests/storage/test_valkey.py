@@ -834,7 +834,7 @@ async def test_a_store_as_a_cache(valkey_url: str) -> None:
         await answers.put_many(written[3:5])
         (row,) = await store.adapter.get("valkey_answers", ["q/0003"], DEFAULT)
         assert row is not None
-        assert row.content_type == "application/msgpack;zstd=1"
+        assert row.content_type == "application/json;zstd=1"
         assert row.expires is not None
         assert await answers.get_many(["q/0003", "q/0004", "none"]) == [*written[3:5], None]
         page = await answers.list("q/000", limit=3)

@@ -14,6 +14,8 @@ from perdure import config as configuration
 from perdure.bank import bank_info
 from perdure.bank.artifact_location import make_folder
 from perdure.bank.bank_info import BankInfo, SessionInfo
+from perdure.bank.bank_transaction import BankTransaction
+from perdure.bank.contexts import Contexts
 from perdure.bank.session import Session
 from perdure.bank.validation import budget_in
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
@@ -32,10 +34,8 @@ from perdure.storage.memory_windows import MemoryWindows
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.schemas.schema_registry import SchemaRegistry
-from perdure.storage.state_records import StateRecord, StateRecords
-from perdure.storage.store import Progress
+from perdure.storage.store import Progress, transact
 from perdure.storage.subscriptions import Handler
-from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Bank:
         self.store, self.jobs, self.artifacts = services.store, services.jobs, services.artifacts
         self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
         self.windows = MemoryWindows(self.store)
-        self.state_records = StateRecords(self.store, StateRecord)
+        self.contexts = Contexts(self.store, services.mask_data)
         self._forgetting: Forgetting | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
@@ -343,15 +343,15 @@ class Bank:
         """The collection of a declared record type."""
         return self.store.collection(cls)
 
-    def transaction(self, options: Options = DEFAULT) -> Transaction:
-        """A transaction across collections; see `Store.transaction`."""
-        return self.store.transaction(options)
+    def transaction(self, options: Options = DEFAULT) -> BankTransaction:
+        """A transaction across collections, contexts and windows; see `Store.transaction`."""
+        return BankTransaction(self.store, self.services.mask_data, options)
 
     async def transact(
-        self, body: Callable[[Transaction], Awaitable[R]], options: Options = DEFAULT
+        self, body: Callable[[BankTransaction], Awaitable[R]], options: Options = DEFAULT
     ) -> R:
         """Run `body` in a transaction, repeated on conflict; see `Store.transact`."""
-        return await self.store.transact(body, options)
+        return await transact(lambda: self.transaction(options), body)
 
     async def subscribe(
         self,

@@ -15,6 +15,7 @@ from perdure.history.log_records import Head, Link, SessionRecord, TurnCount, ag
 from perdure.history.turn_reader import position
 from perdure.storage.options import Options
 from perdure.storage.rows import Size
+from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
 
 
@@ -60,7 +61,7 @@ async def describe_session(store: Store, record: SessionRecord, head: Head | Non
         rounds=sums["rounds"] or 0,
         messages=head.messages,
         tokens=sums["tokens"] or 0,
-        active=record.active,
+        active=record.last_active,
         archived=record.archived,
         newest=to_datetime(head.said) if head.said else None,
         parent=record.parent,
@@ -91,12 +92,14 @@ async def open_or_create(
     found = await records.get(name)
     if found is not None:
         return found
+    # A context of this name becomes the session: one id, one context.
+    before = await store.collection(StateRecord).get(name) or StateRecord(id=name, type=type)
     record = SessionRecord(
         id=name,
-        type=type,
-        state=plain(state),
-        tags=plain(tags),
-        active=to_datetime(store.now()),
+        type=before.type if type == "session" else type,
+        state=before.state | plain(state),
+        tags=before.tags | plain(tags),
+        last_active=to_datetime(store.now()),
         agent=agent,
         strategy=strategy,
         budget=budget,
@@ -109,6 +112,8 @@ async def open_or_create(
         async with store.transaction() as transaction:
             await transaction.collection(SessionRecord).put(record, once)
             await transaction.collection(Head).put(Head(name, time=store.now()), once)
+            if before.last_active or before.archived:
+                await transaction.collection(StateRecord).delete(name)
     except Conflict:  # another process made it
         found = await records.get(name)
         if found is None:
@@ -152,7 +157,7 @@ def turn_numbers(
 
 async def list_sessions(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:
     """The most recently used first; archived ones only if asked."""
-    finder = store.collection(SessionRecord).query().order_by("-active")
+    finder = store.collection(SessionRecord).query().order_by("-last_active")
     if agent is not None:
         finder = finder.where("agent", "=", agent)
     if not archived:

@@ -149,7 +149,7 @@ class Session(SessionReader):
         return self._writer.answer(model, resume)
 
     async def partials(self) -> list[Partial]:
-        """Answers that are arriving, or were when their process died."""
+        """Answers that are arriving, or were when their process died; `writer` says which."""
         return await self._writer.partials()
 
     async def close_partial(self, partial: Partial) -> Turn:
@@ -211,7 +211,8 @@ class Session(SessionReader):
         Without a prompt, the open turn goes on, after tool results were appended. `tools` are
         yours; add `perdure.HISTORY_TOOLS` to let the model search its past (see `run_tool`).
         `model` tells which reasoning is still valid. `budget` counts tokens of messages, not system
-        text and tools. `recall` adds related turns and memories, with any strategy: in at most a
+        text and tools: those of the model's provider, once its usage has told how it counts, else
+        o200k tokens. `recall` adds related turns and memories, with any strategy: in at most a
         quarter of the budget, and nothing that is in the window anyway. It runs once for a prompt,
         and its result stays once the prompt was appended. Before that, the prompt may be composed
         again with or without it: send the last one.

@@ -12,7 +12,7 @@ from perdure.bank.session_writer import SessionWriter
 from perdure.bank.validation import count_in, moment, runs, tags_of, turn_number
 from perdure.core.clock import When
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Message, ToolResult
+from perdure.core.messages import ArtifactPointer, Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
 from perdure.history.log_records import Head, SessionRecord
@@ -81,8 +81,9 @@ class SessionReader:
         `since` (inclusive), `until` (exclusive) and `tags` select turns by their beginning. Times
         are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
         `perdure.core.clock.moment`); a date as `until` includes that day. Undone turns are left out
-        unless `undone`. `resolve` fetches content from the artifact store; `prune` does too, and
-        shortens tool results by the rules of `history.pruning`.
+        unless `undone`. `resolve` fetches content from the artifact store. `prune` shortens tool
+        results by the rules of `history.pruning`; of one that lies there, the pointer stays and
+        shows the shortened text, unless `resolve`.
         """
         limit, now = count_in(limit, "read"), self._services.store.now()
         head, record = await self.head(), await self._writer.current()
@@ -176,18 +177,31 @@ class SessionReader:
             # Also for pruning: what was moved out is what is most worth it.
             messages = await self.resolve(round.messages)
             if prune:
-                messages = self._pruned(turn.number, round.number, messages)
+                messages = self._pruned(turn.number, round, messages, whole=resolve)
             rounds.append(msgspec.structs.replace(round, messages=messages))
         return msgspec.structs.replace(turn, rounds=tuple(rounds))
 
-    def _pruned(self, turn: int, round: int, messages: Iterable[Message]) -> tuple[Message, ...]:
-        from perdure.history.pruning import prune_tool_results
+    def _pruned(
+        self, turn: int, round: Round, messages: Iterable[Message], *, whole: bool
+    ) -> tuple[Message, ...]:
+        from perdure.history.pruning import keep_pointers, prune_tool_results
 
-        def pointer(_: ToolResult) -> str:
-            return str(Position(turn, round))
+        place, settings = str(Position(turn, round.number)), self._services.config.history
+        moved = {
+            result.call: part.artifact
+            for message in round.messages
+            for result in message.results
+            for part in result.content
+            if isinstance(part, ArtifactPointer)
+        }
 
-        rules = tuple(self._services.config.history.prune)
-        return tuple(prune_tool_results(messages, rules, pointer=pointer))
+        def pointer(result: ToolResult) -> str:
+            return ", ".join(filter(None, (place, moved.get(result.call))))
+
+        pruned = prune_tool_results(
+            messages, settings.prune, pointer=pointer, tokens=settings.prune_tokens
+        )
+        return pruned if whole else tuple(map(keep_pointers, round.messages, pruned))
 
 
 def _said(turn: Turn) -> Iterable[TailMessage]:

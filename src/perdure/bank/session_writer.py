@@ -193,7 +193,7 @@ class SessionWriter:
         async def inside(transaction: Transaction, _: Head) -> None:
             records = transaction.collection(SessionRecord)
             found = await records.get(self.record.id) or self.record
-            archived = msgspec.structs.replace(found, active=None, archived=moment)
+            archived = msgspec.structs.replace(found, last_active=None, archived=moment)
             await records.put(archived)
             transaction.after_commit(lambda: setattr(self.cursor, "record", archived))
 
@@ -210,8 +210,9 @@ class SessionWriter:
         head = await self.head()
         drafts = self._services.store.collection(AnswerDraft)
         found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
+        now = self._services.store.now()
         return [
-            Partial(turn, draft.message, draft.started, draft.updated)
+            Partial(turn, draft.message, draft.started, draft.updated, draft.writer(now))
             for turn, draft in zip(head.answering, found, strict=True)
             if draft is not None
         ]
@@ -266,7 +267,7 @@ class SessionWriter:
             id=name,
             type=own.type,
             state=own.state,
-            active=clock.to_datetime(now),
+            last_active=clock.to_datetime(now),
             tags=own.tags,
             agent=agent,
             strategy=own.strategy,

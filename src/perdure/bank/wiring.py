@@ -12,6 +12,7 @@ from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Unsupported
+from perdure.core.levels import parse_level
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
@@ -152,7 +153,8 @@ def make_services(
             token_counts,
             jobs,
             config=config.renditions,
-            gateway=(lambda: services.gateway) if config.gateway.models.compress else None,
+            gateway=lambda: services.gateway,
+            levels=frozenset(map(parse_level, config.gateway.models.compression_tasks())),
         ),
         epochs=epochs,
         make_gateway=make_gateway,

@@ -74,12 +74,14 @@ class ConversationPage:
         self._detail = detail
         self._now = now
         self._folder = folder.rstrip("/")
+        self._arriving = False  # The answer of the turn that is shown.
         self._sheet = Sheet()
         self._marks = self._sheet.marks
 
     def turn(self, turn: Turn) -> None:
         turn, leaked = turn_tags.hidden_in(turn)
         self._heading(turn, leaked)
+        self._arriving = turn.writer == "alive"
         rounds, most = turn.rounds, self._detail.rounds
         if most is not None and len(rounds) > most + 1:
             half = most // 2
@@ -91,7 +93,7 @@ class ConversationPage:
         if turn.status == "forgotten":
             self._sheet.line("    What was said in it was forgotten.", "dim")
         elif turn.status == "partial":
-            self._sheet.line("    The answer is still arriving, or was cut off.", "yellow")
+            self._sheet.line(f"    {turn.arrival.capitalize()}.", "yellow")
         self._sheet.blank()
 
     def announce(self, turn: int, time: int) -> None:
@@ -172,7 +174,7 @@ class ConversationPage:
                 self._said(message, part)
         if message.role == "event" and not message.parts:
             self._said(message, Text(""))
-        if message.partial:
+        if message.partial and not self._arriving:
             self._sheet.line("    (cut off)", "yellow")
 
     def _said(self, message: Message, part: Part) -> None:
@@ -200,8 +202,9 @@ class ConversationPage:
             tail = Line(f" {self._marks.arrow} no result", style="yellow")
         self._sheet.fit(head, Line(self._nearby(terminal.visible(gist.asked(call)))), tail)
         if self._detail.tools != 0:
-            reference = call.reference
-            self._inner("\n".join(_shown(reference)) if reference else _readable(call.arguments))
+            self._inner(_readable(call.arguments))
+            if call.reference is not None:
+                self._inner("\n".join(_shown(call.reference)))
             if result is not None:
                 self._content(result)
 

@@ -139,7 +139,8 @@ async def turn(
         if level is not None:
             _show_rendition(settings, await read.turn(position(id), level=level))
             return
-        found = await read.turn(position(id), resolve=resolve or full, prune=prune)
+        whole = resolve or full or (prune and not settings.json)
+        found = await read.turn(position(id), resolve=whole, prune=prune)
     if settings.json:
         terminal.emit(turn_json(found))
         return

@@ -13,11 +13,14 @@ Variables: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``, and for each purpose 
 
 from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load
 from perdure.config.settings import (
+    COMPRESSION_TASKS,
     AlertConfig,
+    ArtifactRule,
     ArtifactsConfig,
     AuditConfig,
     BudgetConfig,
     CacheConfig,
+    CompressionModels,
     EncryptionConfig,
     GatewayConfig,
     HistoryConfig,
@@ -35,11 +38,14 @@ from perdure.config.settings import (
 )
 
 __all__ = [
+    "COMPRESSION_TASKS",
     "AlertConfig",
+    "ArtifactRule",
     "ArtifactsConfig",
     "AuditConfig",
     "BudgetConfig",
     "CacheConfig",
+    "CompressionModels",
     "Config",
     "EncryptionConfig",
     "GatewayConfig",

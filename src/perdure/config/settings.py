@@ -106,8 +106,10 @@ def _kinds(wanted: Any) -> Iterator[Any]:
 class StorageConfig(Section, frozen=True):
     """How the bank keeps its records."""
 
-    #: Compress the types that ask for it.
+    #: Compress the types that ask for it, and large values of the others.
     compression: bool = True
+    #: Bytes above which values of types that do not ask for it are compressed, too; 0: none are.
+    compress_above: Annotated[int, msgspec.Meta(ge=0)] = 4_096
     #: Seconds between two sweeps of expired records.
     sweep_every: Seconds = 60.0
     #: Seconds between two looks for events that other processes emitted.
@@ -162,7 +164,7 @@ class EncryptionConfig(Section, frozen=True):
 class AuditConfig(Section, frozen=True):
     """Which records leave a trail: who did what to them, and when."""
 
-    #: Collections whose writes are recorded; ``*`` for all of your own.
+    #: Collections whose writes are recorded; ``*`` for all of your own, sessions and memories.
     collections: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
@@ -177,7 +179,7 @@ class AlertConfig(Section, frozen=True, kw_only=True):
     measure: Literal["p50", "p95", "p99", "error_rate", "errors", "calls", "bytes_written"]
     over: Annotated[float, msgspec.Meta(ge=0)]
     #: Which calls; empty: all.
-    operation: Literal["", "get", "find", "summarize", "commit", "remove", "rewrite"] = ""
+    operation: Literal["", "get", "find", "summarize", "search", "commit", "remove", "rewrite"] = ""
     collection: str = ""
     #: Seconds that are measured together.
     window: Seconds = 60.0
@@ -247,6 +249,19 @@ class ModelsByComplexity(Section, frozen=True):
     complex: str | tuple[str, ...] = ()
 
 
+class CompressionModels(ModelsByComplexity, frozen=True):
+    """The same for renditions, with models of their own for levels. A level that has none takes
+    those by complexity, and the algorithm's renditions stay if there are none either.
+    """
+
+    smooth: str | tuple[str, ...] = ()
+    compressed: str | tuple[str, ...] = ()
+    tiny: str | tuple[str, ...] = ()
+
+
+#: The tasks of calls that make renditions.
+COMPRESSION_TASKS = ("smooth", "compressed", "tiny")
+
 #: ``provider/model``, several of them in order of preference, or those by complexity.
 _Models = str | tuple[str, ...] | ModelsByComplexity
 
@@ -255,11 +270,20 @@ class ModelsConfig(Section, frozen=True):
     """Models by purpose. A purpose without any has none: see `gateway.catalog`."""
 
     chat: _Models = ()
-    compress: _Models = ()
+    compress: str | tuple[str, ...] | CompressionModels = ()
     filter: _Models = ()
     judge: _Models = ()
     reflect: _Models = ()
     embed: _Models = ()
+
+    def compression_tasks(self) -> tuple[str, ...]:
+        """Those that models are configured for."""
+        found = self.compress
+        if not isinstance(found, CompressionModels):
+            return COMPRESSION_TASKS if found else ()
+        if found.simple or found.moderate or found.complex:
+            return COMPRESSION_TASKS
+        return tuple(task for task in COMPRESSION_TASKS if getattr(found, task))
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):
@@ -332,10 +356,26 @@ class PruneRule(Section, frozen=True):
     #: Of the ends, so many lines at most …
     head: Count = 20
     tail: Count = 20
-    #: … and so many characters, together with what is said about what was left out.
-    cap: Count = 2_000
+    #: … and so many tokens, together with what is said about what was left out; None: as many as
+    #: `history.prune_tokens`.
+    tokens: Count | None = None
     #: Whether the text may report errors and exit codes. Not so for a file.
     errors: bool = True
+
+
+class ArtifactRule(Section, frozen=True):
+    """Which argument of some tools holds the content that becomes an artifact."""
+
+    tool: str | tuple[str, ...]  # As in `PruneRule`.
+    #: Names of arguments; the first one that is there holds it.
+    content: str | tuple[str, ...] = (
+        *("content", "contents", "code", "file_text", "new_source", "source", "text", "html"),
+        *("body", "new_string", "new_str", "insert_text", "code_edit", "patch", "diff", "input"),
+    )
+    #: Characters above which it moves to the artifact store; None: above `history.offload_over`.
+    over: Count | None = None
+    #: Without such an argument the tool's result is the content, and moves whatever its size.
+    result: bool = False
 
 
 class SecretsConfig(Section, frozen=True):
@@ -354,12 +394,14 @@ class HistoryConfig(Section, frozen=True):
 
     #: Text of more characters moves to the artifact store.
     offload_over: Annotated[int, msgspec.Meta(ge=256)] = 16_384
-    #: Tools whose results are artifacts, whatever their size.
-    artifact_tools: tuple[str, ...] = ("create_*artifact*", "artifacts")
+    #: Which content of tool calls becomes an artifact; before the rules that come with Perdure.
+    artifacts: tuple[ArtifactRule, ...] = ()
     #: Seconds between two saves of an answer that arrives.
     heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
     #: How tool results are shortened for readers; before the rules that come with Perdure.
     prune: tuple[PruneRule, ...] = ()
+    #: Tokens of a shortened result, unless its rule says otherwise.
+    prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
     strategy: Literal["gradient", "regular"] = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
@@ -374,8 +416,9 @@ class RenditionsConfig(Section, frozen=True):
 
     #: Let a model shorten them too, where one is configured for `compress`.
     model: bool = True
-    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    #: How often a model is tried before what the algorithm made stays for good.
+    #: Calls at the same time: S, C and T of two turns.
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 6
+    #: How often a call that fails is tried before what the algorithm made stays for good.
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
 
 

@@ -16,6 +16,7 @@ from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explan
 from perdure.core.band_marks import BandMarks, marks_of
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
+from perdure.core.tokens import TokenScale
 from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
@@ -100,9 +101,12 @@ class Composer:
         a prompt nor an open turn.
         """
         async with self._composing:
+            strategy, offered = self.strategy(record), checked_tools(tools)
+            most, turn = self.budget_of(record, budget), _turn_of(record, head, own, prompt)
+            scale = await self._scale(strategy, record, model, 0 if prompt else turn)
+            room = scale.ours(most)
             before = self._injections.snapshot()
             try:
-                strategy, offered = self.strategy(record), checked_tools(tools)
                 reaches = any(tool.name in NAMES for tool in offered)
                 tagged = strategy.name == "gradient"
                 if tagged:
@@ -110,15 +114,15 @@ class Composer:
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
                 self._injections.refresh(head.forgets)
-                budget = self.budget_of(record, budget)
                 request = ContextRequest(
                     record=record,
                     head=head,
-                    turn=_turn_of(record, head, own, prompt),
+                    turn=turn,
                     prompted=bool(prompt),
                     prompt=prompt,
-                    budget=budget,
-                    fixed=room_for(self._services.counter, prompt, budget),
+                    budget=room,
+                    scale=scale,
+                    fixed=room_for(self._services.counter, prompt, room),
                     model=model,
                     recall=recall,
                     reminder=reminder(tools=reaches) if tagged else "",
@@ -133,13 +137,15 @@ class Composer:
                 injection, shown = await self._shown(strategy, request)
                 if keep:
                     await self._injections.keep(record, injection, frame)
+            except BudgetTooSmall as exc:
+                raise BudgetTooSmall(most, scale.theirs(exc.needed)) from exc
             finally:
                 if not keep:  # looking leaves no trace
                     self._injections.restore(before)
         return compose(
             shown,
             turn=request.turn,
-            budget=budget,
+            budget=most,
             prompt=prompt,
             injection=injection.shown if prompt and injection.text else None,
             system=system,
@@ -147,7 +153,19 @@ class Composer:
             model=model,
             session=record.id,
             encoder=self._encoder,
+            scale=scale,
         )
+
+    async def _scale(
+        self, strategy: Strategy, record: SessionRecord, model: str, going_on: int
+    ) -> TokenScale:
+        """How the model's provider counts. What `regular` shows follows from its budget alone, so a
+        turn that goes on keeps the scale it began with: `past` shows the same.
+        """
+        if going_on and strategy.name == "regular":
+            for sent in await self._injections.sent(record, going_on, going_on):
+                return sent.scale
+        return await self._services.token_counts.calibrations.scale(model)
 
     def _read_injected(self, record: SessionRecord) -> ReadInjected:
         async def injected(first: int, last: int) -> Sequence[Injected]:
@@ -189,6 +207,7 @@ class Composer:
             record=record,
             head=head,
             budget=sent.budget,
+            scale=sent.scale,
             fixed=room + (sent.tokens if prompted else 0),
             turn=place.turn,
             prompted=prompted,
@@ -201,13 +220,14 @@ class Composer:
         return compose(
             await self.strategy(then).past(request, place),
             turn=place.turn,
-            budget=sent.budget,
+            budget=sent.scale.theirs(sent.budget),
             prompt=prompt,
             injection=sent.shown if prompted and sent.text else None,
             system=frame.system,
             tools=frame.tools_of(),
             model=sent.model,
             session=record.id,
+            scale=sent.scale,
         )
 
     async def moved(self, context: Context, turn: int) -> None:

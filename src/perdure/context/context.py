@@ -20,6 +20,7 @@ from perdure.context.prompt_assembly import PromptPiece
 from perdure.context.prompt_encoder import PromptEncoder, Wire, copied, handed_out
 from perdure.core.levels import Level
 from perdure.core.messages import Message, user
+from perdure.core.tokens import TokenScale
 from perdure.core.turns import Position
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
@@ -44,7 +45,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     pieces: tuple[PromptPiece, ...]
     #: o200k tokens of the history and what is injected.
     taken: int
+    #: In the tokens of `model`'s provider, as far as it is known how that counts; see `scale`.
     budget: int
+    #: How many of its tokens an o200k token is: learned from the usage that it returned.
+    scale: TokenScale
     model: str
     encoder: PromptEncoder
 
@@ -53,15 +57,15 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """With its tags."""
+        """In o200k tokens, with its tags."""
         return self.encoder.tokens(self.prompt)
 
     @property
     def tokens(self) -> int:
-        """o200k tokens of history, injection and prompt, with their tags; without system text and
-        tools.
+        """History, injection and prompt, with their tags; without system text and tools. Counted as
+        `budget` is, and never more. Everything else here is in o200k tokens.
         """
-        return self.taken + self.prompt_tokens
+        return self.scale.theirs(self.taken + self.prompt_tokens)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -138,6 +142,7 @@ def compose(
     model: str = "",
     session: str = "",
     encoder: PromptEncoder | None = None,
+    scale: TokenScale = TokenScale(),  # noqa: B008 (frozen)
 ) -> Context:
     """`encoder` is the session's; without it all is encoded anew. Tools are taken in the form of
     any API. Raises `InvalidInput` for a tool that is none.
@@ -164,6 +169,7 @@ def compose(
         pieces=encoder.pieces(shown, injection, prompt, turn, model=model),
         taken=taken,
         budget=budget,
+        scale=scale,
         model=model,
         encoder=encoder,
     )

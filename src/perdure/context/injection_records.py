@@ -16,6 +16,7 @@ import msgspec
 
 from perdure.core import messages as canonical
 from perdure.core.messages import Message
+from perdure.core.tokens import TokenScale
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.log_records import turn_key
@@ -45,7 +46,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quotes: Annotated[dict[str, str], Tags()] = {}  # What it quotes: so forgetting finds it.
     #: The digest of the frame that was sent with it.
     frame: str = ""
-    budget: int = 0
+    budget: int = 0  # In o200k tokens.
+    scale: TokenScale = TokenScale()  # By which the caller's budget became that.
     model: str = ""
     strategy: str = ""  # How the history was shown.
 
@@ -101,6 +103,7 @@ def injection_of(
     asked: bool = True,
     frame: str = "",
     budget: int = 0,
+    scale: TokenScale = TokenScale(),  # noqa: B008 (frozen)
     model: str = "",
     strategy: str = "",
 ) -> Injection:
@@ -117,6 +120,7 @@ def injection_of(
         quotes={split(key)[0] or key: "" for key in (*full, *ticklers)},
         frame=frame,
         budget=budget,
+        scale=scale,
         model=model,
         strategy=strategy,
     )

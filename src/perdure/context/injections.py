@@ -184,6 +184,7 @@ class Injections:
             asked=request.recall,
             frame=request.frame,
             budget=request.budget,
+            scale=request.scale,
             model=request.model,
             strategy=request.strategy,
         )

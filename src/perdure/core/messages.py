@@ -93,7 +93,8 @@ class ToolCall(_Value, frozen=True, gc=False, tag="call"):
     name: str
     #: As the model wrote it: JSON in most cases, and not always valid.
     arguments: str = ""
-    #: Stands for the arguments when they are large; `arguments` is empty then.
+    #: Stands for the arguments when they are large; `arguments` is empty then. Or for the file's
+    #: content in them, in whose place an object names the artifact.
     reference: ArtifactPointer | None = None
     native: Native = {}
 
@@ -193,7 +194,9 @@ def words_of(part: Part) -> str:
     if isinstance(part, Reasoning):
         return part.text or "\n".join(part.summary)
     if isinstance(part, ToolCall):
-        return f"{part.name} {part.arguments or (part.reference.head if part.reference else '')}"
+        head = part.reference.head if part.reference else ""
+        given = f"{part.arguments}\n{head}" if part.arguments and head else part.arguments or head
+        return f"{part.name} {given}"
     if isinstance(part, ToolResult):
         return part.text
     if isinstance(part, ArtifactPointer):
@@ -280,8 +283,9 @@ _date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
 
 def is_same_model(one: str, other: str) -> bool:
     """Ignores dates, and who made the model."""
-    return _bare(one) == _bare(other)
+    return bare_model(one) == bare_model(other)
 
 
-def _bare(model: str) -> str:
+def bare_model(model: str) -> str:
+    """``anthropic/claude-sonnet-4-5-20250929`` → ``claude-sonnet-4-5``."""
     return _date.sub("", model.rpartition("/")[2].lower())

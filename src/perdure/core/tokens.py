@@ -1,10 +1,10 @@
 """How many tokens a text, or a message in a prompt, takes.
 
-The unit is o200k, the vocabulary of OpenAI's newer models, counted exactly by `rs-bpe`. For
-providers without a public tokenizer (Anthropic), a factor per model is learned from their usage::
+The unit is o200k, the vocabulary of OpenAI's newer models, counted exactly by `rs-bpe`. How other
+providers count (Anthropic publishes no tokenizer) is learned per model, from returned usage::
 
-    calibration = observe(calibration, ours=count_messages(counter, sent), theirs=usage.input)
-    CalibratedCounter(counter, calibration).count("…")
+    calibration = observe(calibration, ours=count_message(counter, reply), theirs=usage.output)
+    calibration.scale.ours(100_000)  # ours that fit into so many of theirs
 
 Counting is linear in the length: 20 MB/s of code and prose, 1 MB/s in the worst case known (runs of
 one dash), and holds the GIL. An event loop counts long content with `steps`.
@@ -13,6 +13,7 @@ one dash), and holds the GIL. An event loop counts long content with `steps`.
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -227,12 +228,28 @@ def _strings(data: Any) -> Iterator[str]:
             left += value
 
 
+class TokenScale(msgspec.Struct, frozen=True):
+    """How many of a provider's tokens ours are, in twentieths. By default they are the same."""
+
+    twentieths: int = 20
+
+    def ours(self, theirs: int) -> int:
+        """Ours that are never more than so many of theirs."""
+        return theirs * 20 // self.twentieths
+
+    def theirs(self, ours: int) -> int:
+        """Rounded up; what fits into `ours(n)` is never more than n."""
+        return -(-ours * self.twentieths // 20)
+
+
 #: Below this a sample says more about overheads than about the tokenizer.
 _SMALLEST_SAMPLE = 100
 #: No tokenizer is further off than this: such a sample did not count the same content.
 _LARGEST_FACTOR = 4
 _HEAVIEST_SAMPLE = 10_000
 _KEPT_SAMPLES = 31
+_ENOUGH = 500  # Tokens in all samples from which on a scale is taken from them.
+_HEADROOM = 1.01  # What a scale leaves for the factor to drift, at least.
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -244,6 +261,10 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     #: How many were taken in all, and how many were not because they made no sense.
     samples: int = 0
     ignored: int = 0
+    #: What budgets are converted by: the factor, rounded up to a twentieth. It rises when the
+    #: factor exceeds it, because a window must not be over its budget, and falls only when it could
+    #: be two twentieths lower: so what drifts a little changes no window.
+    scale: TokenScale = TokenScale()
 
     @property
     def factor(self) -> float:
@@ -271,4 +292,10 @@ def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
     if ours < _SMALLEST_SAMPLE or not ours <= theirs * _LARGEST_FACTOR <= ours * _LARGEST_FACTOR**2:
         return msgspec.structs.replace(calibration, ignored=calibration.ignored + 1)
     recent = (*calibration.recent, (ours, theirs))[-_KEPT_SAMPLES:]
-    return msgspec.structs.replace(calibration, recent=recent, samples=calibration.samples + 1)
+    found = msgspec.structs.replace(calibration, recent=recent, samples=calibration.samples + 1)
+    before, exact = found.scale.twentieths, found.factor * 20
+    now = math.ceil(exact * _HEADROOM)
+    is_known = sum(ours for ours, _ in recent) >= _ENOUGH
+    if is_known and (exact > before or now <= before - 2):
+        return msgspec.structs.replace(found, scale=TokenScale(now))
+    return found

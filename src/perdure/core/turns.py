@@ -22,6 +22,8 @@ from perdure.core.messages import Message, ToolCall, ToolResult
 #: ``open`` waits for more; for ``partial`` an answer is arriving, or was when its process died;
 #: ``undone`` was taken back, and is kept but shown to no model; ``forgotten`` lost its content.
 Status = Literal["open", "closed", "partial", "undone", "forgotten"]
+#: Of a partial turn: whether who writes its answer gave a sign of life in the last 15 seconds.
+WriterStatus = Literal["alive", "gone"]
 
 _POSITION = re.compile(r"T-([1-9]\d{0,7})(?:\.([1-9]\d{0,5}))?", re.ASCII).fullmatch
 
@@ -72,6 +74,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: dict[str, str] = {}
     #: Secrets that were masked in it before it was written: how many of which kind.
     masked: dict[str, int] = {}
+    writer: WriterStatus | None = None  # None unless it is partial.
 
     @property
     def id(self) -> str:
@@ -86,6 +89,18 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Empty if the turn began without one."""
         first = self.rounds[0].messages if self.rounds else ()
         return "\n".join(m.text for m in first if is_prompt(m))
+
+    @property
+    def arrival(self) -> str:
+        """What became of the answer of a partial turn, in words; empty for another."""
+        if self.status != "partial":
+            return ""
+        alive = self.writer == "alive"
+        return (
+            "its answer is still arriving"
+            if alive
+            else "its answer was cut off: its writer is gone"
+        )
 
     @property
     def tokens(self) -> int | None:

@@ -35,6 +35,7 @@ from perdure.gateway.calls import CallOptions, Headers, ModelAnswer, Reply, Requ
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.fallback import CandidateShare, NotSent
 from perdure.gateway.ledger import Ledger
+from perdure.gateway.model_memory import ModelMemory
 from perdure.gateway.model_selection import ModelHealth
 from perdure.gateway.outcomes import Outcome, OutcomeRecorder
 from perdure.gateway.prices import Prices
@@ -67,6 +68,7 @@ class GatewayState:
     catalog: ModelCatalog
     ledger: Ledger
     recorder: OutcomeRecorder
+    memory: ModelMemory
     prices: Prices
     health: ModelHealth
     environ: Mapping[str, str]
@@ -222,6 +224,7 @@ class Attempt:
             conceal(exc, self._secrets())
         if not is_impatience:
             self._note_health(exc)
+        self._state.memory.note(self.where, self._model.breaker)
         self._settle(exc)
         self._note_outcome(exc)
         self._span.__exit__(kind, exc, traceback)

@@ -56,6 +56,16 @@ class BreakerView(msgspec.Struct, frozen=True):
     share: float | None
 
 
+class BreakerMemory(msgspec.Struct, frozen=True, array_like=True):
+    """What a circuit takes along into another process."""
+
+    is_open: bool
+    #: Seconds until the next probe; 0 unless it is open.
+    next_probe: float
+    openings: int
+    failures: int
+
+
 def counts(error: BaseException) -> bool | None:
     """Whether a call ended by the provider's failure. False for a refused request: it is alive.
     None for a call that was cancelled or failed on our side.
@@ -133,6 +143,19 @@ class Breaker:
             failures=self._in_a_row,
             share=failed / calls if calls else None,
         )
+
+    def memory(self) -> BreakerMemory:
+        """A circuit that is being probed counts as open, with its next probe due."""
+        waits = max(0.0, self._probe_at - self._clock()) if self._state == "open" else 0.0
+        return BreakerMemory(self._state != "closed", waits, self._openings, self._in_a_row)
+
+    def restore(self, memory: BreakerMemory, elapsed: float) -> None:
+        """Go on where another left off so many seconds ago; an open circuit is probed in time."""
+        now = self._clock()
+        self._openings, self._in_a_row = memory.openings, memory.failures
+        if memory.is_open:
+            self._probe_at = now + min(memory.next_probe - elapsed, self._tripping.cap)
+            self._enter("open", now)
 
     def _ended(self, era: int, error: BaseException | None) -> None:
         if era != self._era:

@@ -6,19 +6,27 @@ Chat Completions, without a key.
 
 A purpose without models has none: `compress` does not fall back to those of `chat`, so that nobody
 pays for background work by having configured a chat. Only `embed` has a default, the local model.
+`compress` may have models for each level of a rendition: the tasks smooth, compressed and tiny.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from perdure.config import GatewayConfig, ModelsByComplexity, ProviderConfig, config_file
+from perdure.config import (
+    COMPRESSION_TASKS,
+    CompressionModels,
+    GatewayConfig,
+    ModelsByComplexity,
+    ProviderConfig,
+    config_file,
+)
 from perdure.core.errors import InvalidConfig, NoModel
 from perdure.gateway.calls import PURPOSES, CallOptions, Complexity, Purpose
 from perdure.gateway.providers import (
@@ -34,12 +42,12 @@ from perdure.gateway.providers import (
 
 #: Kinds of work whose names speak for themselves. The configuration comes first.
 _TASKS: dict[str, Complexity] = {
-    **dict.fromkeys(("classify", "extract", "format", "route", "tag", "title"), "simple"),
-    **dict.fromkeys(("answer", "chat", "rewrite", "summarize", "translate"), "moderate"),
-    **dict.fromkeys(
-        ("architecture", "code-review", "debug", "design", "plan", "prove", "refactor", "research"),
-        "complex",
-    ),
+    **dict.fromkeys(("classify", "email-routing", "extract", "format", "route"), "simple"),
+    **dict.fromkeys(("tag", "title", "triage"), "simple"),
+    **dict.fromkeys(("answer", "chat", "document-analysis", "rewrite"), "moderate"),
+    **dict.fromkeys(("summarize", "translate"), "moderate"),
+    **dict.fromkeys(("architecture", "code-review", "debug", "design"), "complex"),
+    **dict.fromkeys(("legal-reasoning", "plan", "prove", "refactor", "research"), "complex"),
 }
 #: Where to look for models, nearest first. Between two neighbours, rather the abler.
 _NEAREST: dict[Complexity, tuple[Complexity, ...]] = {
@@ -76,7 +84,7 @@ class ModelCatalog:
             for name in (*BUILT_IN, *(n for n in config.providers if n not in BUILT_IN))
         }
         self._tasks = {_task(name): complexity for name, complexity in config.tasks.items()}
-        self._lists: dict[tuple[Purpose, Complexity], list[ModelCandidate]] = {}
+        self._lists: dict[tuple[Purpose, str], list[ModelCandidate]] = {}
         if config.default and config.default not in self._providers:
             raise InvalidConfig(
                 f"gateway.default: there is no provider {config.default!r}.",
@@ -84,8 +92,8 @@ class ModelCatalog:
                 f" [gateway.providers.{config.default}] with its base_url.",
             )
         for purpose in PURPOSES:
-            for complexity in _NEAREST:
-                for name in self._names(purpose, complexity):
+            for kind in (*_NEAREST, *COMPRESSION_TASKS):
+                for name in self._names(purpose, kind):
                     self._read(name, f"gateway.models.{purpose}: ")
 
     @property
@@ -107,25 +115,36 @@ class ModelCatalog:
 
     def has(self, purpose: Purpose) -> bool:
         """Whether any model is configured for this purpose; it need not be usable."""
-        return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
+        return next(self.uses(purpose), None) is not None
+
+    def uses(self, purpose: Purpose) -> Iterator[tuple[str, CallOptions]]:
+        """What has models for this purpose, each with options that ask for them: all complexities,
+        if any has, and tasks with models of their own.
+        """
+        if purpose == "embed" or any(self._names(purpose, each) for each in _NEAREST):
+            for complexity in _NEAREST:
+                yield complexity, CallOptions(purpose=purpose, complexity=complexity)
+        for task in COMPRESSION_TASKS:
+            if self._names(purpose, task):
+                yield task, CallOptions(purpose=purpose, task=task)
 
     def candidates(self, options: CallOptions) -> list[ModelCandidate]:
         """The models that may answer, best first; at least one. No server is asked.
 
-        `CallOptions.model` alone if given; else those for the purpose and the nearest complexity
-        that has some, in configured order, with the default provider's first.
+        `CallOptions.model` alone if given; else those for the purpose and the task, or the nearest
+        complexity that has some, in configured order, with the default provider's first.
 
         Raises `NoModel` if there are none or one cannot do it (embeddings, say), and
         `InvalidConfig` for a name that cannot be read or an address that lacks its variable.
         """
         if options.model:
             return [self._able(self.find(options.model), options.purpose)]
-        complexity = self.complexity(options)
-        found = self._lists.get((options.purpose, complexity))
+        purpose, task = options.purpose, _task(options.task)
+        is_own = task in COMPRESSION_TASKS and bool(self._names(purpose, task))
+        kind = task if is_own else self.complexity(options)
+        found = self._lists.get((purpose, kind))
         if found is None:
-            found = self._lists[options.purpose, complexity] = self._listed(
-                options.purpose, complexity
-            )
+            found = self._lists[purpose, kind] = self._listed(purpose, kind)
         return found.copy()
 
     def find(self, name: str, *, key: str = "") -> ModelCandidate:
@@ -165,8 +184,9 @@ class ModelCatalog:
             )
         return ModelCandidate(self._providers[known], model)
 
-    def _listed(self, purpose: Purpose, complexity: Complexity) -> list[ModelCandidate]:
-        names = next((n for c in _NEAREST[complexity] if (n := self._names(purpose, c))), ())
+    def _listed(self, purpose: Purpose, kind: str) -> list[ModelCandidate]:
+        kinds = next((nearest for each, nearest in _NEAREST.items() if each == kind), (kind,))
+        names = next((n for each in kinds if (n := self._names(purpose, each))), ())
         if not names and purpose == "embed":
             names = (f"{LOCAL}/{LOCAL_MODEL}",)
         if not names:
@@ -176,10 +196,13 @@ class ModelCatalog:
         # A stable sort: the others stay as they are listed.
         return sorted(found, key=lambda c: c.provider.name != self._config.default)
 
-    def _names(self, purpose: Purpose, complexity: Complexity) -> tuple[str, ...]:
+    def _names(self, purpose: Purpose, kind: str) -> tuple[str, ...]:
+        """The models of a complexity, or of a task with models of its own."""
         found = getattr(self._config.models, purpose)
-        if isinstance(found, ModelsByComplexity):
-            found = getattr(found, complexity)
+        if kind in COMPRESSION_TASKS:
+            found = getattr(found, kind) if isinstance(found, CompressionModels) else ()
+        elif isinstance(found, ModelsByComplexity):
+            found = getattr(found, kind)
         names: tuple[str, ...] = (found,) if isinstance(found, str) else found
         return tuple(name for name in names if name)
 

@@ -45,6 +45,7 @@ from perdure.gateway.calls import (
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.fallback import Backoff, CandidateShare, OpenCalls
 from perdure.gateway.ledger import Ledger
+from perdure.gateway.model_memory import ModelMemory
 from perdure.gateway.model_selection import CandidateStatus, HealthSelector, ModelHealth, Selector
 from perdure.gateway.outcomes import Outcome, OutcomeRecorder
 from perdure.gateway.prices import Prices
@@ -94,6 +95,7 @@ class Gateway:
         self.health = health or ModelHealth()
         self.ledger = Ledger(store, [Budget.configured(each) for each in config.budgets], clock)
         self.recorder = OutcomeRecorder(store, jobs)
+        self.memory = ModelMemory(store, self.health, jobs)
         self.cache = ResponseCache(store, config.cache_ttl, mask=mask)
         self.transport = Transport(connect=config.connect_timeout, silence=config.timeout)
         self.targets: dict[str, ModelState] = {}
@@ -107,6 +109,7 @@ class Gateway:
             self.catalog,
             self.ledger,
             self.recorder,
+            self.memory,
             self.prices,
             self.health,
             environ,
@@ -230,12 +233,14 @@ class Gateway:
     async def settle(self) -> None:
         await self._state.settle()
         await self.recorder.flush()
+        await self.memory.flush()
 
     async def close(self) -> None:
         """End running calls with `Closed`, write what is left, disconnect."""
         await self._open_calls.close()
         await self._state.settle()
         await self.recorder.close()
+        await self.memory.flush()
         await self.transport.close()
 
     async def _first(
@@ -243,6 +248,7 @@ class Gateway:
         options: CallOptions,
         attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]],
     ) -> R:
+        await self.memory.load()
         return await fallback.first(
             options,
             self._ordered(options),
@@ -264,14 +270,21 @@ class Gateway:
                 paused=model.gate.view().paused,
             )
             for candidate in candidates
-            if (model := self.targets.get(candidate.name)) is not None
+            if (model := self.known(candidate)) is not None
         }
         return self._selector.order(options, candidates, statuses)
+
+    def known(self, candidate: ModelCandidate) -> ModelState | None:
+        """None for a model of which nothing is known: neither called here nor remembered."""
+        if candidate.name in self.targets or self.memory.knows(candidate.name):
+            return self._model(candidate)
+        return None
 
     def _model(self, candidate: ModelCandidate) -> ModelState:
         model = self.targets.get(candidate.name)
         if model is None:
             model = self.targets[candidate.name] = ModelState(candidate, self._tripping)
+            self.memory.restore(candidate.name, model.breaker)
         return model
 
     def _built(

@@ -51,20 +51,23 @@ class HealthView(msgspec.Struct, frozen=True):
 
 
 class ModelHealth:
-    """How calls went, by task and ``provider/model``. In memory; marks halve in `half_life` s."""
+    """How calls went, by task and ``provider/model``. Marks halve in `half_life` seconds.
+
+    In memory; `gateway.model_memory` keeps it over a restart.
+    """
 
     def __init__(
         self, *, half_life: float = 120.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._half_life = half_life
         self._clock = clock
-        self._marks: dict[tuple[str, str], _Marks] = {}
+        self._marks: dict[tuple[str, str], HealthMarks] = {}
 
     def note(self, task: str, name: str, *, ok: bool, latency: float | None = None) -> None:
         """Remember how a call went. Leave out failures that are the caller's own."""
         now = self._clock()
         # Taken out and put in again: the dict is in the order of the last call.
-        marks = self._marks.pop((task, name), None) or _Marks(now)
+        marks = self._marks.pop((task, name), None) or HealthMarks(now)
         self._marks[task, name] = marks
         if len(self._marks) > _MAX_ENTRIES:
             del self._marks[next(iter(self._marks))]
@@ -86,7 +89,23 @@ class ModelHealth:
     def views(self) -> dict[tuple[str, str], HealthView]:
         return {key: self._shown(marks) for key, marks in sorted(self._marks.items())}
 
-    def _shown(self, marks: _Marks) -> HealthView:
+    def memory(self, name: str) -> dict[str, HealthMarks]:
+        """The marks of a model by task, each with its age in seconds instead of its time."""
+        now = self._clock()
+        return {
+            task: msgspec.structs.replace(marks, at=now - marks.at)
+            for (task, model), marks in self._marks.items()
+            if model == name
+        }
+
+    def restore(self, name: str, memory: dict[str, HealthMarks], elapsed: float) -> None:
+        """Take over marks that are so many seconds older now, unless there are newer ones."""
+        now = self._clock()
+        for task, marks in memory.items():
+            aged = msgspec.structs.replace(marks, at=now - marks.at - elapsed)
+            self._marks.setdefault((task, name), aged)
+
+    def _shown(self, marks: HealthMarks) -> HealthView:
         fading = self._fading(marks, self._clock())
         calls, successes = marks.calls * fading, marks.successes * fading
         return HealthView(
@@ -96,12 +115,14 @@ class ModelHealth:
             calls=calls,
         )
 
-    def _fading(self, marks: _Marks, now: float) -> float:
+    def _fading(self, marks: HealthMarks, now: float) -> float:
         return float(0.5 ** ((now - marks.at) / self._half_life))
 
 
-class _Marks(msgspec.Struct):
-    at: float
+class HealthMarks(msgspec.Struct, array_like=True):
+    """Calls of one kind of work at one model, the older ones counting less."""
+
+    at: float  # When the last one was, in seconds by the clock of its `ModelHealth`.
     calls: float = 0.0
     successes: float = 0.0
     timed: float = 0.0

@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.errors import GatewayError, InvalidConfig
 from perdure.gateway import local
 from perdure.gateway.breaker import BreakerView
-from perdure.gateway.calls import PURPOSES, CallOptions, Complexity, Purpose
+from perdure.gateway.calls import PURPOSES, Purpose
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.model_selection import HealthView
@@ -22,7 +22,6 @@ from perdure.gateway.provider_keys import require_key
 from perdure.gateway.providers import LOCAL, Provider
 from perdure.gateway.rate_limits import GateView
 
-_LEVELS: tuple[Complexity, ...] = ("simple", "moderate", "complex")
 #: Seconds for a server to show that it is there.
 _PATIENCE = 5.0
 #: Providers that pass calls on to others.
@@ -36,7 +35,7 @@ class ModelUse(msgspec.Struct, frozen=True):
     """What a model is a candidate for, and at which place."""
 
     purpose: Purpose
-    complexity: Complexity
+    complexity: str  # Or the task, if that has models of its own: ``tiny``.
     place: int  # from 1
 
 
@@ -55,7 +54,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None
     #: None: was not tried. Empty: it answered.
     problem: str | None = None
-    #: Of this process; None if it was not called.
+    #: Of this process, or as it was taken over from the last; None if nothing is known.
     breaker: BreakerView | None = None
     gate: GateView | None = None
     health: dict[str, HealthView] = {}
@@ -67,16 +66,14 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     Raises `InvalidConfig` for a provider that cannot be used, `NoModel` for a model whose provider
     does not do what it is configured for.
     """
+    await gateway.memory.load()
     uses = dict[str, list[ModelUse]]()
     candidates = dict[str, ModelCandidate]()
     for purpose in PURPOSES:
-        if not gateway.has(purpose):
-            continue
-        for level in _LEVELS:
-            found = gateway.catalog.candidates(CallOptions(purpose=purpose, complexity=level))
-            for place, candidate in enumerate(found, 1):
+        for kind, options in gateway.catalog.uses(purpose):
+            for place, candidate in enumerate(gateway.catalog.candidates(options), 1):
                 candidates[candidate.name] = candidate
-                uses.setdefault(candidate.name, []).append(ModelUse(purpose, level, place))
+                uses.setdefault(candidate.name, []).append(ModelUse(purpose, kind, place))
     problems = await _problems(gateway, candidates.values(), uses) if reach else {}
     return [
         await _view(gateway, candidate, uses[name], problems.get(name))
@@ -88,7 +85,7 @@ async def _view(
     gateway: Gateway, candidate: ModelCandidate, uses: list[ModelUse], problem: str | None
 ) -> ModelView:
     provider = candidate.provider
-    target = gateway.targets.get(candidate.name)
+    target = gateway.known(candidate)
     return ModelView(
         name=candidate.name,
         provider=provider.name,

@@ -13,7 +13,7 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import ConversationState, Turn, TurnSplitter
+from perdure.core.turns import ConversationState, Turn, TurnSplitter, WriterStatus
 from perdure.history.intake import Intake
 from perdure.history.log_records import AnswerDraft, Head, turn_key
 from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor
@@ -31,6 +31,8 @@ class Partial(msgspec.Struct, frozen=True):
     #: When it began, and when it last grew. Microseconds.
     started: int
     updated: int
+    #: ``alive`` if somebody still writes it: its last heartbeat is younger than 15 seconds.
+    writer: WriterStatus
 
 
 class AnswerDrafts:
@@ -52,6 +54,7 @@ class AnswerDrafts:
         self._cursor = cursor
         self._writing = writing
         self._version = 0
+        self._updated = 0
         self._behind: ConversationState | None = None  # If the answer itself opens its turn.
 
     @property
@@ -74,14 +77,21 @@ class AnswerDrafts:
                 return head.newest + 1
             return TurnSplitter(mark).feed(Message("assistant"))[0]
 
-    async def save_draft(self, turn: int, message: Message, started: int) -> None:
-        """Nothing moves to the artifact store: the draft will be replaced."""
+    async def save_draft(
+        self, turn: int, message: Message, started: int, *, grew: bool, alive: bool
+    ) -> None:
+        """Nothing moves to the artifact store: the draft will be replaced. Not `alive`: the writer
+        leaves it as it is.
+        """
         (masked,), _ = await self._intake.masked((message,))
+        now = self.now()
+        self._updated = now if grew else self._updated or now
         draft = AnswerDraft(
             id=turn_key(self._session, turn),
             content=canonical.encode((masked,)),
             started=started,
-            updated=self.now(),
+            updated=self._updated,
+            heartbeat=now if alive else 0,
         )
         if self._version:
             try:

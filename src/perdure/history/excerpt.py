@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from perdure.core.messages import sound
+from perdure.core.tokens import o200k
 
 _LONGEST_POINTER = 200
 #: What a notice takes at most, besides its number and pointer, with the line behind shown errors.
@@ -29,6 +30,9 @@ _BEFORE, _BEHIND = 120, 280  # Characters shown before and behind an error word.
 _EXIT_WINDOW = 600
 _TROUBLE_WINDOW = 3_000
 _HITS = 16
+_ERRORS = 4_000  # Characters of errors that are shown where lines are counted, not characters.
+_LONGEST_TOKEN = 8  # On average. Characters; of what is denser, a little less is shown.
+_TRIES = 8  # To meet a number of tokens by a number of characters.
 
 _notice = re.compile(
     r"^\[(?:… [\d,]+ (?:lines|characters) left out|Summary: [\d,]+ files found)", re.MULTILINE
@@ -139,11 +143,14 @@ def _code_in(record: dict[str, Any]) -> int:
     return 0
 
 
-def is_excerpt(text: str, longest: int) -> bool:
+def is_excerpt(text: str, tokens: int) -> bool:
     """Whether the text was shortened before: it has the notice, and is no longer than that leaves
     it.
     """
-    return len(text) <= longest + 3 * _LONGEST_POINTER and _notice(text) is not None
+    slack = 3 * _LONGEST_POINTER
+    if len(text) > tokens * _LONGEST_TOKEN + slack or _notice(text) is None:
+        return False
+    return _fits(text, tokens + slack)
 
 
 def looks_failed(text: str) -> bool:
@@ -171,26 +178,50 @@ def instead_of(text: str, *, pointer: str, words: str = "") -> str:
 def ends(
     text: str, head: int, tail: int, cap: int, pointer: str, *, look: bool, failed: bool
 ) -> str:
-    """The first and last lines, in at most `cap` characters with all that is said between them.
+    """The first and last lines, in at most `cap` characters with all that is said between them; as
+    many lines as asked for if the cap is not below the length.
 
     With `look`, exit codes stay; if it failed, its error lines too, in up to half of the room. A
     line that does not fit is left out, unless half of the room would stay empty. A very small cap
     is exceeded by the notice and the exit code.
     """
-    # Always a tenth shorter: an excerpt that leaves out next to nothing only costs the reader.
-    room = min(cap, len(text) * 9 // 10) - len(f"{len(text):,}{_where(pointer)}") - _NOTICE
+    room, half, aside = len(text), len(text), _ERRORS
+    if cap < len(text):
+        # A tenth shorter: an excerpt that leaves out next to nothing only costs the reader.
+        room = min(cap, len(text) * 9 // 10) - len(f"{len(text):,}{_where(pointer)}") - _NOTICE
+        half, aside = room // 2, room - room // 2
     first, last = _edges(text, head, tail, max(room, 0))
+    if first >= last:
+        return text
     shown: list[tuple[int, int]] = []
     if look:
-        low, high = _edges(text, head, tail, max(room // 2, 0))
+        low, high = _edges(text, head, tail, max(half, 0))
         exits = [(start, end) for _, start, end in _exits(text) if start < high and end > low]
         errors = _errors(text, low, high) if failed else []
         if any(start < last and end > first for start, end in (*exits, *errors)):
-            first, last, shown = low, high, _chosen(exits, errors, room - room // 2)
+            first, last, shown = low, high, _chosen(exits, errors, aside)
     begin = text[:first] if not first or text[first - 1] == "\n" else f"{text[:first]}\n"
     notice = _left_out(text, first, last, pointer, " but for these" if shown else "")
     middle = "".join(f"{text[start:end]}\n" for start, end in shown) + "[…]\n" * bool(shown)
     return f"{begin}{notice}\n{middle}{text[last:]}"
+
+
+def ends_in_tokens(
+    text: str, head: int, tail: int, tokens: int, pointer: str, *, look: bool, failed: bool
+) -> str:
+    """As `ends`, in at most so many tokens; the text itself if it has no more lines and tokens."""
+    cap = min(len(text), tokens * _LONGEST_TOKEN)
+    for _ in range(_TRIES):
+        made = ends(text, head, tail, cap, pointer, look=look, failed=failed)
+        if _fits(made, tokens):
+            return made
+        cap = min(cap, len(made)) * tokens * 97 // (100 * o200k().count(made))
+    return ends(text, head, tail, tokens // 4, pointer, look=look, failed=failed)
+
+
+def _fits(text: str, tokens: int) -> bool:
+    # No token is shorter than a byte.
+    return len(sound(text).encode()) <= tokens or o200k().count(text) <= tokens
 
 
 def _where(pointer: str) -> str:
@@ -205,7 +236,8 @@ def _left_out(text: str, first: int, last: int, pointer: str, except_for: str = 
 
 
 def _edges(text: str, head: int, tail: int, room: int) -> tuple[int, int]:
-    first = _settled(text, _after(text, head, room // 2), -1)
+    half = room // 2 if room < len(text) else room
+    first = _settled(text, _after(text, head, half), -1)
     last = _settled(text, _before(text, tail, room - first), 1)
     return first, last
 
@@ -227,7 +259,8 @@ def _before(text: str, lines: int, room: int) -> int:
         # The break that ends a line belongs to it.
         found = text.rfind("\n", limit, max(at - 1, limit))
         if found < 0:
-            return limit if at - limit > room // 2 else at
+            begins = not limit or text[limit - 1] == "\n"
+            return limit if begins or at - limit > room // 2 else at
         at = found + 1
     return at
 

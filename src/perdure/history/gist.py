@@ -42,7 +42,7 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 
 def asked(call: ToolCall) -> str:
     text = call.arguments
-    if call.reference is not None:
+    if call.reference is not None and not text:
         text = call.reference.head
     try:
         given: Any = json.loads(text) if text.lstrip().startswith(("{", "[")) else None

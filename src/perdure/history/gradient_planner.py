@@ -85,6 +85,7 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
+_MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down to it.
 _LEAST_WORDS = 10  # What a range says at least.
 _LARGEST = 1 / 8  # Of the room, what one round takes at S or C at most.
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
@@ -170,9 +171,10 @@ class _Planner:
             tiers.tiny = _merged(tiers.tiny, "T", least)  # first: so C need not make that room
         if (taken := self._taken(tiers)) > self._most:
             self._shed_compact(tiers, taken - self._goal, scale)
-        if (taken := self._taken(tiers)) > self._most:
-            tiny = sum(each.tokens for each in tiers.tiny)
-            tiers.tiny = _merged(tiers.tiny, "T", max(tiny - taken + self._goal, least))
+        tiny, most = sum(each.tokens for each in tiers.tiny), self._goal * _MOST_TINY
+        excess = self._taken(tiers) - self._goal
+        if excess + self._goal > self._most or tiny > most:
+            tiers.tiny = _merged(tiers.tiny, "T", max(min(tiny - excess, most), least))
         return tiers
 
     def _refilled(self, tiers: _Tiers) -> _Tiers:

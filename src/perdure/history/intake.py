@@ -1,18 +1,14 @@
 """Prepares messages to be written: masks secrets, moves large content to the artifact store.
 
-Text above a limit, bytes of images and files, and results of tools that make artifacts are replaced
-by an `ArtifactPointer`, with the session, the agent and the file's name where the tool call tells.
-Small artifacts are rows, and commit with the turn; large ones are on disk before it.
+Text above a limit, bytes of images and files, and what tools write or make (see `call_content`) are
+replaced by an `ArtifactPointer`, with the session, the agent and the file's name where the call
+tells. Small artifacts are rows, and commit with the turn; large ones are on disk before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fnmatch
-import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import PurePosixPath, PureWindowsPath
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
@@ -33,6 +29,14 @@ from perdure.core.messages import (
     Unknown,
     changed,
 )
+from perdure.history.call_content import (
+    CallContent,
+    content_in,
+    filename_in,
+    put_back,
+    rules_for,
+    taken_out,
+)
 
 if TYPE_CHECKING:
     from perdure.history.secrets import Masker
@@ -41,8 +45,8 @@ if TYPE_CHECKING:
 _HEAVY = 512 * 1024
 _SMALL_MEDIA = 512  # Bytes of an image or file that are not worth a row of their own.
 _HEAD = 200  # What a reference shows of its text.
-#: Arguments that name the file a tool works on.
-_FILE_FIELDS = ("filename", "file_name", "file_path", "path", "notebook_path", "file", "title")
+#: Readers of pruned results see so many lines: of a longer one, the artifact store has the whole.
+_MOST_LINES = 1_000
 _CALLS_KEPT = 256  # Calls whose results may still come.
 
 _part = msgspec.msgpack.Decoder(Part)
@@ -62,6 +66,7 @@ class _Call(NamedTuple):
     name: str
     arguments: str = ""
     filename: str = ""
+    has_content: bool = False
 
 
 class Intake:
@@ -79,7 +84,7 @@ class Intake:
         self._masker = masker
         self._settings = settings
         self._limit = settings.offload_over
-        self._is_artifact_tool = _matcher(settings.artifact_tools)
+        self._rule_for = rules_for(settings.artifacts)
         self._calls: dict[str, _Call] = {}
         #: Gives what was said last, when a result comes whose call was written by somebody else.
         self.recent_messages: Callable[[], Awaitable[Iterable[Message]]] | None = None
@@ -139,10 +144,22 @@ class Intake:
 
     def _noted(self, call: ToolCall) -> _Call:
         if call.reference is not None:
-            return _Call(call.name, filename=call.reference.filename)
+            has_content = bool(call.arguments)
+            return _Call(call.name, "", call.reference.filename, has_content)
+        rule = self._rule_for(call.name)
+        has_content = rule is not None and rule.result and self._content(call) is not None
         if len(call.arguments) > self._limit:
-            return _Call(call.name, filename=_filename(call.arguments))
-        return _Call(call.name, call.arguments)
+            return _Call(call.name, "", filename_in(call.arguments), has_content)
+        return _Call(call.name, call.arguments, "", has_content)
+
+    def _content(self, call: ToolCall) -> CallContent | None:
+        """What of its arguments moves out by itself."""
+        rule = self._rule_for(call.name) if call.reference is None else None
+        least = 0 if rule is None else self._limit if rule.over is None else rule.over
+        if rule is None or len(call.arguments) <= least:
+            return None
+        found = content_in(call.arguments, rule)
+        return found if found is not None and len(found.text) > least else None
 
     def _keep(self, id: str, call: _Call) -> None:
         self._calls[id] = call
@@ -165,15 +182,20 @@ class Intake:
                     self._keep(id, _Call(""))
 
     def _must_move(self, messages: Iterable[Message]) -> bool:
-        leaves = canonical.leaves(messages)
-        return any(isinstance(leaf, Media) and leaf.data is not None for leaf in leaves) or any(
-            self._makes_artifacts(result) for message in messages for result in message.results
+        return any(
+            (isinstance(leaf, Media) and leaf.data is not None)
+            or (isinstance(leaf, ToolCall) and self._content(leaf) is not None)
+            for leaf in canonical.leaves(messages)
+        ) or any(
+            self._makes_artifacts(result) or any(map(_has_many_lines, result.content))
+            for message in messages
+            for result in message.results
         )
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
-        call = self._calls.get(result.call)
-        name = result.name or (call.name if call is not None else "")
-        return bool(name) and self._is_artifact_tool(name)
+        call = self._calls.get(result.call, _Call(""))
+        rule = self._rule_for(result.name or call.name)
+        return rule is not None and rule.result and not call.has_content and not result.is_error
 
     def _lightened(self, message: Message, move: Callable[[bytes], None]) -> Message:
         return changed(message, parts=tuple(self._light(part, move) for part in message.parts))
@@ -182,21 +204,33 @@ class Intake:
         if isinstance(part, ToolResult):
             limit = 0 if self._makes_artifacts(part) else self._limit
             call = self._calls.get(part.call, _Call(""))
-            filename = call.filename or _filename(call.arguments)
+            filename = call.filename or filename_in(call.arguments)
             content = tuple(
-                self._light_content(inner, move, limit, filename) for inner in part.content
+                self._light_content(inner, move, 0 if _has_many_lines(inner) else limit, filename)
+                for inner in part.content
             )
             return changed(part, content=content)
         if isinstance(part, ToolCall):
-            if len(part.arguments) <= self._limit:
-                return part
-            reference = self._text(part.arguments, move, _filename(part.arguments), {})
-            reference = msgspec.structs.replace(reference, media_type="application/json")
-            return msgspec.structs.replace(part, arguments="", reference=reference)
+            return self._light_call(part, move)
         if isinstance(part, Reasoning):
             size = len(part.text) + len(part.encrypted or "") + sum(map(len, part.summary))
             return self._whole(part, move) if size > self._limit else part
         return self._light_content(part, move, self._limit, "")
+
+    def _light_call(self, call: ToolCall, move: Callable[[bytes], None]) -> ToolCall:
+        content = self._content(call)
+        if content is not None:
+            artifact = Artifact.of(canonical.sound(content.text).encode()).hash
+            # If it could not be put back as it was, the arguments keep it, too.
+            arguments = taken_out(call.arguments, content, artifact) or call.arguments
+            if len(arguments) <= self._limit:
+                reference = self._text(content.text, move, filename_in(arguments), {})
+                return msgspec.structs.replace(call, arguments=arguments, reference=reference)
+        if len(call.arguments) <= self._limit:
+            return call
+        reference = self._text(call.arguments, move, filename_in(call.arguments), {})
+        reference = msgspec.structs.replace(reference, media_type="application/json")
+        return msgspec.structs.replace(call, arguments="", reference=reference)
 
     def _light_content(
         self,
@@ -241,6 +275,14 @@ class Intake:
             agent=agent,
             head=text[:_HEAD],
         )
+
+
+def _has_many_lines(part: Part) -> bool:
+    return (
+        isinstance(part, Text)
+        and len(part.text) > 2 * _MOST_LINES
+        and part.text.count("\n") >= _MOST_LINES
+    )
 
 
 def _masked(data: Any, masker: Masker) -> Any:
@@ -320,8 +362,10 @@ async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
         data = await artifacts.read(part.artifact)
         return msgspec.structs.replace(part, data=data, artifact=None, size=0)
     if isinstance(part, ToolCall) and part.reference is not None:
-        arguments = await artifacts.read(part.reference.artifact)
-        return msgspec.structs.replace(part, arguments=arguments.decode(), reference=None)
+        key = part.reference.artifact
+        text = (await artifacts.read(key)).decode()
+        arguments = put_back(part.arguments, text, key) if part.arguments else text
+        return msgspec.structs.replace(part, arguments=arguments, reference=None)
     return part
 
 
@@ -358,28 +402,3 @@ def _packed(data: Any) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(data, builtin_types=(bytes,))
         return msgspec.msgpack.encode(canonical.sound(plain))
-
-
-def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    lowered = [pattern.lower() for pattern in patterns]
-
-    @lru_cache(maxsize=1_000)
-    def matches(name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
-
-    return matches
-
-
-def _filename(arguments: str) -> str:
-    try:
-        given: Any = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(given, dict):
-        return ""
-    for field in _FILE_FIELDS:
-        value = given.get(field)
-        if isinstance(value, str) and value.strip():
-            path = PureWindowsPath(value) if "\\" in value else PurePosixPath(value)
-            return path.name[:120]
-    return ""

@@ -21,12 +21,14 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import ConversationState
+from perdure.core.turns import ConversationState, WriterStatus
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
-from perdure.storage.state_records import StateRecord
+from perdure.storage.state_records import STATE_INDEXES, StateRecord
 
+#: Microseconds after its last heartbeat until the writer of an answer counts as gone.
+ALIVE_FOR = 15_000_000
 MAX_NAME = 120  # Long names would make keys that no index can hold.
 #: What no name may have: separators of ours, and what would end a line or turn its direction in
 #: the prompts and tables where names stand.
@@ -53,7 +55,7 @@ class Link(msgspec.Struct, frozen=True):
     turn: int | None = None
 
 
-@system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
+@system_record("sessions", indexes=STATE_INDEXES)
 class SessionRecord(StateRecord, frozen=True, kw_only=True):
     """A session: a state record whose state is whatever its user keeps with it."""
 
@@ -226,13 +228,19 @@ class AnswerDraft(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Key()]  # session/turn
     content: Annotated[bytes, Compressed()]
+    #: When it began, when it last grew, when its writer last gave a sign of life; 0 once the writer
+    #: has left it. Microseconds.
     started: int
-    updated: int  # When it last grew. Microseconds.
+    updated: int
+    heartbeat: int
 
     @property
     def message(self) -> Message:
         (message,) = canonical.decode(self.content)
         return message
+
+    def writer(self, now: int) -> WriterStatus:
+        return "alive" if now - self.heartbeat < ALIVE_FOR else "gone"
 
 
 @system_record("uses")

@@ -1,8 +1,9 @@
 """Shortens tool results, by rules per tool name and size.
 
 The log keeps what a tool said; a pruned result is a view for those who need the gist. Listings
-become a count, long outputs their first and last lines; errors and exit codes stay. Every view says
-how much was left out and where the whole can be had::
+become a count; files and terminal output over 2,000 characters their first and last 500 lines, in
+at most 20,000 tokens; errors and exit codes stay. Every view says how much was left out and where
+the whole can be had::
 
     for message in prune_tool_results(messages, [PruneRule("pytest", over=4_000, tail=60)]):
         ...
@@ -13,22 +14,18 @@ patterns; for a shell, also the program that its command runs (``ls``, ``git dif
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import translate
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, TypeAlias, overload
 
 import msgspec
 
-from perdure.config import PruneRule
+from perdure.config import HistoryConfig, PruneRule
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
     Message,
+    Part,
     Text,
     ToolCall,
     ToolResult,
@@ -37,7 +34,15 @@ from perdure.core.messages import (
     sound,
     words_of,
 )
-from perdure.history.excerpt import ends, instead_of, is_excerpt, listing, looks_failed, unwrap
+from perdure.history.excerpt import (
+    ends_in_tokens,
+    instead_of,
+    is_excerpt,
+    listing,
+    looks_failed,
+    unwrap,
+)
+from perdure.history.tool_patterns import matcher, program_of, tool_names
 from perdure.wire import codec, decode
 from perdure.wire.detection import body_wire
 from perdure.wire.plain import is_object, plain
@@ -74,13 +79,14 @@ _TERMINALS = (
 
 DEFAULT_RULES: tuple[PruneRule, ...] = (
     PruneRule(_LISTINGS, over=500, keep="count"),
-    PruneRule(_SEARCHES, head=30, tail=10, errors=False),
-    PruneRule(_READS, errors=False),
-    PruneRule(_TERMINALS, head=15, tail=30),
-    PruneRule("*", over=8_000, head=60, tail=60, cap=4_000),
+    PruneRule(_SEARCHES, head=30, tail=10, tokens=500, errors=False),
+    PruneRule(_READS, head=500, tail=500, errors=False),
+    PruneRule(_TERMINALS, head=500, tail=500),
+    PruneRule("*", over=8_000, head=60, tail=60, tokens=1_000),
 )
 
-_LONGEST_WORDS = 10_000  # that a Chooser may give
+_LONGEST_WORDS = 10_000  # Characters that a Chooser may give.
+_TOKENS = HistoryConfig().prune_tokens
 
 
 @overload
@@ -90,6 +96,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> tuple[Message, ...]: ...
 @overload
 def prune_tool_results(
@@ -98,6 +105,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> dict[str, Any]: ...
 @overload
 def prune_tool_results(
@@ -106,6 +114,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> list[dict[str, Any]]: ...
 def prune_tool_results(
     messages: Any,
@@ -113,6 +122,7 @@ def prune_tool_results(
     *,
     pointer: Pointer | None = None,
     wire: str | None = None,
+    tokens: int = _TOKENS,
 ) -> Any:
     """The messages with long tool results shortened.
 
@@ -122,11 +132,12 @@ def prune_tool_results(
 
     Only the text of results changes; order and links between calls and results stay. No result
     grows, equal messages give equal views, and pruning a view changes nothing. Views refer to the
-    original by `pointer`, or by the artifact or the call.
+    original by `pointer`, or by the artifact or the call, and have at most so many `tokens` unless
+    their rule says otherwise.
 
     Raises `InvalidInput` for what holds no messages.
     """
-    pruner = _Pruner(rules, pointer)
+    pruner = _Pruner(rules, pointer, tokens)
     if isinstance(messages, Mapping) or is_object(messages):
         body = messages if isinstance(messages, Mapping) else plain(messages)
         return _pruned_body(dict(body), pruner, wire)
@@ -138,8 +149,12 @@ def prune_tool_results(
 
 class _Pruner:
     def __init__(
-        self, rules: Iterable[PruneRule | Chooser] | None, pointer: Pointer | None
+        self,
+        rules: Iterable[PruneRule | Chooser] | None,
+        pointer: Pointer | None,
+        tokens: int = _TOKENS,
     ) -> None:
+        self._tokens = tokens
         self._rules = (*(rules or ()), *DEFAULT_RULES)
         self._pointer = pointer or _own_pointer
         self._calls: dict[str, ToolCall] = {}
@@ -167,15 +182,15 @@ class _Pruner:
         choice = self._choice(result, call)
         if isinstance(choice, PruneRule) and choice.keep == "all":
             return result
-        content = _pruned(result, choice, self._pointer)
+        content = _pruned(result, choice, self._pointer, self._tokens)
         return result if content is None else msgspec.structs.replace(result, content=content)
 
     def _choice(self, result: ToolResult, call: ToolCall | None) -> PruneRule | str:
-        names = _names(result, call)
+        name, program = (call.name, program_of(call)) if call is not None else (result.name, "")
+        names = tool_names(name, program)
         for rule in self._rules:
             if isinstance(rule, PruneRule):
-                fits = _pattern(rule.tool)
-                if any(fits(name) for name in names):
+                if any(map(matcher(rule.tool), names)):
                     return rule
             elif (choice := rule(result, call)) is not None:
                 return choice
@@ -217,14 +232,14 @@ _Content: TypeAlias = Text | Media | ArtifactPointer | Unknown
 
 
 def _pruned(
-    result: ToolResult, choice: PruneRule | str, pointer: Pointer
+    result: ToolResult, choice: PruneRule | str, pointer: Pointer, tokens: int
 ) -> tuple[_Content, ...] | None:
     """None if nothing is shortened. Texts are taken as one, so that a thousand short ones do not
     escape, and stand where the first one stood. A reference stays one; its head is shortened.
     """
     texts = [part for part in result.content if isinstance(part, Text)]
     words = "\n".join(part.text for part in texts if part.text)
-    view = _shortened(words, choice, result, pointer)
+    view = _shortened(words, choice, result, pointer, tokens)
     shorter = len(view) < sum(len(part.text) for part in texts)
     changed = placed = False
     content: list[_Content] = []
@@ -239,17 +254,20 @@ def _pruned(
             rule = choice if isinstance(choice, PruneRule) else DEFAULT_RULES[-1]
             if rule.keep != "ends":  # what a head lists is not all
                 rule = msgspec.structs.replace(rule, keep="ends")
-            head = _shortened(part.head, rule, result, pointer)
+            head = _shortened(part.head, rule, result, pointer, tokens)
             if len(head) < len(part.head):
                 new, changed = msgspec.structs.replace(part, head=head), True
         content.append(new)
     return tuple(content) if changed else None
 
 
-def _shortened(text: str, choice: PruneRule | str, result: ToolResult, pointer: Pointer) -> str:
+def _shortened(
+    text: str, choice: PruneRule | str, result: ToolResult, pointer: Pointer, tokens: int
+) -> str:
     rule = choice if isinstance(choice, PruneRule) else DEFAULT_RULES[-1]
     over = rule.over if isinstance(choice, PruneRule) else 0
-    longest = max(rule.cap, _LONGEST_WORDS)
+    cap = tokens if rule.tokens is None else rule.tokens
+    longest = max(cap, _LONGEST_WORDS)
     whole = unwrap(text)
     if all(len(each) <= over or is_excerpt(each, longest) for each in whole.texts):
         return text
@@ -262,7 +280,9 @@ def _shortened(text: str, choice: PruneRule | str, result: ToolResult, pointer: 
         view = None if trouble else _brief(output, choice, where)
         if view is None:
             look = rule.errors or failed
-            view = ends(output, rule.head, rule.tail, rule.cap, where, look=look, failed=trouble)
+            view = ends_in_tokens(
+                output, rule.head, rule.tail, cap, where, look=look, failed=trouble
+            )
         # The marks in a notice take more bytes than characters.
         return view if len(view) + 8 <= len(output) else output
 
@@ -286,105 +306,18 @@ def _own_pointer(result: ToolResult) -> str:
     return f"call {result.call}" if result.call else ""
 
 
-def _names(result: ToolResult, call: ToolCall | None) -> Sequence[str]:
-    name = call.name if call is not None else result.name
-    short = re.split(r"__|[./:]", name)[-1]
-    if name.startswith("mcp__") and "_" not in short:
-        short = ""  # what a database finds is no list of files
-    program = program_of(call) if call is not None else ""
-    return [each.lower() for each in dict.fromkeys((program, name, short)) if each] or [""]
+def keep_pointers(stored: Message, pruned: Message) -> Message:
+    """The pruned message with pointers where a result lay in the artifact store: the view is what
+    they show, and resolving them gives the whole.
+    """
+    parts = tuple(map(_with_pointer, stored.parts, pruned.parts))
+    return changed(pruned, parts=parts)
 
 
-@lru_cache(maxsize=256)
-def _pattern(tool: str | tuple[str, ...]) -> Callable[[str], object]:
-    patterns = [tool] if isinstance(tool, str) else tool
-    return re.compile("|".join(translate(pattern.lower()) for pattern in patterns)).match
-
-
-_LONGEST = 2_000  # a longer command is a script
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "fish", "pwsh", "powershell", "cmd"})
-#: They choose among the lines that another program prints, or put them in order.
-_FILTERS = frozenset({"head", "tail", "sort", "uniq", "grep", "egrep", "sed", "cut", "tr", "cat"})
-_PREFIXES = frozenset({"sudo", "time", "env", "command", "nice", "nohup", "timeout", "stdbuf"})
-_redirections = re.compile(r"\d?>{1,2}\s*(?:&\d|/dev/null)")
-# What the shell puts in, several lines, other redirections.
-_unforeseeable = re.compile(r"[`\n<>]|\$\(").search
-_assignment = re.compile(r"\w+=").match
-_option_or_number = re.compile(r"-|\d").match
-
-
-def program_of(call: ToolCall) -> str:
-    """The program that a shell's call runs: ``ls``, ``git log``. Empty if it is not just one."""
-    if len(call.arguments) > 2 * _LONGEST:
-        return ""
-    try:
-        command = _command(json.loads(call.arguments))
-    except (ValueError, RecursionError):
-        return ""
-    if isinstance(command, list):
-        words = [str(word) for word in command]
-        if len(words) < 3 or _name(words[0]) not in _SHELLS:
-            return _program(words)
-        command = words[2]
-    return _of_script(command) if isinstance(command, str) else ""
-
-
-def _command(arguments: Any) -> Any:
-    for _ in range(2):
-        if not isinstance(arguments, dict):
-            break
-        for key in ("command", "cmd", "script"):
-            if key in arguments:
-                return arguments[key]
-        arguments = arguments.get("action")  # of a local_shell call
-    return None
-
-
-def _of_script(script: str) -> str:
-    script = _redirections.sub("", script).strip().rstrip(";")
-    if len(script) > _LONGEST or _unforeseeable(script):
-        return ""
-    lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        words = list(lexer)
-    except ValueError:  # a quote that is not closed
-        return ""
-    stages: list[list[str]] = [[]]
-    for word in words:
-        if word in ("&&", ";"):
-            if len(stages) > 1 or stages[0][:1] != ["cd"]:
-                return ""  # two programs
-            stages = [[]]
-        elif word == "|":
-            stages.append([])
-        elif set(word) <= set("|&;()"):
-            return ""
-        else:
-            stages[-1].append(word)
-    if any(_program(stage) not in _FILTERS for stage in stages[1:]):
-        return ""
-    return _program(stages[0])
-
-
-def _program(words: Sequence[str]) -> str:
-    left = list(words)
-    while left and (_assignment(left[0]) or left[0] in _PREFIXES):
-        if left.pop(0) in _PREFIXES:
-            while left and _option_or_number(left[0]):
-                del left[0]
-    if not left:
-        return ""
-    name = _name(left[0])
-    if name == "git":
-        return " ".join(["git", *[word for word in left[1:] if not word.startswith("-")][:1]])
-    if name == "rg" and "--files" in left:
-        return "rg --files"
-    if name == "find" and any(word.startswith(("-exec", "-ok")) for word in left):
-        return ""
-    return name
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+def _with_pointer(stored: Part, pruned: Part) -> Part:
+    if isinstance(stored, ToolResult) and isinstance(pruned, ToolResult):
+        match stored.content, pruned.content:
+            case (ArtifactPointer(of="text") as pointer,), (Text(text),):
+                shown = msgspec.structs.replace(pointer, head=text)
+                return msgspec.structs.replace(pruned, content=(shown,))
+    return pruned

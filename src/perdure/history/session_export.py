@@ -135,7 +135,7 @@ def header(record: SessionRecord) -> Header:
         type=record.type,
         state=msgspec.to_builtins(state, str_keys=True),
         tags=record.tags,
-        active=record.active,
+        active=record.last_active,
         archived=record.archived,
         parent=parent,
         forked_at=forked_at,

@@ -50,12 +50,6 @@ _DEEPEST = 6
 _SUMMARY = 160  # What is said on a line that folds something away.
 #: Longer texts are shown as they are: reading them as Markdown takes a second a megabyte.
 _LONGEST = 200_000
-_MARKS = {
-    "open": "open",
-    "partial": "partial: its answer is still arriving, or was cut off",
-    "undone": "undone",
-    "forgotten": "forgotten",
-}
 
 
 async def markdown(
@@ -89,7 +83,8 @@ def section(turn: Turn) -> str:
     if turn.tokens:
         facts.append(plural(turn.tokens, "token"))
     blocks = ["## " + " · ".join(facts)]
-    notes = [_MARKS[turn.status]] if turn.status in _MARKS else []
+    notes = [str(turn.status)] if turn.status != "closed" else []
+    notes += [turn.arrival] if turn.arrival else []
     notes += [f"{name}: {value}" for name, value in turn.tags.items()]
     notes += [f"masked: {plural(n, kind.replace('-', ' '))}" for kind, n in turn.masked.items()]
     notes += [turn_tags.told(leaked)] if leaked else []
@@ -155,7 +150,8 @@ def _call(call: ToolCall, result: ToolResult | None) -> str:
 def _arguments(call: ToolCall) -> Iterator[str]:
     if call.reference is not None:
         yield from _part(call.reference, [])
-        return
+        if not call.arguments:
+            return
     try:
         given: Any = json.loads(call.arguments)
     except (ValueError, RecursionError):

@@ -7,13 +7,16 @@
 While it arrives, an answer is a draft: one row beside the log, rewritten at each heartbeat and at
 the end of each part, reasoning included. When it ends well, it becomes a message of its turn, and
 the draft goes in the same transaction. When its process dies, or an error ends it, the draft stays:
-the turn is *partial*, shows what arrived, and waits to be continued, closed or dropped.
+the turn is *partial*, shows what arrived, and waits to be continued, closed or dropped. While
+nothing arrives, a heartbeat every five seconds tells readers that somebody still writes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
+from collections.abc import Callable
 from typing import Literal, Self
 
 import msgspec
@@ -24,6 +27,8 @@ from perdure.core.turns import Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
 
 _log = logging.getLogger(__name__)
+
+_IDLE_BEAT = 5.0  # Seconds between two heartbeats while nothing arrives.
 
 
 class StreamedAnswer:
@@ -57,6 +62,8 @@ class StreamedAnswer:
             self._message = msgspec.structs.replace(resumed.message, partial=False)
             self._parts = list(resumed.message.parts)
             self._reopen()
+        self._grew = True  # Since it was last saved.
+        self._left = False
         self._timer: asyncio.TimerHandle | None = None
         self._saving = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
@@ -72,6 +79,7 @@ class StreamedAnswer:
         if self.turn is None and kind is None:
             await self.finish()
         elif self.turn is None:
+            self._left = True
             await self._quietly_save()  # it stays as a draft
         self._stop_timer()
 
@@ -97,6 +105,7 @@ class StreamedAnswer:
         self._check_unfinished()
         self._close_part()
         self._parts.append(part)
+        self._grew = True
         await self._save()
 
     async def end_part(self) -> None:
@@ -168,7 +177,9 @@ class StreamedAnswer:
 
     def _tick(self) -> None:
         self._check_unfinished()
-        self._set_timer()
+        if not self._grew or self._timer is None:
+            self._grew = True
+            self._set_timer(self._heartbeat, self._beat)
 
     def _check_unfinished(self) -> None:
         if self.turn is not None:
@@ -191,16 +202,23 @@ class StreamedAnswer:
         async with self._saving:
             if self.turn is not None:
                 return
+            grew, self._grew = self._grew, False
             try:
-                await self._drafts.save_draft(self._number, self._so_far(), self._started)
+                await self._drafts.save_draft(
+                    self._number, self._so_far(), self._started, grew=grew, alive=not self._left
+                )
             except PerdureError:
-                self._set_timer()
+                self._grew |= grew
+                self._set_timer(self._heartbeat, self._beat)
                 raise
+            if self._timer is None and not self._left:
+                # Weakly: an answer that nobody holds any more has no writer.
+                beat = weakref.WeakMethod(self._beat)
+                self._set_timer(_IDLE_BEAT, lambda: (held := beat()) and held())
 
-    def _set_timer(self) -> None:
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._heartbeat, self._beat)
+    def _set_timer(self, seconds: float, beat: Callable[[], object]) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(seconds, beat)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

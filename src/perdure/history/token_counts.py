@@ -3,7 +3,7 @@
 Counting 5 KB takes longer than storing them. So an append only notes what is to be counted; it is
 counted when nobody writes, when `settle` or `count` asks, and when the bank is closed. Importers
 count at once. Where a provider returned its own figure, a model's calibration learns from the
-difference.
+difference: budgets are converted by it (`Calibrations.scale`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidKey, PerdureError
-from perdure.core.messages import Message, Reasoning, references
-from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
+from perdure.core.messages import Message, Reasoning, bare_model, references
+from perdure.core.tokens import (
+    Calibration,
+    Counter,
+    TokenScale,
+    count_message,
+    o200k,
+    observe,
+    steps,
+)
 from perdure.history.intake import PendingContents, ReferencedContents, resolved
 from perdure.history.log_records import (
     ENDLESS,
@@ -254,7 +262,7 @@ def _merged(new: TurnCount, old: TurnCount | None) -> TurnCount:
 class CalibrationRecord(msgspec.Struct, frozen=True):
     """How a model's own token counts compare with ours."""
 
-    id: Annotated[str, Key()]  # the model
+    id: Annotated[str, Key()]  # `bare_model`: who serves it counts alike
     calibration: Calibration
 
 
@@ -266,11 +274,22 @@ class Calibrations:
         self._counter = counter
 
     async def of(self, model: str) -> Calibration:
-        found = await self._store.collection(CalibrationRecord).get(model)
-        return self._fresh() if found is None else found.calibration
+        with suppress(InvalidKey):  # a model's name can be anything
+            return self._known(
+                await self._store.collection(CalibrationRecord).get(bare_model(model))
+            )
+        return self._known(None)
 
-    def _fresh(self) -> Calibration:
-        return Calibration(counter=self._counter().name)
+    async def scale(self, model: str) -> TokenScale:
+        """How the model's provider counts; as we do, while nothing is known of it."""
+        return (await self.of(model)).scale if model else TokenScale()
+
+    def _known(self, found: CalibrationRecord | None) -> Calibration:
+        """What was learned with another counter says nothing about this one."""
+        name = self._counter().name
+        if found is None or found.calibration.counter != name:
+            return Calibration(counter=name)
+        return found.calibration
 
     async def learn(self, messages: Iterable[Message]) -> None:
         samples: dict[str, list[tuple[int, int]]] = {}
@@ -278,7 +297,7 @@ class Calibrations:
             theirs = message.usage.output if message.usage is not None else None
             if theirs and message.model and not _hides(message):
                 ours = count_message(self._counter(), message)
-                samples.setdefault(message.model, []).append((ours, theirs))
+                samples.setdefault(bare_model(message.model), []).append((ours, theirs))
         records = self._store.collection(CalibrationRecord)
         for model, pairs in samples.items():
 
@@ -287,12 +306,12 @@ class Calibrations:
                 model: str = model,
                 pairs: list[tuple[int, int]] = pairs,
             ) -> CalibrationRecord:
-                known = found.calibration if found is not None else self._fresh()
+                known = self._known(found)
                 for ours, theirs in pairs:
                     known = observe(known, ours, theirs)
                 return CalibrationRecord(model, known)
 
-            with suppress(InvalidKey):  # a model's name can be anything
+            with suppress(InvalidKey):
                 await records.change(model, learnt)
 
 

@@ -53,8 +53,8 @@ from perdure.storage.records import type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: A session's `active` time is at most so much behind its newest turn.
-_TOUCH_AFTER = 60 * clock.SECOND
+#: A session's `last_active` is at most so much behind its newest turn.
+TOUCH_AFTER = 60 * clock.SECOND
 _NEW = Options(expected=0)
 #: Begins the keys of uses that are not a turn's; no session's name begins with a space.
 KEPT = " kept/"
@@ -378,7 +378,7 @@ class TurnLog:
                     await transaction.collection(AnswerDraft).delete(
                         key, Options(expected=order.draft)
                     )
-                if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
+                if record.last_active is None or head.time - _micro(record) > TOUCH_AFTER:
                     record = await self._touched(transaction, record)
                 for hook in (*self._hooks, *hooks):
                     await hook(transaction, written)
@@ -431,7 +431,7 @@ class TurnLog:
         if found is None:
             return record
         moment = clock.to_datetime(self._store.now())
-        touched = msgspec.structs.replace(found, active=moment, archived=None)
+        touched = msgspec.structs.replace(found, last_active=moment, archived=None)
         await records.put(touched)
         return touched
 
@@ -478,7 +478,7 @@ def receipt_key(session: str, key: str) -> str:
 
 
 def _micro(record: SessionRecord) -> int:
-    return 0 if record.active is None else clock.from_datetime(record.active)
+    return 0 if record.last_active is None else clock.from_datetime(record.last_active)
 
 
 def _unexpected(head: Head, expected: int) -> Conflict:

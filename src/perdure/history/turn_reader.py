@@ -62,7 +62,7 @@ class TurnReader:
         """The turns from `first` to `last` that exist, oldest first, undone ones included. Leaves
         out what was written after `head` and, without `arriving`, incomplete answers.
         """
-        found = list[Turn]()
+        found, now = list[Turn](), self._store.now()
         for owned in owners(record, max(first, 1), min(last, head.newest)):
             pieces = await self.pieces(_as_of(owned, record, head))
             counts = await self._counts(owned) if counted else {}
@@ -76,10 +76,11 @@ class TurnReader:
                         list(of_turn),
                         count=counts.get(number),
                         draft=drafts.pop(number, None),
+                        now=now,
                     )
                 )
             found += [
-                _turn(record.id, head, number, [], count=counts.get(number), draft=draft)
+                _turn(record.id, head, number, [], count=counts.get(number), draft=draft, now=now)
                 for number, draft in drafts.items()
             ]
         return found
@@ -297,6 +298,7 @@ def _turn(
     *,
     count: TurnCount | None,
     draft: AnswerDraft | None,
+    now: int,
 ) -> Turn:
     if len(pieces) == 1 and draft is None:
         (piece,) = pieces  # as almost every turn
@@ -324,15 +326,17 @@ def _turn(
         cutter = TurnSplitter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)
         ended = max(ended, draft.updated)
+    status = _status(head, number, pieces, draft)
     return Turn(
         session=session,
         number=number,
         rounds=_rounds([(round, tuple(messages)) for round, messages in said.items()], count),
-        status=_status(head, number, pieces, draft),
+        status=status,
         started=pieces[0].time if pieces else draft.started if draft else 0,
         ended=ended,
         tags=next((piece.tags for piece in pieces if piece.tags), {}),
         masked=dict(sum((Counter(piece.masked) for piece in pieces), Counter[str]())),
+        writer=draft.writer(now) if draft is not None and status == "partial" else None,
     )
 
 

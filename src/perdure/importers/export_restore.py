@@ -236,7 +236,7 @@ class RestoredFile:
                 record,
                 type=header.type,
                 tags=header.tags,
-                active=header.active,
+                last_active=header.active,
                 archived=header.archived,
             )
 

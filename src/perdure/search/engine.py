@@ -24,10 +24,13 @@ import msgspec
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
 from perdure.storage.extension import Extension, ExtensionChange
+from perdure.storage.middleware import SearchCall
 from perdure.storage.options import DEFAULT, Options
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from perdure.storage.store import Store
 
 #: A place is below this, so that every backend has a type for it.
 MAX_PLACE = 2**62
@@ -208,6 +211,30 @@ def engine_of(adapter: Adapter) -> SearchEngine:
             hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
         )
     return cast("SearchEngine", engine)
+
+
+async def search_text(store: Store, search: TextSearch, options: Options = DEFAULT) -> TextFound:
+    """`SearchEngine.search_text` through the store's middleware: measured, traced, audited."""
+    engine = engine_of(store.adapter)
+    call = SearchCall(
+        search.index,
+        "text",
+        lambda: engine.search_text(search, options),
+        lambda answer: sum(len(postings.found) for postings in answer.terms),
+        options,
+    )
+    return cast("TextFound", await store.search(call))
+
+
+async def search_vectors(
+    store: Store, search: VectorSearch, options: Options = DEFAULT
+) -> list[Near]:
+    """The same for `SearchEngine.search_vectors`."""
+    engine = engine_of(store.adapter)
+    call = SearchCall(
+        search.index, "vectors", lambda: engine.search_vectors(search, options), len, options
+    )
+    return cast("list[Near]", await store.search(call))
 
 
 def check_document(index: SearchIndex, document: Document) -> None:

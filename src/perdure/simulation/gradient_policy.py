@@ -45,15 +45,19 @@ class GradientPolicy:
         self._open_things = AsyncExitStack()
         self._opened: tuple[Bank, Session] | None = None
         self._now = _BEGINNING
-        self._context: Context | None = None  # What was sent last.
+        #: What was sent last, and for which call.
+        self._context: Context | None = None
+        self._number = -1
         self._epoch = 0
-        self._said = 0  # raw tokens of the calls so far
+        self._appended = 0  # Calls that the session has; their raw tokens.
+        self._said = 0
 
     async def request(self, number: int) -> SimulatedRequest:
+        """As a `Policy`; but calls may be left out: they are appended, and nothing is sent."""
         bank, session = await self._open()
         calls = self._setting.calls
-        if number:
-            await self._append(session, calls[number - 1])
+        while self._appended < number:
+            await self._append(session, self._appended)
         call = calls[number]
         begins = call.position.round == 1
         if begins and not call.opening:  # the transcript begins with a reply: nothing was sent
@@ -64,6 +68,7 @@ class GradientPolicy:
             await bank.services.recall.settle()
         prompt = _prompt(call) if begins else None
         context = self._context = await session.context(prompt, budget=budget)
+        self._number = number
         return self._request(context, number)
 
     async def close(self) -> None:
@@ -102,13 +107,14 @@ class GradientPolicy:
             self._opened = bank, await bank.session(_SESSION)
         return self._opened
 
-    async def _append(self, session: Session, call: Call) -> None:
+    async def _append(self, session: Session, number: int) -> None:
+        call = self._setting.calls[number]
         self._now = max([self._now, *(message.time or 0 for message in call.messages)])
-        begins = call.position.round == 1
-        reply = call.messages[call.opening :] if begins and call.opening else call.messages
-        context = self._context if begins and call.opening else None
-        await session.append(reply, context=context, count=True, fresh=begins and context is None)
-        self._said += call.tokens
+        begins, said, context = call.position.round == 1, call.messages, None
+        if begins and call.opening and number == self._number:
+            said, context = said[call.opening :], self._context
+        await session.append(said, context=context, count=True, fresh=begins and context is None)
+        self._appended, self._said = number + 1, self._said + call.tokens
 
     def _covered(self, hidden: RoundId, number: int) -> int:
         """Raw tokens of the calls so far that are shown in some form."""

@@ -62,7 +62,9 @@ class Chain:
             from perdure.storage.cache import RowCache
 
             self.cache = RowCache(config.cache, clock)
-        self.compression = Compression(writing=config.storage.compression)
+        self.compression = Compression(
+            writing=config.storage.compression, above=config.storage.compress_above
+        )
         self.tracing = Tracing() if config.metrics.telemetry else None
         watching: list[Middleware] = [] if self.tracing is None else [self.tracing]
         inner = (self.audit, self.compression, self.encryption, self.cache)

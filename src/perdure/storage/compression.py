@@ -1,4 +1,4 @@
-"""Compression: values of record types that ask for it are stored as zstd frames.
+"""Compression: values of record types that ask for it, and large ones, are stored as zstd frames.
 
 Short texts need a dictionary to compress well. The one that ships was trained on text of our own
 (tools/train_dictionary.py), so it holds no user data to be forgotten. A value's content type names
@@ -28,7 +28,7 @@ from perdure.storage.middleware import (
     collection_of,
 )
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Put, Recode, Row
+from perdure.storage.rows import MAX_VALUE_BYTES, Batch, Put, Recode, Row
 from perdure.storage.store import Store
 
 W = TypeVar("W", Put, Recode)
@@ -51,8 +51,12 @@ class Compression(Resident[Store]):
 
     stage: ClassVar[Stage] = Stage.COMPRESS
 
-    def __init__(self, *, writing: bool = True) -> None:
+    def __init__(self, *, writing: bool = True, above: int = 4_096) -> None:
+        """Above so many bytes values of any type are compressed; with 0 only those of types that
+        ask for it.
+        """
         self._writing = writing
+        self._above = above or MAX_VALUE_BYTES
         self._decompressors: dict[int, zstandard.ZstdDecompressor] = {}
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
@@ -66,23 +70,22 @@ class Compression(Resident[Store]):
         return await proceed(call)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
-        if not (self._writing and declared.compressed) or ";" in row.content_type:
+        asked = declared.compressed or len(row.value) > self._above
+        if not (self._writing and asked) or ";" in row.content_type:
             return False
         return self._packed(row.value) is not None
 
     def _compressed(self, commit: Commit) -> Commit:
         declared, batch = self.store.declared, commit.batch
-        for write in batch.writes:
-            if declared[write.collection].compressed:
-                break
-        else:
+        packed = dict[int, Put]()
+        for place, write in enumerate(batch.writes):
+            if isinstance(write, Put) and (
+                declared[write.collection].compressed or len(write.value) > self._above
+            ):
+                packed[place] = self._packed_write(write)
+        if not packed:
             return commit
-        writes = tuple(
-            self._packed_write(write)
-            if isinstance(write, Put) and declared[write.collection].compressed
-            else write
-            for write in batch.writes
-        )
+        writes = tuple([packed.get(place, write) for place, write in enumerate(batch.writes)])
         return Commit(Batch(writes, batch.checks, batch.events, batch.changes), commit.options)
 
     def _packed_write(self, write: W) -> W:
@@ -94,9 +97,11 @@ class Compression(Resident[Store]):
 
     def _compressed_again(self, rewrite: Rewrite) -> Rewrite:
         declared = self.store.declared.get(rewrite.collection)
-        if declared is None or not declared.compressed:
-            return rewrite
-        recodes = tuple(self._packed_write(recode) for recode in rewrite.recodes)
+        asked = declared is not None and declared.compressed
+        recodes = tuple(
+            self._packed_write(recode) if asked or len(recode.value) > self._above else recode
+            for recode in rewrite.recodes
+        )
         return msgspec.structs.replace(rewrite, recodes=recodes)
 
     def _packed(self, value: bytes) -> bytes | None:

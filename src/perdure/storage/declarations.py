@@ -146,11 +146,8 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], Scalar]]:
-    options = [hint]
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in get_args(hint) if option is not type(None)]
-    kinds = {_scalar_kind(option) for option in options}
-    if len(kinds) != 1 or None in kinds:
+    kinds = _kinds(hint)
+    if not is_indexable(hint):
         raise InvalidRecordType(
             f"{cls.__name__}.{field} has a type that cannot be indexed.",
             hint="Index text, whole numbers, numbers, booleans, datetimes, enums, or their | None.",
@@ -173,6 +170,18 @@ def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], S
         return integer(value, field)
 
     return kind, convert
+
+
+def is_indexable(hint: Any) -> bool:
+    kinds = _kinds(hint)
+    return len(kinds) == 1 and None not in kinds
+
+
+def _kinds(hint: Any) -> set[Kind | None]:
+    options = [hint]
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in get_args(hint) if option is not type(None)]
+    return {_scalar_kind(option) for option in options}
 
 
 def is_time(hint: Any) -> bool:

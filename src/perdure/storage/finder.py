@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -47,6 +47,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 #: Values in one IN list; databases have limits of their own above this.
 MAX_IN = 10_000
+_DIRECTIONS = ("asc", "desc")
 
 
 def where(field: str, op: str, value: object) -> Condition:
@@ -129,10 +130,10 @@ class QueryBuilder(Generic[T]):
         return self._with(prefix=record_keys.check_prefix(prefix))
 
     def order_by(self, *fields: str) -> QueryBuilder[T]:
-        """Sort by these fields; a leading minus means descending."""
+        """Sort by these fields; a leading minus means descending, as does ``"desc"`` behind one."""
         order = tuple(
-            SortOrder(self._declared.field(field.removeprefix("-")), field.startswith("-"))
-            for field in fields
+            SortOrder(self._declared.field(field), descending)
+            for field, descending in sort_fields(fields, self._declared.cls.__struct_fields__)
         )
         self._check_indexed({part.column for part in order})
         # Keys are unique: what stands behind the key decides nothing, and a mark has the key last.
@@ -329,18 +330,20 @@ class QueryBuilder(Generic[T]):
         return Compare(column, op, scalar)
 
     def _check_indexed(self, columns: set[str]) -> None:
-        layout = self._declared.layout
+        declared, layout = self._declared, self._declared.layout
         covered = {"key"}.union(*(index.columns for index in layout.indexes))
         covered |= {column for index in layout.indexes for column, _ in index.where}
         for column in sorted(columns - covered):
-            name = self._declared.cls.__name__
-            if column in ("created", "updated"):
+            name = declared.cls.__name__
+            hint = f"Mark it in {name}: {column}: Annotated[…, Indexed()]."
+            if declared.is_own or not declared.can_index(column):
+                usable = sorted(covered - {"key"} | {declared.key_field})
+                hint = f"Use one of {', '.join(usable)}, or look at the results of the query."
+            elif column in ("created", "updated"):
                 hint = f'Declare it: @record("{layout.name}", indexes=[Index(("{column}",))]).'
-            elif column not in self._declared.cls.__struct_fields__:
-                known = ", ".join(self._declared.cls.__struct_fields__)
+            if column not in ("created", "updated", *declared.cls.__struct_fields__):
+                known = ", ".join(declared.cls.__struct_fields__)
                 raise NotIndexed(f"{name} has no field {column!r}.", hint=f"It has {known}.")
-            else:
-                hint = f"Mark it in {name}: {column}: Annotated[…, Indexed()]."
             raise NotIndexed(f"The field {column!r} of {name} is not indexed.", hint=hint)
 
     def _figure(self, text: str) -> tuple[Figure, str]:
@@ -395,6 +398,16 @@ class QueryBuilder(Generic[T]):
         order = self._query.total_order()
         mark = tuple(columns[part.column] for part in order)
         return seal(self._query.collection, order, mark)
+
+
+def sort_fields(fields: Sequence[str], known: Sequence[str] = ()) -> Iterator[tuple[str, bool]]:
+    """Fields and whether each descends: ``"-created"``, or ``"created", "desc"``."""
+    for place, field in enumerate(fields):
+        if field in _DIRECTIONS and field not in known and place:
+            continue
+        follows = fields[place + 1] if place + 1 < len(fields) else ""
+        descends = follows == "desc" and follows not in known
+        yield field.removeprefix("-"), field.startswith("-") or descends
 
 
 def _key_list(value: object) -> list[str]:

@@ -7,8 +7,8 @@ with fewer; the originals are *folded*, not deleted: ``get_window(…, folded=Tr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeAlias, overload
 
 import msgspec
 
@@ -19,7 +19,7 @@ from perdure.storage.collection import Collection
 from perdure.storage.options import Options
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.rows import Index
-from perdure.storage.store import Store
+from perdure.storage.store import Store, join
 from perdure.storage.transaction import Transaction
 
 
@@ -60,6 +60,9 @@ class TimeWindow(msgspec.Struct, frozen=True):
     end: datetime | None = None
 
 
+_EVER = TimeWindow(datetime(1970, 1, 1, tzinfo=UTC))
+
+
 def fold_oldest(keep: int, length: int = 400) -> Strategy:
     """A strategy without a model: all but the newest `keep` become one digest."""
 
@@ -75,31 +78,61 @@ def fold_oldest(keep: int, length: int = 400) -> Strategy:
 
 
 class MemoryWindows:
-    """The entries of all contexts in a store."""
+    """The entries of all contexts, in a store or in a transaction of it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._entries = store.collection(WindowEntry)
+    def __init__(self, executor: Store | Transaction) -> None:
+        self._executor = executor
+        self._entries = Collection(executor, WindowEntry)
 
+    @overload
     async def append(
         self, context: str, text: str, *, kind: str = "note", data: dict[str, Any] | None = None
-    ) -> WindowEntry:
-        """Add an entry. Entries of one context are numbered in the order they were added."""
+    ) -> WindowEntry: ...
+    @overload
+    async def append(
+        self,
+        context: str,
+        text: list[str] | tuple[str, ...],
+        *,
+        kind: str = "note",
+        data: dict[str, Any] | None = None,
+    ) -> list[WindowEntry]: ...
+    async def append(
+        self,
+        context: str,
+        text: str | list[str] | tuple[str, ...],
+        *,
+        kind: str = "note",
+        data: dict[str, Any] | None = None,
+    ) -> WindowEntry | list[WindowEntry]:
+        """Add an entry, or several, all or none. Entries of one context are numbered in the order
+        they were added.
+        """
         folder = _folder(context)
 
-        async def body(transaction: Transaction) -> WindowEntry:
-            entry = WindowEntry(
-                id=folder + record_keys.numbered(await self._last_number(folder) + 1),
-                context=context,
-                at=clock.to_datetime(self._store.now()),
-                text=text,
-                kind=kind,
-                data=data or {},
-            )
-            await transaction.collection(WindowEntry).put(entry, Options(expected=0))
-            return entry
+        async def body(transaction: Transaction) -> list[WindowEntry]:
+            entries = transaction.collection(WindowEntry)
+            last, now = await _last_number(entries, folder), clock.to_datetime(transaction.now())
+            added = [
+                WindowEntry(
+                    id=folder + record_keys.numbered(number),
+                    context=context,
+                    at=now,
+                    text=each,
+                    kind=kind,
+                    data=data or {},
+                )
+                for number, each in enumerate([text] if isinstance(text, str) else text, last + 1)
+            ]
+            await entries.put_many(added, Options(expected=0))
+            return added
 
-        return await self._store.transact(body)
+        added = await join(self._executor, body)
+        return added[0] if isinstance(text, str) else added
+
+    async def get(self, context: str) -> list[WindowEntry]:
+        """The current entries, oldest first."""
+        return await self.get_window(context, _EVER)
 
     async def get_window(
         self, context: str, window: TimeWindow, *, folded: bool = False
@@ -130,7 +163,7 @@ class MemoryWindows:
             )
             decided = strategy(standing)
             replacements = await decided if isinstance(decided, Awaitable) else decided
-            number = await self._last_number(folder)
+            number = await _last_number(entries, folder)
             known = {entry.id for entry in standing}
             count = 0
             for replacement in replacements:
@@ -139,7 +172,7 @@ class MemoryWindows:
                 count += len(replacement.entries)
             return count
 
-        return await self._store.transact(body)
+        return await join(self._executor, body)
 
     async def _fold(
         self, entries: Collection[WindowEntry], replacement: Replacement, id: str, known: set[str]
@@ -163,9 +196,10 @@ class MemoryWindows:
             [digest, *(msgspec.structs.replace(entry, folded=id) for entry in folded)]
         )
 
-    async def _last_number(self, folder: str) -> int:
-        page = await self._entries.list(folder, limit=1, descending=True)
-        return int(page.items[0].key.removeprefix(folder)) if page.items else 0
+
+async def _last_number(entries: Collection[WindowEntry], folder: str) -> int:
+    page = await entries.list(folder, limit=1, descending=True)
+    return int(page.items[0].key.removeprefix(folder)) if page.items else 0
 
 
 def _folder(context: str) -> str:

@@ -86,7 +86,23 @@ class Rewrite(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...] = ()
 
 
-Call: TypeAlias = Get | Find | Summarize | Commit | Remove | Rewrite
+class SearchCall(msgspec.Struct, frozen=True):
+    """Look for something in an index beside the rows → what its engine answers.
+
+    A middleware sees that it is done, by whom and when; what is looked for stays with `ask`.
+    """
+
+    #: The name of the index.
+    collection: str
+    #: How: ``text`` or ``vectors``.
+    kind: str
+    ask: Callable[[], Awaitable[Any]]
+    #: How much an answer holds.
+    count: Callable[[Any], int]
+    options: Options
+
+
+Call: TypeAlias = Get | Find | Summarize | Commit | Remove | Rewrite | SearchCall
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
@@ -195,7 +211,9 @@ def _around(handler: Handler, middleware: Middleware) -> Handler:
     return lambda call: middleware(call, handler)
 
 
-_OPERATIONS: dict[type, str] = {kind: kind.__name__.lower() for kind in Call.__args__}
+_OPERATIONS: dict[type, str] = {
+    kind: kind.__name__.lower().removesuffix("call") for kind in Call.__args__
+}
 
 
 def operation_of(call: Call) -> str:
@@ -212,7 +230,7 @@ def collections_of(call: Call) -> list[str]:
 def collection_of(call: Call) -> str:
     if isinstance(call, Commit):
         return call.batch.writes[0].collection if call.batch.writes else ""
-    if isinstance(call, Get | Rewrite):
+    if isinstance(call, Get | Rewrite | SearchCall):
         return call.collection
     if isinstance(call, Summarize):
         return call.summary.query.collection

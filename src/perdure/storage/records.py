@@ -36,6 +36,7 @@ from perdure.core.errors import (
 from perdure.storage import codecs, declarations, record_keys
 from perdure.storage.adapter import newer_schema
 from perdure.storage.codecs import PROTOBUF, ValueCodec
+from perdure.storage.codecs.msgpack_codec import is_same
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.declarations import (
     Compressed,
@@ -154,7 +155,7 @@ class RecordType(Generic[T]):
             )
         key = record_keys.check(self._key(record))
         value = self._encode(record)
-        self._check_readable(key, value)
+        self._check_readable(key, value, record)
         if len(value) > MAX_VALUE_BYTES:
             raise TooLarge(
                 f"{self.name}/{key} takes {len(value):,} bytes; {MAX_VALUE_BYTES:,} is the limit.",
@@ -174,10 +175,10 @@ class RecordType(Generic[T]):
             expected,
         )
 
-    def _check_readable(self, key: str, value: bytes) -> None:
+    def _check_readable(self, key: str, value: bytes, record: T) -> None:
         """Refuse what could not be read back: structs do not check their own values."""
         try:
-            self._decode(value, self.cls)
+            found = self._decode(value, self.cls)
         except Corrupted as exc:
             cause = exc.__cause__
             if not isinstance(cause, msgspec.ValidationError):
@@ -190,6 +191,13 @@ class RecordType(Generic[T]):
                 f" {in_words(cause)}.",
                 hint="Use a value of the declared type.",
             ) from exc
+        if self.serializer == "json" and not is_same(found, record):
+            raise InvalidValue(
+                f"{self.name}/{key} would come back from JSON with other values: it has bytes, a"
+                " time or the like where its type does not say so.",
+                hint=f"Declare the type of that field in {self.cls.__name__} instead of Any; or"
+                ' declare the record with serializer="msgpack".',
+            )
 
     def decode(self, row: Row) -> T:
         """The record of a row, migrated to the current schema.
@@ -202,27 +210,39 @@ class RecordType(Generic[T]):
             if row.schema == self.schema:
                 return codec.decode(row.value, self.cls)
             if row.schema < self.schema:
-                return self._upgraded(row, codec.decode_plain(row.value))
+                plain = codec.decode_plain(row.value)
+                return self.migrate(plain, row.schema, f"{self.name}/{row.key}")[1]
         except Corrupted as exc:
             name = f"{self.name}/{row.key}"
             raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
         raise newer_schema(self.name, row.key, row.schema, self.schema)
 
-    def _upgraded(self, row: Row, plain: Any) -> T:
-        step, upto = row.schema, row.schema + 1
+    def migrate(self, plain: Any, schema: int, what: str) -> tuple[Any, T]:
+        """Plain data of an older schema as it is now, and the record that it makes.
+
+        Raises `MigrationFailed`, naming `what`.
+        """
+        step, upto = schema, schema + 1
         try:
-            for step in range(row.schema, self.schema):
+            for step in range(schema, self.schema):
                 upto = step + 1
                 plain = self._migrations[step - 1](plain)
-            step = row.schema
+            step = schema
             # JSON has no keys but text.
-            return msgspec.convert(plain, self.cls, str_keys=True)
+            return plain, msgspec.convert(plain, self.cls, str_keys=True)
         except Exception as exc:  # it is the user's function: anything may come out of it
             raise MigrationFailed(
-                f"{self.name}/{row.key} could not be brought from schema {step} to {upto}:"
+                f"{what} could not be brought from schema {step} to {upto}:"
                 f" {type(exc).__name__}: {exc}.",
                 hint="Mend the migration; the stored record is unchanged.",
             ) from exc
+
+    def can_index(self, field: str) -> bool:
+        """Whether marking this field `Indexed` would be accepted."""
+        if field in ("created", "updated"):
+            return True
+        marks, hint = marked_fields(self.cls).get(field, ({Encrypted}, None))
+        return Encrypted not in marks and declarations.is_indexable(hint)
 
     def field(self, name: str) -> str:
         """The column of a field; the key field's column is "key"."""
@@ -273,13 +293,14 @@ def record(
     ttl: str | timedelta | float | None = None,
     indexes: Sequence[Index] = (),
     migrations: Sequence[Migration] = (),
-    serializer: str = "msgpack",
+    serializer: str = "json",
 ) -> Callable[[type[T]], type[T]]:
     """Declare a frozen struct as the record type of the collection `name`.
 
     `ttl` lets records expire ("30d", a timedelta, seconds). `indexes` adds indexes over several
     fields or over ``created`` and ``updated``. `migrations` lists functions that upgrade plain
-    data, one version each: the schema version is one more than their number.
+    data, one version each: the schema version is one more than their number. `serializer` is
+    ``json``, ``msgpack`` (smaller, and any value keeps its type), ``protobuf`` or one of your own.
 
     Raises `InvalidRecordType` if the declaration cannot work.
     """

@@ -27,8 +27,11 @@ from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
 
+#: The indexes of a type of them: by type, by last use, by age.
+STATE_INDEXES = (Index(("type", "last_active")), Index(("last_active",)), Index(("created",)))
 
-@system_record("state_records", indexes=[Index(("type", "active")), Index(("active",))])
+
+@system_record("state_records", indexes=STATE_INDEXES)
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """State that lasts: what it is, what it knows, when it was last in use."""
 
@@ -36,7 +39,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     type: Annotated[str, Indexed()]
     state: Annotated[dict[str, Any], Compressed()] = {}
     #: When it was last in use; set by `StateRecords.save` and `touch`. None once it is archived.
-    active: Annotated[datetime | None, Indexed()] = None
+    last_active: Annotated[datetime | None, Indexed()] = None
     archived: Annotated[datetime | None, Indexed()] = None
     tags: Annotated[dict[str, str], Tags()] = {}
 
@@ -56,24 +59,24 @@ class StateRecords(Generic[C]):
 
     async def save(self, record: C, options: Options = DEFAULT) -> C:
         """Store a record as active now, archived or not; returns it as stored."""
-        current = msgspec.structs.replace(record, active=self._now(), archived=None)
+        current = msgspec.structs.replace(record, last_active=self._now(), archived=None)
         await self._records.put(current, options)
         return current
 
     async def touch(self, id: str) -> C:
-        return await self._update(id, lambda: {"active": self._now(), "archived": None})
+        return await self._update(id, lambda: {"last_active": self._now(), "archived": None})
 
     async def archive(self, id: str) -> C:
         """Archive the record. It is kept, and `touch` or `save` brings it back."""
-        return await self._update(id, lambda: {"active": None, "archived": self._now()})
+        return await self._update(id, lambda: {"last_active": None, "archived": self._now()})
 
     async def get_by_type(self, type: str, *, archived: bool = False) -> list[C]:
-        finder = self._records.query().where("type", "=", type).order_by("-active")
+        finder = self._records.query().where("type", "=", type).order_by("-last_active")
         return await (finder if archived else finder.where("archived", "=", None)).values()
 
     async def get_active(self, since: datetime, *, type: str | None = None) -> list[C]:
         """Records active at or after a moment, the most recently active first."""
-        finder = self._records.query().where("active", ">=", since).order_by("-active")
+        finder = self._records.query().where("last_active", ">=", since).order_by("-last_active")
         return await (finder if type is None else finder.where("type", "=", type)).values()
 
     def query(self) -> QueryBuilder[C]:

@@ -35,6 +35,7 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
+    SearchCall,
     Stage,
     Summarize,
     compose,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
+X = TypeVar("X", bound=Transaction)
 
 #: Tells how far a long work has come: what, done, of how many (0 if unknown).
 Progress = Callable[[str, int, int], None]
@@ -128,12 +130,7 @@ class Store:
         self, body: Callable[[Transaction], Awaitable[R]], options: Options = DEFAULT
     ) -> R:
         """Run `body` in a transaction, and again after a `Conflict`: it may run several times."""
-
-        async def attempt(_: int) -> R:
-            async with self.transaction(options) as transaction:
-                return await body(transaction)
-
-        return await retry_conflicts(attempt)
+        return await transact(lambda: self.transaction(options), body)
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
         """Create the collections of these types now, and fill all declared columns and indexes."""
@@ -267,6 +264,9 @@ class Store:
             self.on_events()
         return cast("list[int]", versions)
 
+    async def search(self, search: SearchCall) -> Any:
+        return await self._handle(search)
+
     async def rewrite(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
     ) -> int:
@@ -311,7 +311,24 @@ class Store:
         if isinstance(call, Rewrite):
             sealed = [_seal_recode(recode) for recode in call.recodes]
             return await adapter.recode(call.collection, sealed, call.checks)
+        if isinstance(call, SearchCall):
+            return await call.ask()
         return await adapter.remove(call.query, call.options)
+
+
+async def transact(begin: Callable[[], X], body: Callable[[X], Awaitable[R]]) -> R:
+    async def attempt(_: int) -> R:
+        async with begin() as transaction:
+            return await body(transaction)
+
+    return await retry_conflicts(attempt)
+
+
+async def join(executor: Store | Transaction, body: Callable[[Transaction], Awaitable[R]]) -> R:
+    """Run `body` as a part of a transaction, or in one of its own."""
+    if isinstance(executor, Transaction):
+        return await body(executor)
+    return await executor.transact(body)
 
 
 def _full_name(declared: RecordType[Any]) -> str:

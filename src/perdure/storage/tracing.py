@@ -24,6 +24,7 @@ from perdure.storage.middleware import (
     Handler,
     Resident,
     Rewrite,
+    SearchCall,
     Stage,
     Summarize,
     collections_of,
@@ -194,6 +195,8 @@ def _asked(call: Call, collections: list[str]) -> dict[str, Any]:
         size = len(call.keys)
     elif isinstance(call, Rewrite):
         size = len(call.recodes)
+    elif isinstance(call, SearchCall):
+        asked["perdure.search"] = call.kind
     if size > 1:
         asked["db.operation.batch.size"] = size
     return asked
@@ -211,6 +214,8 @@ def _moved(call: Call, answer: Any) -> dict[str, int]:
         }
     if isinstance(call, Summarize):
         return {"db.response.returned_rows": len(answer)}
+    if isinstance(call, SearchCall):
+        return {"db.response.returned_rows": call.count(answer)}
     moved = {"perdure.rows": answer}
     if isinstance(call, Rewrite):
         moved["perdure.bytes_written"] = sum(len(recode.value) for recode in call.recodes)

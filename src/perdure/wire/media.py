@@ -66,7 +66,7 @@ def stand_in(part: ArtifactPointer | Media) -> str:
 
 
 def arguments_of(call: ToolCall) -> str:
-    if call.reference is None:
+    if call.reference is None or call.arguments:
         return call.arguments
     kept = {"kept_as": call.reference.artifact, "bytes": call.reference.size}
     if call.reference.head:

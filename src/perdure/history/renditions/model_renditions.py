@@ -1,17 +1,20 @@
-"""Renditions made by a model, where one is configured for ``compress``.
+"""Renditions made by models, where some are configured for ``compress``.
 
-A turn that waits for one is a job, so two processes do not pay for the same work, and what a killed
-one had begun comes up again. One call makes S and C of several rounds, and T of their turn.
+A turn that waits for them is a job, so two processes do not pay for the same work, and what a
+killed one had begun comes up again. S and C of its rounds and T of the turn are asked for at the
+same time, each from the models of its level.
 
-Answers are checked. A good one becomes a variant beside the algorithm's, shown from the next epoch
-on. A bad one is tried again, later each time, and at last given up: the algorithm's stays, and
-`perdure renditions` reports it.
+Answers are checked (`model_checks`). A good one becomes a variant beside the algorithm's, shown
+from the next epoch on. A bad one is asked for once more, saying what is wrong with it; if that is
+no better, it is given up: the algorithm's stays, and `perdure renditions` tells why. Calls that
+fail are tried again, later each time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,25 +26,29 @@ from perdure.core.errors import (
     DeadlineExceeded,
     GatewayError,
 )
+from perdure.core.levels import Level
 from perdure.core.messages import Message
-from perdure.gateway.calls import CallOptions
+from perdure.gateway.calls import CallOptions, Reply, Request
 from perdure.history.log_records import Owned, TurnCount, agent_of, turn_key
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm, model_prompts, rendition_packing
-from perdure.history.renditions.model_prompts import faults
+from perdure.history.renditions.model_checks import Source, faults
+from perdure.history.renditions.model_prompts import WHOLE, PromptRound
 from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages, packed_variant
 from perdure.history.renditions.rendition_records import (
+    EVERY_LEVEL,
     MOST_VARIANTS,
     PROMPT,
-    TASK,
+    TASK_OF,
     Rendition,
     Tiny,
     TinyVariant,
-    is_by_model,
-    is_worth_a_model,
-    lacks_model,
+    lacking,
+    makers,
+    recipe_of,
 )
 from perdure.history.turn_tags import escape
-from perdure.jobs import Job, JobState, RetryLater
+from perdure.jobs import GiveUp, Job, RetryLater
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -51,9 +58,9 @@ if TYPE_CHECKING:
 _BROKE = 300.0  # Seconds between two tries while a budget does not allow it.
 _DEADLINE = 300.0  # Seconds that a call may take.
 _CALL = 6_000  # Tokens of S in one call.
+_LEAST_SMOOTH = 0.4  # Of the algorithm's S, with its lines about tools, a model's has so much.
 #: T of a turn: a share of its tokens, but so many in any case.
 _TINY_SHARE, _TINY_LEAST = 0.05, 40
-_EARLIER = 2_000  # Of what happened before, a model is shown so many tokens.
 
 
 class _Round(msgspec.Struct):
@@ -61,30 +68,41 @@ class _Round(msgspec.Struct):
     full: tuple[Message, ...]
     smooth: str
     compact: str
-    tokens: int
-    raw: str
+    tokens: int  # Of S.
 
     @property
     def number(self) -> int:
         return self.row.round
 
 
+class _Made(msgspec.Struct, frozen=True):
+    text: str | None  # None: as it was.
+    maker: str
+
+
 class ModelTask(msgspec.Struct):
-    """The rows of a turn that no model has made, and the results."""
+    """What of a turn no model has made, and the results."""
 
     session: str
     turn: int
     rows: list[Rendition]
     tiny: Tiny | None
-    #: By round: S and C; T; who made them.
-    made: dict[int, tuple[str, str, str]] = {}
-    made_tiny: tuple[str, str] | None = None
-    problems: dict[int, str] = {}  # What went wrong, by round; 0 is the turn.
-    broke: bool = False  # No budget: it is tried again without counting as a failure.
+    levels: Collection[Level]
+    #: By level and round; a turn is `WHOLE`.
+    made: dict[tuple[Level, int], _Made] = {}
+    #: What was given up, and what failed and may do better another time.
+    refused: list[str] = []
+    failed: list[str] = []
+    broke: str = ""  # No budget: it is tried again without counting as a failure.
+
+    def lacks(self, row: Rendition | Tiny | None, level: Level) -> bool:
+        return row is not None and level in lacking(row, self.levels)
 
 
 class ModelRenditions:
-    """Lets models make renditions, so many at the same time. Made only where one is configured."""
+    """Lets models make renditions of these levels, in so many calls at the same time. Made only
+    where one is configured.
+    """
 
     def __init__(
         self,
@@ -92,107 +110,123 @@ class ModelRenditions:
         maker: RenditionMaker,
         concurrency: int,
         gateway: Callable[[], Gateway],
+        levels: Collection[Level] = EVERY_LEVEL,
     ) -> None:
         self._store = store
         self._maker = maker
-        self._gateway = gateway
-        self._room = asyncio.Semaphore(concurrency)
+        self._levels = levels
+        self._caller = _Caller(maker, gateway, asyncio.Semaphore(concurrency))
 
     async def want(self, owned: Owned) -> None:
         """Queue these turns as far as no model has made them, unless they were given up."""
 
         async def body(transaction: Transaction) -> None:
-            jobs = transaction.collection(Job)
             for turn in range(owned.first, owned.last + 1):
-                key = turn_key(owned.session, turn)
-                rows, tiny = await _rows_of(transaction, key)
-                if any(map(lacks_model, rows)) or (tiny is not None and lacks_model(tiny)):
-                    job = await jobs.get(f"{TASK}/{key}")
-                    if job is None or job.state is not JobState.FAILED:
-                        await self._maker.ask_model(transaction, owned.session, turn)
+                rows, tiny = await _rows_of(transaction, turn_key(owned.session, turn))
+                if any(lacking(row, self._levels) for row in (*rows, *([tiny] if tiny else ()))):
+                    await self._maker.ask_model(transaction, owned.session, turn, anew=False)
 
         await self._store.transact(body)
 
     async def work(self, job: Job) -> None:
-        """Let a model work on the turn of a job. Raises `BadAnswer` if something of it could not be
-        made, after storing the rest.
+        """Let models work on the turn of a job. Raises, after storing the rest: `GiveUp` if
+        something was refused, `BadAnswer` if a call failed.
         """
         session, turn = job.payload
-        async with self._room:
-            rows, tiny = await _rows_of(self._store, turn_key(session, turn))
-            rows = [row for row in rows if not is_by_model(row)]
-            task = ModelTask(session, turn, rows, None if tiny and is_by_model(tiny) else tiny)
-            await _Caller(self._maker, self._gateway).work(task)
-            if task.made or task.made_tiny:
-                await self._store_made(task)
-        for problem in task.problems.values():
-            raise RetryLater(_BROKE, problem) if task.broke else BadAnswer(problem)
+        rows, tiny = await _rows_of(self._store, turn_key(session, turn))
+        task = ModelTask(session, turn, rows, tiny, self._levels)
+        await self._caller.work(task)
+        if task.made:
+            await self._store_made(task)
+        if task.broke:
+            raise RetryLater(_BROKE, task.broke)
+        if task.failed:
+            raise BadAnswer("\n".join(dict.fromkeys(task.failed)))
+        if task.refused:
+            raise GiveUp("\n".join(task.refused))
 
-    async def _store_made(self, job: ModelTask) -> None:
-        key = turn_key(job.session, job.turn)
+    async def _store_made(self, task: ModelTask) -> None:
+        key = turn_key(task.session, task.turn)
 
         async def body(transaction: Transaction) -> None:
             # Before the pieces: see `rendition_store`.
             count = await transaction.collection(TurnCount).get(key)
-            told = await self._maker.told(Owned(job.session, job.turn, job.turn))
+            told = await self._maker.told(Owned(task.session, task.turn, task.turn))
             if count is None or not told:
                 return  # it was forgotten
             rows, tiny = await _rows_of(transaction, key)
-            made = [await self._row(job, row, told[0]) for row in rows if row.round in job.made]
-            await transaction.collection(Rendition).put_many(made)
-            if tiny is not None and job.made_tiny is not None:
-                made_tiny = self._tiny(job.made_tiny, tiny, told[0])
+            made = [await self._row(task, row, told[0]) for row in rows]
+            await transaction.collection(Rendition).put_many(
+                new for new, row in zip(made, rows, strict=True) if new is not row
+            )
+            if tiny is not None and ("T", WHOLE) in task.made:
+                made_tiny = self._tiny(task.made["T", WHOLE], tiny, told[0])
                 await transaction.collection(Tiny).put(made_tiny)
 
         await self._store.transact(body)
 
-    async def _row(self, job: ModelTask, row: Rendition, told: TurnMessages) -> Rendition:
+    async def _row(self, task: ModelTask, row: Rendition, told: TurnMessages) -> Rendition:
         newest, messages = row.newest, told.rounds.get(row.round, ())
-        if newest is None or newest.messages != len(messages):
-            return row  # more was said meanwhile, and has a job
-        full = await self._maker.full(messages)
-        smooth, compact, recipe = job.made[row.round]
-        variant = packed_variant(full, smooth, compact, self._maker.counter, recipe)
+        made_smooth = task.made.get(("S", row.round))
+        made_compact = task.made.get(("C", row.round))
+        if (
+            newest is None
+            or (made_smooth is None and made_compact is None)
+            or newest.messages != len(messages)  # more was said meanwhile, and has a job
+        ):
+            return row
+        full, counter = await self._maker.full(messages), self._maker.counter
+        smooth, compact = rendition_packing.unpack(newest.packed, rendition_packing.ground(full))
+        by_smooth, by_compact = makers(newest.recipe)
+        if made_smooth is not None:
+            smooth, by_smooth = made_smooth.text or smooth, made_smooth.maker
+        if made_compact is not None:
+            compact, by_compact = made_compact.text or compact, made_compact.maker
+        if counter.count(compact) > counter.count(smooth):
+            compact = smooth
+        recipe = recipe_of(by_smooth, by_compact)
+        variant = packed_variant(full, smooth, compact, counter, recipe)
         return Rendition(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
 
-    def _tiny(self, made: tuple[str, str], row: Tiny, told: TurnMessages) -> Tiny:
+    def _tiny(self, made: _Made, row: Tiny, told: TurnMessages) -> Tiny:
         if row.newest is None or row.newest.messages != told.messages:
             return row
-        text, recipe = made
+        text = made.text or ""
         tokens = self._maker.counter.count(escape(text))
-        variant = TinyVariant(text, tokens, told.messages, recipe)
+        variant = TinyVariant(text, tokens, told.messages, f"{PROMPT} {made.maker}")
         return Tiny(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
 
 
 class _Caller:
-    """Has a model work on jobs. Raises nothing that a model or a provider does."""
+    """Has models work on tasks. Raises nothing that a model or a provider does."""
 
-    def __init__(self, maker: RenditionMaker, gateway: Callable[[], Gateway]) -> None:
+    def __init__(
+        self, maker: RenditionMaker, gateway: Callable[[], Gateway], room: asyncio.Semaphore
+    ) -> None:
         self._maker = maker
         self._gateway = gateway
+        self._room = room
 
-    async def work(self, job: ModelTask) -> None:
+    async def work(self, task: ModelTask) -> None:
         try:
-            told = await self._maker.told(Owned(job.session, job.turn, job.turn))
+            told = await self._maker.told(Owned(task.session, task.turn, task.turn))
             if not told:
                 return
-            rounds = await self._rounds(job, told[0])
+            rounds = await self._rounds(task, told[0])
         except Corrupted as exc:
-            self._fail(job, [0, *(row.round for row in job.rows)], exc.message)
+            task.failed.append(exc.message)
             return
-        done = list[_Round]()
-        batches = list(_batches([each for each in rounds if is_worth_a_model(each.row)])) or [[]]
-        for at, batch in enumerate(batches, 1):
-            asks_tiny = job.tiny is not None and at == len(batches)
-            if batch or asks_tiny:
-                await self._ask(job, batch, told[0] if asks_tiny else None, done or rounds)
-            if job.broke:
-                return
-            done += batch
+        async with asyncio.TaskGroup() as group:
+            for level in ("S", "C"):
+                lacks = [each for each in rounds if task.lacks(each.row, level)]
+                for batch in _batches(lacks):
+                    group.create_task(self._ask_rounds(task, level, batch))
+            if task.lacks(task.tiny, "T"):
+                group.create_task(self._ask_turn(task, told[0], rounds))
 
-    async def _rounds(self, job: ModelTask, told: TurnMessages) -> list[_Round]:
+    async def _rounds(self, task: ModelTask, told: TurnMessages) -> list[_Round]:
         found = list[_Round]()
-        for row in job.rows:
+        for row in task.rows:
             newest = row.newest
             messages = told.rounds.get(row.round, ())
             if newest is None or newest.messages != len(messages):
@@ -204,90 +238,106 @@ class _Caller:
                 )
             except Corrupted:
                 continue
-            found.append(_Round(row, full, smooth, compact, newest.smooth, algorithm.raw(full)))
+            found.append(_Round(row, full, smooth, compact, newest.smooth))
         return found
+
+    async def _ask_rounds(self, task: ModelTask, level: Level, batch: Sequence[_Round]) -> None:
+        given = [PromptRound(each.number, each.smooth, each.tokens) for each in batch]
+        share = _LEAST_SMOOTH if level == "S" else 0.0
+        sources = {
+            each.number: Source([each.full], least=int(each.tokens * share)) for each in batch
+        }
+        await self._ask(task, level, model_prompts.request(level, given), sources)
+
+    async def _ask_turn(
+        self, task: ModelTask, told: TurnMessages, rounds: Sequence[_Round]
+    ) -> None:
+        raw = [await self._maker.tokens(messages) for messages in told.rounds.values()]
+        limit = max(_TINY_LEAST, int(sum(raw) * _TINY_SHARE))
+        if sum(each.tokens for each in rounds) <= _CALL:
+            given = [PromptRound(each.number, each.smooth, 0) for each in rounds]
+        else:
+            share = _CALL // max(len(rounds), 1)
+            given = [
+                PromptRound(
+                    each.number, algorithm.truncate(each.compact, share, self._maker.counter), 0
+                )
+                for each in rounds
+            ]
+        full = [await self._maker.full(messages) for messages in told.rounds.values()]
+        request = model_prompts.request("T", given, limit=limit)
+        await self._ask(task, "T", request, {WHOLE: Source(full)}, limit)
 
     async def _ask(
         self,
-        job: ModelTask,
-        batch: Sequence[_Round],
-        told: TurnMessages | None,
-        before: Sequence[_Round],
+        task: ModelTask,
+        level: Level,
+        request: Request,
+        sources: Mapping[int, Source],
+        limit: int | None = None,
     ) -> None:
-        asked = [each.number for each in batch] + ([0] if told is not None else [])
-        limit = await self._limit(told) if told is not None else None
-        earlier = "\n".join(each.compact for each in before if each not in batch)
-        request = model_prompts.request(
-            [model_prompts.PromptRound(each.number, each.smooth, each.tokens) for each in batch],
-            limit=limit,
-            earlier=algorithm.truncate(earlier, _EARLIER, self._maker.counter) if limit else "",
-        )
-        ask = CallOptions(
+        """Twice at most: the second time for what was refused."""
+        wrong = dict.fromkeys(sources, "")
+        for _ in range(2):
+            reply = await self._call(task, level, request)
+            if reply is None:
+                return
+            wrong = await self._judge(
+                task, level, reply, {number: sources[number] for number in wrong}, limit
+            )
+            if not wrong:
+                return
+            request = model_prompts.again(request, reply.text, wrong)
+        for number, fault in wrong.items():
+            place = RoundId(task.turn, number) if number != WHOLE else f"T-{task.turn}"
+            task.refused.append(f"{place} at {level}: {fault}"[:160])
+
+    async def _call(self, task: ModelTask, level: Level, request: Request) -> Reply | None:
+        options = CallOptions(
             purpose="compress",
-            task=TASK,
-            agent=agent_of(job.session),
-            session=job.session,
+            task=TASK_OF[level],
+            agent=agent_of(task.session),
+            session=task.session,
             deadline=_DEADLINE,
             cache=False,
         )
         try:
-            reply = await self._gateway().complete(request, ask)
-            answer = model_prompts.answer(reply.text)
+            async with self._room:
+                return await self._gateway().complete(request, options)
         except BudgetReached as exc:
-            job.broke = True
-            self._fail(job, asked, exc.message)
-            return
+            task.broke = exc.message[:160]
         except (GatewayError, DeadlineExceeded) as exc:
-            self._fail(job, asked, exc.message)
-            return
-        recipe = f"{PROMPT} {reply.provider}/{reply.model}"
-        items = {item.round: item for item in answer.rounds}
-        for each in batch:
-            await self._maker.jobs.breathe()
-            self._judge(job, each, items.get(each.number), recipe)
-        if told is not None and limit is not None:
-            await self._judge_tiny(job, told, answer.turn or "", limit, recipe)
+            task.failed.append(exc.message[:160])
+        return None
 
-    def _judge(
-        self, job: ModelTask, round: _Round, item: model_prompts.RoundAnswer | None, recipe: str
-    ) -> None:
-        if item is None:
-            self._fail(job, [round.number], "the answer leaves it out")
-            return
-        counter = self._maker.counter
-        smooth = (
-            round.smooth if item.smooth is None else rendition_packing.clean(item.smooth.strip())
-        )
-        compact = rendition_packing.clean(item.compact.strip())
-        wrong = faults(round.raw, smooth, "S", counter) if item.smooth is not None else []
-        wrong += faults(round.raw, compact, "C", counter)
-        if not wrong and counter.count(compact) > counter.count(smooth):
-            wrong.append("C is longer than S")
-        if wrong:
-            self._fail(job, [round.number], wrong[0])
-        else:
-            job.made[round.number] = smooth, compact, recipe
+    async def _judge(
+        self,
+        task: ModelTask,
+        level: Level,
+        reply: Reply,
+        sources: Mapping[int, Source],
+        limit: int | None,
+    ) -> dict[int, str]:
+        """Keep what is good of an answer; returns what is wrong with the rest."""
+        try:
+            texts = model_prompts.answer(level, reply.text)
+        except BadAnswer as exc:
+            return dict.fromkeys(sources, exc.message.removesuffix("."))
+        maker = f"{reply.provider}/{reply.model}".replace(" ", "_")
+        wrong = dict[int, str]()
+        for number, source in sources.items():
+            text = texts.get(number, "")
+            if text is not None:
+                text = rendition_packing.clean(text.strip())
+                check = functools.partial(self._faults, source, text, level, limit)
+                if found := await self._maker.worked(len(source.raw), check):
+                    wrong[number] = found[0] if number in texts else "the answer leaves it out"
+                    continue
+            task.made[level, number] = _Made(text, maker)
+        return wrong
 
-    async def _judge_tiny(
-        self, job: ModelTask, told: TurnMessages, text: str, limit: int, recipe: str
-    ) -> None:
-        text = rendition_packing.clean(text.strip())
-        full = [await self._maker.full(messages) for messages in told.rounds.values()]
-        source = "\n".join(map(algorithm.raw, full))
-        wrong = faults(source, text, "T", self._maker.counter, limit=limit)
-        if wrong:
-            self._fail(job, [0], wrong[0])
-        else:
-            job.made_tiny = text, recipe
-
-    async def _limit(self, told: TurnMessages) -> int:
-        raw = 0
-        for messages in told.rounds.values():
-            raw += await self._maker.tokens(messages)
-        return max(_TINY_LEAST, int(raw * _TINY_SHARE))
-
-    def _fail(self, job: ModelTask, rounds: Sequence[int], problem: str) -> None:
-        job.problems |= dict.fromkeys(rounds, problem[:160])
+    def _faults(self, source: Source, text: str, level: Level, limit: int | None) -> list[str]:
+        return faults(source, text, level, self._maker.counter, limit=limit)
 
 
 async def _rows_of(store: Store | Transaction, key: str) -> tuple[list[Rendition], Tiny | None]:

@@ -27,7 +27,7 @@ from perdure.history.renditions.rendition_records import TASK, TinyVariant, Vari
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader, mark_of
 from perdure.history.turn_tags import escape
-from perdure.jobs import Runner
+from perdure.jobs import Job, JobState, Runner
 from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -92,15 +92,15 @@ class RenditionMaker:
 
     async def variant(self, messages: tuple[Message, ...], place: RoundId) -> Variant:
         full = await self.full(messages)
-        return await self._worked(weight(full), lambda: _variant_of(full, place, self.counter))
+        return await self.worked(weight(full), lambda: _variant_of(full, place, self.counter))
 
     async def tiny(self, rounds: Iterable[tuple[Message, ...]]) -> TinyVariant:
         full = [await self.full(messages) for messages in rounds]
-        return await self._worked(sum(map(weight, full)), lambda: _tiny_of(full, self.counter))
+        return await self.worked(sum(map(weight, full)), lambda: _tiny_of(full, self.counter))
 
     async def tokens(self, messages: tuple[Message, ...]) -> int:
         full = await self.full(messages)
-        return await self._worked(weight(full), lambda: count_messages(self.counter, full))
+        return await self.worked(weight(full), lambda: count_messages(self.counter, full))
 
     async def load(self) -> None:
         """Import the algorithm, in a thread: it takes long."""
@@ -108,7 +108,7 @@ class RenditionMaker:
             await asyncio.to_thread(importlib.import_module, _ALGORITHM)
             self._is_loaded = True
 
-    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
+    async def worked(self, weight: int, work: Callable[[], R]) -> R:
         """The result of work on so many characters, without holding others up."""
         await self.load()
         await self.jobs.breathe()
@@ -118,10 +118,20 @@ class RenditionMaker:
         return work()
 
     async def ask_model(
-        self, transaction: Transaction, session: str, turn: int, delay: float = 0.0
+        self,
+        transaction: Transaction,
+        session: str,
+        turn: int,
+        delay: float = 0.0,
+        *,
+        anew: bool = True,
     ) -> None:
-        """Queue a turn for a model, after so many seconds."""
+        """Queue a turn for models, after so many seconds; unless `anew`, not if it was given up."""
         key = turn_key(session, turn)
+        if not anew:
+            job = await transaction.collection(Job).get(f"{TASK}/{key}")
+            if job is not None and job.state is JobState.FAILED:
+                return
         await self.jobs.enqueue(transaction, TASK, [session, turn], key=key, delay=delay)
 
     async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[TurnMessages]:

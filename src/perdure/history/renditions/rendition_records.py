@@ -12,17 +12,19 @@ Keys: ``planner/auth/00000183.00000004`` for a round, ``planner/auth/00000183`` 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from perdure.config import COMPRESSION_TASKS
+from perdure.core.levels import LEVELS, Level
 from perdure.history.log_records import turn_prefix
 from perdure.jobs import Job, JobState
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
 
-#: What model calls for renditions are called in outcomes, and the kind of their jobs.
-TASK = "renditions"
+TASK = "renditions"  # The kind of the jobs that let models make them.
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
 #: the last time, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is
 #: used until it is shown the next time.
@@ -31,7 +33,12 @@ Status = Literal["pending", "stale", "failed", "given up", "done"]
 BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do not.
 #: What recipes of models begin with today: the version of `model_prompts`. What was made by
 #: another is stale.
-PROMPT = f"{BY_MODEL}1"
+PROMPT = f"{BY_MODEL}2"
+#: The levels that models can make, and what their calls are named in outcomes and configuration.
+TASK_OF: dict[Level, str] = dict(zip(LEVELS[1:], COMPRESSION_TASKS, strict=True))
+EVERY_LEVEL = frozenset(TASK_OF)
+_ORDER: tuple[Level, Level] = ("S", "C")
+_BOTH, _TINY = frozenset[Level](_ORDER), frozenset[Level](("T",))
 MOST_VARIANTS = 255  # A manifest names a variant in one byte.
 #: Tokens of S: what is shorter or longer is left to the algorithm.
 _SHORTEST, _LONGEST = 24, 16_000
@@ -47,7 +54,9 @@ class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     smooth: int
     compact: int
     messages: int  # Made from so many messages of the round: its first ones.
-    recipe: str  # Maker and version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
+    #: Version and maker: ``a1``; ``m2 openai/gpt-5``; ``m2 ours/small a1`` if S and C have two.
+    #: Empty if it is forgotten.
+    recipe: str
 
 
 class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,27 +115,53 @@ def rendition_key(session: str, turn: int, round: int) -> str:
     return f"{turn_prefix(session, turn)}{numbered(round)}"
 
 
-def is_by_model(row: Rendition | Tiny) -> bool:
-    """By the current prompt."""
-    return row.newest is not None and row.newest.recipe.partition(" ")[0] == PROMPT
+def makers(recipe: str) -> tuple[str, str]:
+    """Who made S, and who made C: a model, or the algorithm."""
+    names = recipe.split(" ")
+    return (names[1], names[-1]) if len(names) > 1 else (recipe, recipe)
 
 
-def is_worth_a_model(row: Rendition | Tiny) -> bool:
-    if row.newest is None:
-        return False
-    return isinstance(row, Tiny) or _SHORTEST <= row.newest.smooth <= _LONGEST
+def recipe_of(smooth: str, compact: str) -> str:
+    """The recipe of what these made, one of them a model."""
+    return f"{PROMPT} {smooth}" if smooth == compact else f"{PROMPT} {smooth} {compact}"
 
 
-def lacks_model(row: Rendition | Tiny) -> bool:
-    return is_worth_a_model(row) and not is_by_model(row)
+def lacking(row: Rendition | Tiny, levels: Collection[Level] = EVERY_LEVEL) -> frozenset[Level]:
+    """Those of the levels that a model could make, and none has made by the current prompt."""
+    newest = row.newest
+    if newest is None:
+        return frozenset()
+    if isinstance(newest, TinyVariant):
+        found = frozenset[Level]() if newest.recipe.startswith(f"{PROMPT} ") else _TINY
+    elif _SHORTEST <= newest.smooth <= _LONGEST:
+        found = unmade(newest.recipe)
+    else:
+        found = frozenset()
+    return found.intersection(levels)
 
 
-def status_of(row: Rendition | Tiny, job: Job | None, *, recipe: str, prompt: str | None) -> Status:
+def unmade(recipe: str) -> frozenset[Level]:
+    """Which of S and C no model has made by the current prompt."""
+    if not recipe.startswith(f"{PROMPT} "):
+        return _BOTH
+    # A model's name is ``provider/model``.
+    pairs: zip[tuple[Level, str]] = zip(_ORDER, makers(recipe), strict=True)
+    return frozenset(level for level, maker in pairs if "/" not in maker)
+
+
+def status_of(
+    row: Rendition | Tiny,
+    job: Job | None,
+    *,
+    recipe: str,
+    prompt: str | None,
+    levels: Collection[Level] = EVERY_LEVEL,
+) -> Status:
     """`job` is the one of the row's turn; `recipe` the algorithm's current one; `prompt` the
     current beginning of models' recipes, None if no model is asked: then any model's variant counts
-    as current.
+    as current. `levels` are those that models are asked for.
     """
-    job = job if lacks_model(row) else None
+    job = job if lacking(row, levels) else None
     if job is not None and job.state is not JobState.FAILED:
         return "failed" if job.attempts > (job.state is JobState.RUNNING) else "pending"
     newest = row.newest

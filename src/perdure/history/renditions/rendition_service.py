@@ -17,17 +17,19 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.config import RenditionsConfig
 from perdure.core.errors import Corrupted
+from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import RoundId
 from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
+    EVERY_LEVEL,
     PROMPT,
     TASK,
     Tiny,
-    is_stale,
     rendition_key,
+    unmade,
 )
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
@@ -63,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 class RenditionService:
     """Makes renditions for one bank. `gateway` is called when a model is first needed; None if
-    there is none.
+    there is none. `levels` are those that models are configured for.
     """
 
     def __init__(  # noqa: PLR0917 (the rooms that it works in)
@@ -75,6 +77,7 @@ class RenditionService:
         jobs: Runner,
         config: RenditionsConfig | None = None,
         gateway: Callable[[], Gateway] | None = None,
+        levels: frozenset[Level] = EVERY_LEVEL,
     ) -> None:
         self._store = store
         self._maker = RenditionMaker(store, reader, artifacts, counts, jobs)
@@ -84,6 +87,7 @@ class RenditionService:
         self.scattered = self._maker.scattered
         self._config = config or RenditionsConfig()
         self._gateway = gateway
+        self._levels = levels
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
@@ -111,7 +115,7 @@ class RenditionService:
 
     @property
     def uses_models(self) -> bool:
-        return self._config.model and self._gateway is not None
+        return self._config.model and self._gateway is not None and bool(self._levels)
 
     @functools.cached_property
     def models(self) -> ModelRenditions:
@@ -119,7 +123,9 @@ class RenditionService:
         from perdure.history.renditions.model_renditions import ModelRenditions
 
         assert self._gateway is not None  # noqa: S101 (for the type checker)
-        return ModelRenditions(self._store, self._maker, self._config.concurrency, self._gateway)
+        return ModelRenditions(
+            self._store, self._maker, self._config.concurrency, self._gateway, self._levels
+        )
 
     async def _ask_model(self, job: Job) -> None:
         await self.models.work(job)
@@ -215,7 +221,8 @@ class RenditionService:
         self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
         first, last = run
-        wish = MakeRequest(tiny=True, models=self.uses_models)
+        asked = self._levels if self.uses_models else frozenset[Level]()
+        wish = MakeRequest(tiny=True, models=asked)
         if (session, first) in self._open:
             # A long turn is not read from its beginning for each new round.
             last = first
@@ -311,7 +318,7 @@ class RenditionService:
 
     def could_be_better(self, made: RoundSizes) -> bool:
         if made.recipe.startswith(BY_MODEL):
-            return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
+            return self.uses_models and bool(unmade(made.recipe) & self._levels)
         from perdure.history.renditions import algorithm
 
         return self.uses_models or made.recipe != algorithm.RECIPE
@@ -343,7 +350,9 @@ class RenditionService:
     async def status(self, session: str | None = None) -> list[RenditionStatus]:
         from perdure.history.renditions.rendition_status import rendition_status
 
-        return await rendition_status(self._store, session, self._prompt)
+        # Who has no models sees what became of those of others.
+        levels = self._levels or EVERY_LEVEL
+        return await rendition_status(self._store, session, self._prompt, levels)
 
     async def _walk(
         self,

@@ -7,15 +7,17 @@ from typing import TypeVar
 
 import msgspec
 
+from perdure.core.levels import Level
 from perdure.gateway.outcomes import Outcome
 from perdure.history.log_records import Head, SessionRecord, TurnCount
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     TASK,
+    TASK_OF,
     Rendition,
     Tiny,
-    lacks_model,
+    lacking,
     status_of,
 )
 from perdure.jobs import Job
@@ -56,27 +58,28 @@ class RenditionStatus(msgspec.Struct, frozen=True, kw_only=True):
     by_algorithm: int = 0
     by_model: int = 0
     levels: dict[str, LevelSize] = {}  # By S, C and T.
-    problems: dict[str, int] = {}  # What failed with, the most frequent first.
+    #: What calls failed with, and why texts were refused; by how many turns, the most first.
+    problems: dict[str, int] = {}
     #: Model calls, and what they cost in picodollars: None if that is not known of all.
     calls: int = 0
     cost: int | None = 0
 
 
 async def rendition_status(
-    store: Store, session: str | None, prompt: str | None
+    store: Store, session: str | None, prompt: str | None, levels: frozenset[Level]
 ) -> list[RenditionStatus]:
-    """Of one session, or of all that have turns. `prompt`: see `status_of`."""
+    """Of one session, or of all that have turns. `prompt` and `levels`: see `status_of`."""
     records = store.collection(SessionRecord)
     if session is not None:
         found = await records.get(session)
         wanted = [] if found is None else [found]
     else:
-        wanted = await records.query().order_by("-active").values()
-    return [await _session_status(store, record, prompt) for record in wanted]
+        wanted = await records.query().order_by("-last_active").values()
+    return [await _session_status(store, record, prompt, levels) for record in wanted]
 
 
 async def _session_status(
-    store: Store, record: SessionRecord, prompt: str | None
+    store: Store, record: SessionRecord, prompt: str | None, levels: frozenset[Level]
 ) -> RenditionStatus:
     head = await store.collection(Head).get(record.id) or Head(record.id)
     counts = await _all(store.collection(TurnCount), record.id)
@@ -91,12 +94,14 @@ async def _session_status(
     used = [(row, row.newest, jobs.get(row.turn)) for row in every]
     made = [(row, newest, job) for row, newest, job in used if newest is not None]
     statuses = Counter(
-        status_of(row, job, recipe=algorithm.RECIPE, prompt=prompt) for row, _, job in made
-    )
-    problems = Counter(
-        job.error.removeprefix("BadAnswer: ")
+        status_of(row, job, recipe=algorithm.RECIPE, prompt=prompt, levels=levels)
         for row, _, job in made
-        if job is not None and job.error and lacks_model(row)
+    )
+    waiting = {row.turn for row, _, job in made if job is not None and lacking(row, levels)}
+    problems = Counter(
+        line
+        for turn in sorted(waiting)
+        for line in jobs[turn].error.removeprefix("BadAnswer: ").splitlines()
     )
     by_model = sum(newest.recipe.startswith(BY_MODEL) for _, newest, _ in made)
     rounds = sum(count.rounds for count in raw.values())
@@ -145,7 +150,8 @@ async def _all(collection: Collection[T], session: str) -> list[T]:
 
 async def _spent(store: Store, session: str) -> tuple[int, int | None]:
     finder: QueryBuilder[Outcome] = store.collection(Outcome).query().where("session", "=", session)
-    outcomes = [each for each in await finder.values() if each.task == TASK]
+    tasks = TASK_OF.values()
+    outcomes = [each for each in await finder.values() if each.task in tasks]
     costs = [each.cost for each in outcomes]
     known = [cost for cost in costs if cost is not None]
     return len(outcomes), sum(known) if len(known) == len(costs) else None

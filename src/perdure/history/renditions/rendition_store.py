@@ -29,6 +29,7 @@ from perdure.history.renditions.rendition_records import (
     TinyVariant,
     Variant,
     is_stale,
+    lacking,
     rendition_key,
 )
 from perdure.history.token_counts import TokenCounts
@@ -76,7 +77,7 @@ class MakeRequest(NamedTuple):
     tiny: bool = False
     open_tiny: bool = False
     stale: bool = False  # Once more, where an older recipe made it.
-    models: bool = False  # Let a model work on what is new.
+    models: frozenset[Level] = frozenset()  # The levels that models are to work on.
     polite: bool = False  # Slowly, while somebody appends.
     #: The first round of interest, if only one turn is looked at, and the piece that it begins in.
     round: int = 1
@@ -361,6 +362,7 @@ class _Batch:
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
         self._for_models: dict[int, bool] = {}  # Turns, and whether nothing of them is to come.
+        self._new: set[int] = set()  # Turns of which something was made now.
 
     async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
@@ -380,7 +382,9 @@ class _Batch:
         await transaction.collection(Tiny).put_many(self._changed_tinies.values())
         for turn, is_whole in self._for_models.items():
             delay = 0.0 if is_whole else _GATHER
-            await self._maker.ask_model(transaction, self._session, turn, delay)
+            await self._maker.ask_model(
+                transaction, self._session, turn, delay, anew=turn in self._new
+            )
 
     async def turned(
         self, told: TurnMessages, count: TurnCount, go_on: Callable[[], bool]
@@ -401,8 +405,9 @@ class _Batch:
                 variants = (*row.variants[: MOST_VARIANTS - 1], variant)
                 row = self._changed[row.id] = Rendition(row.id, variants)
                 at = len(variants) - 1
-                if wish.models:
-                    self._for_models[told.number] = closed and wish.tiny
+                self._new.add(told.number)
+            if lacking(row, wish.models):  # somebody may have read it, and so made it, before us
+                self._for_models[told.number] = closed and wish.tiny
             used = row.variants[at]
             counted = count.of(round)
             raw = counted.tokens
@@ -433,8 +438,9 @@ class _Batch:
             variants = (*row.variants[: MOST_VARIANTS - 1], known)
             row = self._changed_tinies[key] = Tiny(key, variants)
             at = len(variants) - 1
-            if self._wish.models:
-                self._for_models[told.number] = closed
+            self._new.add(told.number)
+        if lacking(row, self._wish.models):
+            self._for_models[told.number] = closed
         return TinySize(row.variants[at].tokens, at)
 
     def _is_worn(self, go_on: Callable[[], bool]) -> bool:

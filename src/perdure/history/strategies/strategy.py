@@ -19,6 +19,7 @@ from perdure.core.band_marks import FULL, BandMarks
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message
+from perdure.core.tokens import TokenScale
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Injected, RoundId, ShownHistory
 
@@ -37,7 +38,8 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     prompted: bool  # Whether a new prompt follows the history.
     prompt: tuple[Message, ...] = ()  # The new prompt, without secrets.
-    budget: int  # Of all messages, in tokens.
+    budget: int  # Of all messages, in o200k tokens.
+    scale: TokenScale = TokenScale()  # How the model's provider counts: the caller's budget did so.
     #: What the new prompt takes of it, and its injection once that is known.
     fixed: int = 0
     model: str = ""

@@ -18,8 +18,13 @@ from perdure.recall.scoping.scope import narrowed
 from perdure.recall.searching.cues import Cues, cues
 from perdure.recall.searching.weights import MOST
 from perdure.recall.values import Candidate, Note, Question
-from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
-from perdure.storage.options import DEFAULT
+from perdure.search.engine import (
+    TextFound,
+    TextSearch,
+    VectorSearch,
+    search_text,
+    search_vectors,
+)
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
@@ -166,7 +171,7 @@ class Searcher:
         from perdure.recall.searching.forms import together, with_forms
 
         search = TextSearch(index=INDEX.name, terms=with_forms(terms, forms), within=scope.ranges)
-        found = await engine_of(self._store.adapter).search_text(search, DEFAULT)
+        found = await search_text(self._store, search)
         return together(terms, forms, found)
 
     async def _near(self, question: Question, scope: Scope) -> Meant | None:
@@ -182,7 +187,7 @@ class Searcher:
             within=scope.ranges,
             limit=max(_NEAREST, min(question.limit, MOST)),
         )
-        near = await engine_of(self._store.adapter).search_vectors(search, DEFAULT)
+        near = await search_vectors(self._store, search)
         if not near:
             return None
         from perdure.recall.searching.meanings import Meant

@@ -39,6 +39,8 @@ class Action(StrEnum):
     #: Records were looked for; each one found has an entry of its own.
     FIND = "find"
     SUMMARIZE = "summarize"
+    #: An index was searched, by words (text) or by meaning (vectors).
+    SEARCH = "search"
     PRUNE = "prune"
 
 

@@ -41,6 +41,7 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
+    SearchCall,
     Stage,
     Summarize,
     TimeLeft,
@@ -325,7 +326,7 @@ class Audit(Resident[Store]):
             entries.append(self._entries.entry(Action.REWRITE, call.collection, count=others))
         return entries
 
-    async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
+    async def _reading(self, call: Get | Find | Summarize | SearchCall, proceed: Handler) -> Any:
         answer = await proceed(call)
         hasher = await self._ready()
         entries: list[AuditEntry] = []
@@ -336,6 +337,12 @@ class Audit(Resident[Store]):
             name, shape = call.query.collection, of_query(call.query)
             entries.append(self._entries.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
+        elif isinstance(call, SearchCall):
+            entries.append(
+                self._entries.entry(
+                    Action.SEARCH, call.collection, count=call.count(answer), query=call.kind
+                )
+            )
         else:
             name, shape = call.summary.query.collection, of_summary(call.summary)
             entries.append(
@@ -382,19 +389,30 @@ _PAGE = 100
 _ON = "Try again: it goes on with the others."
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
+#: Perdure's own that hold what people and agents said, know and decided. The others are made from
+#: them, or are bookkeeping.
+_SAID = frozenset(
+    f"{_SYSTEM}{name}"
+    for name in (
+        *("sessions", "turns", "state_records", "entries"),
+        *("memories", "layers", "layer_texts", "recall"),
+    )
+)
 
 Before: TypeAlias = dict[tuple[str, str], Row | None]
 
 
 class Chosen:
-    """Named collections; a star stands for all that are not Perdure's own."""
+    """Named collections; a star stands for those that users declare, sessions and memories."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
         self._own = _EVERYTHING in self._names
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names or (self._own and not name.startswith(_SYSTEM))
+        if name in self._names:
+            return True
+        return self._own and (not name.startswith(_SYSTEM) or name in _SAID)
 
 
 def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:

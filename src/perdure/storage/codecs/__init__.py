@@ -1,8 +1,8 @@
 """Values to bytes and back.
 
 Each stored value carries the content type of the codec that wrote it, so a collection can change
-its codec and still read what it has. ``msgpack`` (the default), ``json`` and ``protobuf`` are here;
-`register` adds one of your own::
+its codec and still read what it has. ``json`` (the default for records that users declare),
+``msgpack`` (Perdure's own) and ``protobuf`` are here; `register` adds one of your own::
 
     codecs.register("yaml", Yaml())
 

@@ -1,4 +1,4 @@
-"""JSON: for records that people read in the database."""
+"""JSON: the default for records that users declare; any tool and any person reads it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.core.errors import Corrupted, InvalidValue
+from perdure.storage.codecs.msgpack_codec import is_same
 from perdure.storage.codecs.value_codec import undecodable, unencodable
 
 T = TypeVar("T")
@@ -56,6 +57,6 @@ class Json:
     def _same(self, value: object, data: bytes) -> bool:
         """Whether nothing became null: JSON writers do that to NaN and infinities."""
         try:
-            return bool(self.decode(data, type(value)) == value)
+            return is_same(self.decode(data, type(value)), value)
         except Corrupted:
             return False

@@ -18,6 +18,7 @@ from perdure.storage.middleware import (
     Handler,
     Remove,
     Rewrite,
+    SearchCall,
     Stage,
     collection_of,
     collections_of,
@@ -68,6 +69,8 @@ class Metrics:
                 if row is not None:
                     measure.rows += 1
                     measure.bytes_read += len(row.value)
+        elif isinstance(call, SearchCall):
+            measure.rows += call.count(answer)
         elif isinstance(call, Remove):
             measure.rows += answer
         elif isinstance(call, Rewrite):
@@ -172,7 +175,7 @@ class Measure(msgspec.Struct):
             self.errors[name] = self.errors.get(name, 0) + times * errors
 
 
-#: By operation ("get", "find", "summarize", "commit", "remove", "rewrite") and collection.
+#: By operation, as `operation_of` calls them ("get", "commit"), and collection.
 Measures: TypeAlias = dict[tuple[str, str], Measure]
 
 

@@ -51,7 +51,7 @@ _OWN = type_of(ProcessMetrics).name
 #: Looked at by every process all the time, also when it has nothing to do. The type of jobs is
 #: declared in a layer above this one, so only its name can stand here.
 _IDLE = frozenset({_OWN, "perdure_jobs", type_of(Subscriber).name, type_of(Parked).name})
-_READS = frozenset({"get", "find", "summarize"})
+_READS = frozenset({"get", "find", "summarize", "search"})
 
 
 class Publisher:

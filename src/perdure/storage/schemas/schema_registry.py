@@ -10,8 +10,9 @@ encrypted, compressed or cached), so that they can be read before anything else 
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.adapter import Adapter, Capability, require
+from perdure.storage.adapter import Adapter, Capability, newer_schema, require
 from perdure.storage.codecs import PROTOBUF, ValueCodec
 from perdure.storage.codecs.protobuf_fields import Numbers, Wires
 from perdure.storage.codecs.value_codec import in_words
@@ -35,7 +36,7 @@ from perdure.storage.collection_reader import Executor
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Query, SortOrder
-from perdure.storage.records import RecordType, type_of
+from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.rows import Batch, Row, checksum
 from perdure.storage.schemas import schema_records, type_shapes
 from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
@@ -125,6 +126,26 @@ class SchemaRegistry:
                 hint="Mend the data, or add a migration if it is older than the type.",
                 field=found[0].field,
             )
+
+    def migrate(
+        self, what: str | type[msgspec.Struct], data: Mapping[str, Any], from_version: int
+    ) -> dict[str, Any]:
+        """Plain data of an older version of a type as the type has it now. Nothing is stored.
+
+        Name the collection or give its class, which must be declared in this process. Raises
+        `MigrationFailed` if the data cannot be migrated or do not fit in the end, `NewerSchema` for
+        a version that the type does not have yet, and `InvalidInput`.
+        """
+        declared = declared_as(what) if isinstance(what, str) else type_of(what)
+        if type(from_version) is not int or from_version < 1:
+            raise InvalidInput(
+                f"{from_version!r} is no version of a schema.", hint="Versions begin at 1."
+            )
+        if from_version > declared.schema:
+            raise newer_schema(declared.name, "data", from_version, declared.schema)
+        plain = copy.deepcopy(dict(data))  # migrations may change what they are given
+        found: dict[str, Any] = declared.migrate(plain, from_version, f"Data of {declared.name}")[0]
+        return found
 
     def compare(
         self, old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
@@ -224,6 +245,17 @@ class SchemaRegistry:
         if not self._there:
             self._there = await self._adapter.prepare(_SCHEMAS.layout, make=make) is not None
         return self._there
+
+
+def declared_as(name: str) -> RecordType[Any]:
+    """The type of a collection. Raises `InvalidInput` if this process does not declare it."""
+    for declared in all_types():
+        if declared.name == name:
+            return declared
+    raise InvalidInput(
+        f"No type is declared here for a collection {name!r}.",
+        hint="Import the module that declares it.",
+    )
 
 
 def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[FieldProblem]:
