@@ -197,7 +197,7 @@ def test_what_was_injected_may_be_all_that_goes() -> None:
 
 
 def test_ranges_of_turns_stand_at_c_between_t_and_single_turns() -> None:
-    manifest = replay(talk(2_000), 20_000)
+    manifest = replay(talk(800, raw=400), 40_000)
     merged = [e for e in manifest.elements if e.level == "C" and e.generation]
     assert any(e.whole and e.last.turn > e.first.turn for e in merged)
     assert "-through-" in merged[0].name

@@ -86,7 +86,9 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
 _MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down to it.
-_LEAST_WORDS = 10  # What a range says at least.
+#: What a range says at least; and what turns have at C on average to merge into a range there:
+#: shorter ones have nothing to lose by T.
+_LEAST_WORDS, _WORTH_A_RANGE = 26, 80
 _LARGEST = 1 / 8  # Of the room, what one round takes at S or C at most.
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
 _CHUNK = 1 / 20
@@ -300,7 +302,9 @@ class _Planner:
             else:
                 sizes = list(accumulate(map(_at_c, rounds)))
                 return rounds[: bisect_left(sizes, most) + 1], False
-        return found if len(found) > 1 else [], True
+        turns = len({each.place.turn for each in found})
+        worth = len(found) > 1 and size >= turns * _WORTH_A_RANGE
+        return found if worth else [], True
 
     def _to_tiny(
         self, ranges: deque[Element], loose: deque[Sized], busy: set[int]

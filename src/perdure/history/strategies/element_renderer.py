@@ -170,7 +170,13 @@ class ElementRenderer:
     ) -> str:
         parts = dict(left.parts)
         parts |= {RoundId(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
-        parts |= {p: f"{p}: {rounds[p]}" for p in left.rounds if rounds.get(p)}
+        for place in left.rounds:
+            if said := rounds.get(place):
+                # A whole turn is one part of the range: its rounds stand behind its name.
+                begins = not element.whole or RoundId(place.turn) not in parts
+                name = f"T-{place.turn}" if element.whole else str(place)
+                at = RoundId(place.turn) if element.whole else place
+                parts[at] = f"{name}: {said}" if begins else f"{parts[at]}\n{said}"
         ordered = [parts[place] for place in sorted(parts)]
         cap = element.tokens - RANGE_TAGS
         from perdure.history.renditions import algorithm  # not for those who only show
