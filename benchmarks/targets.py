@@ -58,6 +58,20 @@ def _fill(budget: int) -> tuple[Target, ...]:
     )
 
 
+def _kind(name: str, meaning: str) -> tuple[Target, ...]:
+    return (
+        Target(
+            f"{name}.gain",
+            0.05,
+            f"{meaning}: evidence among 10 hits, over BM25; weights of other kinds",
+            at_least=True,
+        ),
+        Target(
+            f"{name}.worst_chat", -0.01, f"{meaning}: in any one, over BM25 of turns", at_least=True
+        ),
+    )
+
+
 TARGETS: Mapping[str, tuple[Target, ...]] = {
     "append": (
         Target("ratio_to_raw", 5, "one record after another, to a bare insert, same durability"),
@@ -158,6 +172,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("at_1000", 0.88, "the same among hits that fit 1,000 tokens", at_least=True),
         Target("at_2000", 0.92, "the same in 2,000", at_least=True),
         Target("at_4000", 0.95, "the same in 4,000", at_least=True),
+    ),
+    "recall_kinds": (
+        *_kind("locomo", "made-up chats of two"),
+        Target("locomo.r10", 0.82, "of the evidence of them, among 10 hits", at_least=True),
+        *_kind("realtalk", "real chats of two"),
+        *_kind("beam", "chats with an assistant"),
     ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),

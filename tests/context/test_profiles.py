@@ -93,6 +93,6 @@ async def test_old_turns_stand_in_ranges_at_c_that_name_them() -> None:
         first = ranges[0].name
         assert f"<{first}-C>" in text
         begin = int(first.split("-")[1])
-        assert f"T-{begin}" in text.split(f"<{first}-C>")[1].split("</")[0]
+        assert f"T-{begin}" in text.split(f"<{first}-C>")[1].split("</", maxsplit=1)[0]
         again = await session.context("Where were we?", budget=20_000, recall=False)
         assert f"<{first}-C>" in str(again.to_messages())

@@ -17,6 +17,7 @@ from perdure.context.echoes import strip_echo
 from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.input_types import require_mapping, require_text
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
@@ -110,8 +111,8 @@ class SessionWriter:
         order = AppendRequest(
             messages=taken.messages,
             tags=self.intake.plain(tags_of(tags)) if tags else {},
-            masked=taken.masked if masked is None else dict(masked),
-            key=key,
+            masked=taken.masked if masked is None else dict(require_mapping(masked, "masked")),
+            key=None if key is None else require_text(key, "key"),
             expected=newest,
             artifacts=taken.moved,
             there=taken.there,
@@ -180,7 +181,7 @@ class SessionWriter:
             self.cursor.own = await self._services.reader.mark(self.record, number)
 
     async def describe(self, facts: Mapping[str, Any]) -> None:
-        plain = self.intake.plain(facts)
+        plain = self.intake.plain(require_mapping(facts, "facts"))
 
         def change(found: SessionRecord) -> SessionRecord:
             return msgspec.structs.replace(found, state={**found.state, **plain})
@@ -204,6 +205,7 @@ class SessionWriter:
 
     def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
         heartbeat = self._services.config.history.heartbeat
+        model = require_text(model, "model")
         return StreamedAnswer(self._drafts(), model=model, heartbeat=heartbeat, resumed=resume)
 
     async def partials(self) -> list[Partial]:
