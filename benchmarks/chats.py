@@ -62,6 +62,8 @@ class Asked(NamedTuple):
     text: str
     evidence: tuple[int, ...]
     category: str
+    #: The words of the very messages that answer it.
+    said: tuple[str, ...] = ()
 
 
 class Chat(NamedTuple):
@@ -141,7 +143,8 @@ def _chat(conversation: dict[str, Any], asked: Sequence[dict[str, Any]], dated: 
         evidence = sorted({numbers[id] for id in ids if id in numbers})
         if evidence:
             category = CATEGORIES[each["category"]]
-            questions.append(Asked(each["question"], tuple(evidence), category))
+            said = tuple(lines[number - 1].text for number in evidence)
+            questions.append(Asked(each["question"], tuple(evidence), category, said))
     return Chat(lines, questions)
 
 
@@ -168,7 +171,7 @@ def _seconds(written: str, dated: str) -> int:
 
 
 def _project(batches: Sequence[dict[str, Any]], asked: dict[str, list[dict[str, Any]]]) -> Chat:
-    lines, numbers, time = list[Line](), dict[int, int](), 0
+    lines, numbers, texts, time = list[Line](), dict[int, int](), dict[int, str](), 0
     for said in (each for batch in batches for turn in batch["turns"] for each in turn):
         text = _numbering("", said["content"])
         if said["role"] == "user":
@@ -177,13 +180,14 @@ def _project(batches: Sequence[dict[str, Any]], asked: dict[str, list[dict[str, 
             lines.append(Line("", text, time * _SECOND))
         else:
             lines[-1] = lines[-1]._replace(reply=text)
-        numbers[said["id"]] = len(lines)
+        numbers[said["id"]], texts[said["id"]] = len(lines), text
     questions = list[Asked]()
     for category, some in asked.items():
         for each in some:
-            ids = _flat(each.get("source_chat_ids", ()))
-            if evidence := sorted({numbers[id] for id in ids if id in numbers}):
-                questions.append(Asked(each["question"], tuple(evidence), category))
+            ids = [id for id in _flat(each.get("source_chat_ids", ())) if id in numbers]
+            if evidence := sorted({numbers[id] for id in ids}):
+                said = tuple(texts[id] for id in sorted(set(ids)))
+                questions.append(Asked(each["question"], tuple(evidence), category, said))
     return Chat(lines, questions)
 
 

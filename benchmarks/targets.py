@@ -173,6 +173,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("at_2000", 0.92, "the same in 2,000", at_least=True),
         Target("at_4000", 0.95, "the same in 4,000", at_least=True),
     ),
+    "evidence_in_context": (
+        Target("locomo.1000", 0.80, "of the evidence, in a prompt of 1,000 tokens", at_least=True),
+        Target("locomo.2000", 0.86, "the same in 2,000", at_least=True),
+        Target("locomo.4000", 0.90, "the same in 4,000", at_least=True),
+        Target("locomo.8000", 0.93, "the same in 8,000", at_least=True),
+    ),
     "recall_kinds": (
         *_kind("locomo", "made-up chats of two"),
         Target("locomo.r10", 0.82, "of the evidence of them, among 10 hits", at_least=True),

@@ -39,6 +39,7 @@ from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
 LEAST_BUDGET = 500
+_TOO_LITTLE = 8  # An epoch is due if not even this part is left of the room for what is recalled.
 REMINDED_FOR = 5  # Turns in which a model may follow a reminder.
 
 
@@ -114,6 +115,11 @@ class Composer:
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
                 self._injections.refresh(head.forgets)
+                fixed, reserve = room_for(self._services.counter, prompt, room), 0
+                settings = self._services.config.recall
+                if recall and prompt and settings.on:
+                    recalled = settings.full_tokens + settings.tickler_tokens
+                    reserve = recall_reserve(room, fixed, recalled)
                 request = ContextRequest(
                     record=record,
                     head=head,
@@ -122,7 +128,9 @@ class Composer:
                     prompt=prompt,
                     budget=room,
                     scale=scale,
-                    fixed=room_for(self._services.counter, prompt, room),
+                    fixed=fixed,
+                    reserve=reserve,
+                    least=reserve // _TOO_LITTLE,
                     model=model,
                     recall=recall,
                     reminder=reminder(tools=reaches) if tagged else "",
@@ -265,16 +273,22 @@ class Composer:
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
-        reserve = recall_reserve(request)
-        preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed), reserve)
+        bare = msgspec.structs.replace(request, fixed=fixed)
+        try:
+            preview = await strategy.preview(bare)
+        except BudgetTooSmall:
+            if not request.reserve:
+                raise
+            # What is recalled makes way for what has to be said.
+            request = msgspec.structs.replace(request, reserve=0, least=0, recall=False)
+            preview = await strategy.preview(msgspec.structs.replace(bare, reserve=0, least=0))
         injection = await self._injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
         except BudgetTooSmall:
             if not injection.recalls or not self._injections.is_new(injection):
                 raise
-            # What is recalled makes way for what has to be said.
-            injection = self._injections.without(request, injection)
+            injection = self._injections.without(request, injection)  # the same
             shown = await _show_with(strategy, request, injection)
         return injection, shown, shown.epoch == preview.epoch
 
@@ -283,10 +297,14 @@ async def _show_with(
     strategy: Strategy, request: ContextRequest, injection: Injection
 ) -> ShownHistory:
     """The history beside an injection. Raises `BudgetTooSmall`."""
-    fixed = request.fixed + (injection.tokens if request.prompted else 0)
+    taken = injection.tokens if request.prompted else 0
+    fixed = request.fixed + taken
     if fixed > request.budget:
         raise BudgetTooSmall(request.budget, fixed)
-    return await strategy.show(msgspec.structs.replace(request, fixed=fixed))
+    least = max(request.least - taken, 0)  # of what was set aside, the rest is the history's
+    return await strategy.show(
+        msgspec.structs.replace(request, fixed=fixed, reserve=0, least=least)
+    )
 
 
 def _turn_of(

@@ -80,6 +80,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     #: Look at all that the bank holds for this agent's reader, not at the default scope:
     #: sessions of other agents only if they are shared, nevertheless.
     wide: bool = False
+    #: Tokens of a passage at most, where there is little room; 0 for as many as usual.
+    passage: int = 0
+    #: What has less than this share of the best score is not chosen, unless by a model.
+    likely: float = 0.1
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False):
