@@ -1,20 +1,23 @@
-"""How the weights of recall are made: `python -m benchmarks.fit_recall` prints them as a module.
+"""How the weights of recall are made: `python -m benchmarks.fit_recall` prints their module.
 
 What ranks is a sum of features, each times its weight. The weights make the turns that answer a
-question likely among all candidates (a softmax over them), over all questions of the chats. Two
-things keep them from suiting these chats alone. They are held small. And every question counts
-several times, each time without another group of features: no vectors yet, nobody's name known, no
-dates. So no group becomes indispensable. All weights but that of a question are kept from being
-negative: what is found never speaks against a candidate.
+question likely among all candidates (a softmax over them), over the questions of several kinds of
+chats; each kind counts the same, however many questions it has. Two things keep them from suiting
+these chats alone. They are held near even ones (`EVEN`), because weights that were fitted freely to
+two kinds are worse on the third than even ones are. And every question counts several times, each
+time without another group of features: no vectors yet, nobody's name known, no dates. So no group
+becomes indispensable. All weights but that of a question are kept from being negative: what is
+found never speaks against a candidate.
 
 How likely a candidate is follows from how far its sum is behind the best one, and how well the
 question is met at all, by a logistic function. It is fitted to the first candidates of each
 question, with questions about other chats mixed in, whose answer is nowhere.
 
-Run it after a change to features; look at `locomo`, which fits without the chat that it asks about;
-then paste what it prints over `perdure/recall/searching/weights.py`. The last line, `LIKELY`, sets
-the scale of all scores, to which the thresholds of `perdure/recall/steps/swarm.py` belong: leave it
-as it is, unless those are chosen anew with it.
+Run it after a change to features; look at `recall_kinds`, which fits without the kind that it asks
+about, and `locomo`, which fits without the chat; then write what it prints over
+`perdure/recall/searching/weights.py`. The last line, `LIKELY`, sets the scale of all scores, to
+which the thresholds of `perdure/recall/steps/swarm.py` belong: it is printed as it is, and what
+would be fitted is told beside it.
 """
 
 from __future__ import annotations
@@ -35,13 +38,26 @@ from perdure.recall.places import spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching.features import GROUPS, NAMES
 from perdure.recall.searching.searcher import Searcher, SearchResult
+from perdure.recall.searching.weights import LIKELY
 from perdure.recall.values import Question
 
 Array: TypeAlias = np.ndarray
 
-#: How much weights are held small; those of length and questions more, which are habits of a chat.
-_SMALL = 0.003
-_HELD = np.array([10.0 if name in GROUPS["shape"] else 1.0 for name in NAMES])
+#: Every reason counts the same; half, if it is a habit of some chats or seldom there. Words of the
+#: round itself count most, and a time that the question names.
+EVEN: Mapping[str, float] = dict.fromkeys(NAMES, 1.0) | {
+    "own": 1.25,
+    "in_time": 1.5,
+    "speaker": 0.75,
+    "phrase": 0.5,
+    "asks": -0.5,
+    "answers": 0.5,
+    "opens": 0.5,
+    "binds": 0.5,
+}
+_EVEN = np.array([EVEN[name] for name in NAMES])
+#: How much weights are held near them.
+_HELD = 0.3
 #: How often each question counts without these groups; all of them count once. Without vectors as
 #: often as with them: names of programs mean nothing to an embedder, and are found by words alone.
 _WITHOUT: tuple[tuple[float, tuple[str, ...]], ...] = (
@@ -64,8 +80,10 @@ _KNOWN = tuple(
 )
 #: Steps of Newton's method at most, and how far one may go.
 _STEPS, _STRIDE, _CLOSE = 20, 2.0, 1e-3
-#: Hits that are asked for: what 4,000 tokens have room for.
-HITS = 200
+#: How much the numbers of `likely` are held small.
+_SMALL = 0.003
+#: Hits that are asked for as a rule, and at most: what 4,000 tokens have room for.
+FEW, HITS = 20, 200
 #: Every so many questions is asked about another chat as well.
 _STRANGE = 2
 #: Candidates of each question that tell how likely one is: those that anybody looks at.
@@ -107,10 +125,12 @@ class Asking:
         assert head is not None
         return cls(bank, record, head)
 
-    async def found(self, text: str, moment: int) -> tuple[SearchResult, SearchResult]:
-        """By words, and by meaning as well; as deep as for `HITS`."""
+    async def found(
+        self, text: str, moment: int, limit: int = HITS
+    ) -> tuple[SearchResult, SearchResult]:
+        """By words, and by meaning as well."""
         question = Question(
-            text=text, record=self._record, head=self._head, moment=moment, limit=HITS
+            text=text, record=self._record, head=self._head, moment=moment, limit=limit
         )
         found = await self._searcher.keyword(question, await self._scopes.of(question))
         return found, await self._searcher.vector(found)
@@ -134,24 +154,31 @@ async def examples(chat: Chat, other: Chat) -> list[Example]:
         strange = [(asked, True) for asked in other.questions[::_STRANGE]]
         made = list[Example]()
         for asked, is_strange in mine + strange:
-            _, found = await asking.found(asked.text, chat.moment)
+            _, found = await asking.found(asked.text, chat.moment, FEW)
             made.append(example(asked, found, strange=is_strange))
     return made
 
 
-def fitted(given: Iterable[Example], start: Array | None = None) -> Array:
+async def examples_of(given: Sequence[Chat]) -> list[Example]:
+    """The same for chats of one kind, each with questions about the one before it."""
+    made = [await examples(chat, given[number - 1]) for number, chat in enumerate(given)]
+    return [example for each in made for example in each]
+
+
+def fitted(kinds: Iterable[Iterable[Example]], start: Array = _EVEN) -> Array:
     """A weight for each feature, by Newton's method; what would become negative stays 0.
 
     There is one best answer, wherever it starts from; near it, it is found sooner.
     """
-    task = _Task.of(given)
-    weights = np.zeros(len(NAMES)) if start is None else start.copy()
+    tasks = [_Task.of(each) for each in kinds]
+    weights = start.copy()
     for _ in range(_STEPS):
-        slope, bend = _SMALL * _HELD * weights, _SMALL * np.diag(_HELD)
+        slope, bend = _HELD * (weights - _EVEN), _HELD * np.eye(len(NAMES))
         for share, known in _KNOWN:
-            down, curved = task.derivatives(weights * known)
-            slope = slope + share * known * down
-            bend = bend + share * np.outer(known, known) * curved
+            for task in tasks:
+                down, curved = task.derivatives(weights * known)
+                slope = slope + share / len(tasks) * known * down
+                bend = bend + share / len(tasks) * np.outer(known, known) * curved
         moving = _FREE | (weights > 0) | (slope < 0)
         step = np.zeros(len(NAMES))
         step[moving] = np.linalg.solve(bend[np.ix_(moving, moving)], slope[moving])
@@ -218,9 +245,9 @@ def likely(given: Sequence[Example], weights: Array) -> Array:
     return found
 
 
-def module(weights: Array, likelihood: Array) -> str:
+def module(weights: Mapping[str, float], likelihood: Sequence[float]) -> str:
     """The text of `perdure/recall/searching/weights.py`."""
-    lines = [f'    "{name}": {weight:.2f},' for name, weight in zip(NAMES, weights, strict=True)]
+    lines = [f'    "{name}": {weights[name]:.2f},' for name in NAMES]
     numbers = ", ".join(f"{number:.2f}" for number in likelihood)
     return f'''"""What each feature weighs. Made by `python -m benchmarks.fit_recall`."""
 
@@ -234,23 +261,24 @@ WEIGHTS: Mapping[str, float] = {{
 }}
 #: How likely a candidate is: times how far its sum is behind the largest, the largest share of the
 #: question that stands in one candidate and the turn before it, the largest cosine; a constant.
-LIKELY: tuple[float, float, float, float] = ({numbers})'''
+LIKELY: tuple[float, float, float, float] = ({numbers})
+'''
 
 
-def as_mapping(weights: Array) -> Mapping[str, float]:
+def as_mapping(weights: Array) -> dict[str, float]:
     return dict(zip(NAMES, weights.tolist(), strict=True))
 
 
 async def main() -> int:
-    given = chats.found()
-    if not given:
-        print(f"no chats to fit to: {chats.FILE} is not there", file=sys.stderr)
+    kinds = {name: given for name, given in chats.by_kind().items() if given}
+    if not kinds:
+        print("no chats to fit to: their files are not there", file=sys.stderr)
         return 1
-    made = list[Example]()
-    for number, chat in enumerate(given):
-        made += await examples(chat, given[number - 1])
+    made = [await examples_of(given) for given in kinds.values()]
     weights = fitted(made)
-    print(module(weights, likely(made, weights)))
+    fit = likely([each for some in made for each in some], weights)
+    print(module(as_mapping(weights), LIKELY), end="")
+    print(f"fitted to these chats: {fit.round(2).tolist()}", file=sys.stderr)
     return 0
 
 

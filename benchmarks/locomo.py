@@ -11,16 +11,15 @@ SQLite's own full-text search.
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import apsw
 import numpy as np
 
-from benchmarks import chats
+from benchmarks import bm25, chats
 from benchmarks.chats import CATEGORIES, Asked, Chat
 from benchmarks.fit_recall import HITS, Asking, Example, example, fitted
 from benchmarks.harness import Report
@@ -30,7 +29,6 @@ from perdure.core.tokens import o200k
 from perdure.core.turns import Position
 from perdure.recall.searching.features import NAMES
 from perdure.recall.searching.weights import WEIGHTS
-from perdure.recall.words import terms
 
 _FIRST = (5, 10, 20)
 _TOKENS = (1_000, 2_000, 4_000)
@@ -38,8 +36,6 @@ METRICS = (*(f"r{most}" for most in _FIRST), *(f"at_{tokens}" for tokens in _TOK
 #: Seconds: what is measured here is how good it is, not how fast.
 _PATIENCE = 60.0
 _QUICK = 12
-#: As usual.
-_K1, _B = 1.2, 0.75
 
 
 class Answered(NamedTuple):
@@ -65,7 +61,7 @@ async def run(report: Report, *, quick: bool) -> None:
         "frozen": [_by(each.examples, _frozen()) for each in asked],
         "recall": [each.recalled for each in asked],
         "without_vectors": [_by(each.by_words, _frozen()) for each in asked],
-        "bm25_pairs": [_each(chat, _Pairs(chat).turns) for chat in given],
+        "bm25_pairs": [_each(chat, bm25.over_pairs(chat).turns) for chat in given],
         "fts5": [_each(chat, _FullText(chat).turns) for chat in given],
     }
     for name, ranking in rankings.items():
@@ -118,9 +114,9 @@ def _left_out(given: Sequence[list[Example]]) -> list[list[Answered]]:
 
     What the candidates are does not depend on weights: see `searching.ranking.rough_order`.
     """
-    near = fitted(one for each in given for one in each)  # where it starts changes only how long
+    near = fitted([chain.from_iterable(given)])  # where it starts changes only how long
     return [
-        _by(each, fitted((one for other in given if other is not each for one in other), near))
+        _by(each, fitted([chain.from_iterable(o for o in given if o is not each)], near))
         for each in given
     ]
 
@@ -143,31 +139,6 @@ def _frozen() -> np.ndarray:
 
 def _each(chat: Chat, turns: Callable[[str], list[int]]) -> list[Answered]:
     return [Answered(asked, turns(asked.text)) for asked in chat.questions]
-
-
-class _Pairs:
-    """BM25 over stemmed words of each line together with the one before it."""
-
-    def __init__(self, chat: Chat) -> None:
-        own = [terms(line.text) for line in chat.lines]
-        self._documents = [Counter(a + b) for a, b in zip([[], *own], own, strict=False)]
-        self._have = Counter(term for document in self._documents for term in document)
-        self._average = sum(d.total() for d in self._documents) / len(own)
-
-    def turns(self, question: str) -> list[int]:
-        wanted = dict.fromkeys(terms(question))
-        scores = [
-            sum(self._score(document, term) for term in wanted) for document in self._documents
-        ]
-        return sorted(range(1, len(scores) + 1), key=lambda turn: -scores[turn - 1])
-
-    def _score(self, document: Counter[str], term: str) -> float:
-        count, have = document[term], self._have[term]
-        if not count:
-            return 0.0
-        rarity = math.log1p((len(self._documents) - have + 0.5) / (have + 0.5))
-        length = 1 - _B + _B * document.total() / self._average
-        return rarity * count * (_K1 + 1) / (count + _K1 * length)
 
 
 class _FullText:

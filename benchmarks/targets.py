@@ -58,6 +58,20 @@ def _fill(budget: int) -> tuple[Target, ...]:
     )
 
 
+def _kind(name: str, meaning: str) -> tuple[Target, ...]:
+    return (
+        Target(
+            f"{name}.gain",
+            0.05,
+            f"{meaning}: evidence among 10 hits, over BM25; weights of other kinds",
+            at_least=True,
+        ),
+        Target(
+            f"{name}.worst_chat", -0.01, f"{meaning}: in any one, over BM25 of turns", at_least=True
+        ),
+    )
+
+
 TARGETS: Mapping[str, tuple[Target, ...]] = {
     "append": (
         Target("ratio_to_raw", 5, "one record after another, to a bare insert, same durability"),
@@ -139,9 +153,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "disk_levels": (
         Target("ratio", 0.7, "bytes on disk, all levels made, per byte of message and tool text"),
     ),
+    "levels": (
+        Target("c_in_range", 0.8, "C in 30–40 % of a round's words, worst kind", at_least=True),
+        Target("t_in_range", 0.8, "T in 1–5 % of a turn's words, worst kind", at_least=True),
+        *(
+            Target(f"{kind}.{level}_in_range", 0.8, f"the same of {kind}", at_least=True)
+            for kind in ("project", "transcripts", "locomo", "beam", "realtalk")
+            for level in "ct"
+        ),
+    ),
     "keeps": (
         Target(
-            "c", 0.7, "of names, numbers and paths in a round's words, those in C", at_least=True
+            "c", 0.75, "of names, numbers and paths in a round's words, those in C", at_least=True
         ),
         Target("t", 0.25, "of those in a turn above 200 tokens of words, in T", at_least=True),
     ),
@@ -158,6 +181,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("at_1000", 0.88, "the same among hits that fit 1,000 tokens", at_least=True),
         Target("at_2000", 0.92, "the same in 2,000", at_least=True),
         Target("at_4000", 0.95, "the same in 4,000", at_least=True),
+    ),
+    "evidence_in_context": (
+        Target("locomo.1000", 0.80, "of the evidence, in a prompt of 1,000 tokens", at_least=True),
+        Target("locomo.2000", 0.86, "the same in 2,000", at_least=True),
+        Target("locomo.4000", 0.90, "the same in 4,000", at_least=True),
+        Target("locomo.8000", 0.93, "the same in 8,000", at_least=True),
+    ),
+    "recall_kinds": (
+        *_kind("locomo", "made-up chats of two"),
+        Target("locomo.r10", 0.82, "of the evidence of them, among 10 hits", at_least=True),
+        *_kind("realtalk", "real chats of two"),
+        *_kind("beam", "chats with an assistant"),
     ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),

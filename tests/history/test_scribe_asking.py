@@ -357,11 +357,13 @@ async def test_what_is_bad_is_asked_for_once_more_and_given_up(
     head = await desk.session.head()
     await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
     assert (await desk.settle()).given_up == standing.given_up
-    # Unless more is said in it.
+    # Unless more is said: then in what is new.
     many = len(desk.model.requests)
-    await desk.session.append(Message("assistant", assistant("PS: " + LONG).parts))
+    await desk.session.append(Message("assistant", assistant("PS: " + LONG * 3).parts))
     await desk.settle()
-    assert len(desk.model.requests) > many
+    again = [asked(each) for each in desk.model.requests[many:] if level_of(each) != "T"]
+    assert again
+    assert all(numbers in ([2], [3]) for numbers in again), again
 
 
 @pytest.mark.parametrize("name", FAILS)

@@ -13,6 +13,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injection_records import Injection
+from perdure.context.injections import recall_reserve
 from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
 from tests.recall.tied import bank_with, memory_layer, recall_of, remember, talk
@@ -54,7 +55,7 @@ async def test_recall_and_the_strategy_are_independent_switches(
     text = context.injection.text if context.injection else ""
     assert ("> User: OAuth tokens rotate every hour" in layer(context)) is recall
     assert ("<perdure-note>" in text) is (strategy == "gradient")
-    assert ("T-1.1, just now, as it was said:" in text) is recall
+    assert ("Said just now:\nT-1.1:\n> User: OAuth" in text) is recall
     assert context.tokens <= 2_000
     await session.append(assistant("Every hour."), context=context)
     await talk(session, 3)
@@ -81,7 +82,7 @@ async def test_what_stands_in_the_window_is_not_repeated(bank: Bank, strategy: s
         await remember(session, f"{SAID} Again.")
         context = await session.context(ASKED, keep=False)
         raw = {str(each.place) for each in context.shown.rounds if not each.reduced}
-        recalled = set(re.findall(r"^(T-\d+\.\d+), ", layer(context), re.MULTILINE))
+        recalled = set(re.findall(r"^(T-\d+\.\d+)[,:]", layer(context), re.MULTILINE))
         assert not raw & recalled
     assert "T-1.1" not in raw
     assert recalled
@@ -90,7 +91,7 @@ async def test_what_stands_in_the_window_is_not_repeated(bank: Bank, strategy: s
 async def test_what_was_recalled_before_and_still_stands_is_not_repeated(bank: Bank) -> None:
     session = await old_session(bank)
     first = await session.context(ASKED)
-    assert "T-1.1, " in layer(first)
+    assert "T-1.1:" in layer(first)
     await session.append(assistant("Every hour."), context=first)
     second = await session.context(f"Again: {ASKED}")
     assert second.shown.epoch == first.shown.epoch
@@ -101,7 +102,7 @@ async def test_what_was_recalled_before_and_still_stands_is_not_repeated(bank: B
     await talk(session, 60)
     third = await session.context(f"Once more: {ASKED}")
     assert third.shown.epoch > first.shown.epoch
-    assert "T-1.1, " in layer(third)
+    assert "T-1.1:" in layer(third)
 
 
 async def test_the_same_prompt_is_sent_the_same_words(bank: Bank) -> None:
@@ -121,7 +122,7 @@ async def test_until_a_prompt_is_written_the_last_call_decides_about_recall(
     session = await old_session(bank, strategy)
     assert layer(await session.context(ASKED, recall=False)) == ""
     with_recall = await session.context(ASKED)
-    assert "T-1.1, " in layer(with_recall)
+    assert "T-1.1:" in layer(with_recall)
     plain = await session.context(ASKED, recall=False)
     assert layer(plain) == ""
     again = await session.context(ASKED)
@@ -148,7 +149,7 @@ async def test_what_was_sent_with_a_written_prompt_stays(bank: Bank) -> None:
 async def test_looking_notes_nothing(bank: Bank) -> None:
     session = await old_session(bank)
     looked = await session.context(ASKED, keep=False)
-    assert "T-1.1, " in layer(looked)
+    assert "T-1.1:" in layer(looked)
     assert await bank.collection(Injection).query().values() == []
     assert sent(await session.context(ASKED)) == sent(looked)
 
@@ -171,7 +172,8 @@ async def test_the_memory_layer_shrinks_with_the_budget(
         context = await session.context(prompt, budget=budget, keep=False)
         assert plain.prompt == context.prompt
         assert context.tokens <= budget
-        assert o200k().count(layer(context)) <= budget // 4
+        most = recall_reserve(budget, context.prompt_tokens, 3_000)
+        assert o200k().count(layer(context)) <= most <= 0.6 * budget
 
 
 @pytest.mark.parametrize("prompt", ["OK, continue.", "Yes to all!", "Weiter, bitte", "…", "继续"])
@@ -219,12 +221,12 @@ async def test_a_fork_is_told_what_stands_on_its_own_line(bank: Bank) -> None:
     await talk(fork, 40)
     await bank.settle()
     context = await fork.context(ASKED)
-    assert "T-1.1, " in layer(context)
+    assert "T-1.1:" in layer(context)
     assert "second" not in layer(context)
     deep = await fork.fork("planner/deep", at="T-50")
     again = await deep.context(ASKED)
     assert "#T-1.1" not in layer(again)
-    assert "T-1.1, " in layer(again)
+    assert "T-1.1:" in layer(again)
 
 
 async def test_what_is_forgotten_is_gone_from_every_prompt(tmp_path: Path) -> None:
@@ -294,7 +296,7 @@ async def test_reminders_that_are_followed_gain_and_others_lose() -> None:
         assert lines == [line for line in layer(look).splitlines() if "T-1.1" in line]
         assert len(lines) == 1
         assert lines[0].startswith("just now: ")
-        assert lines[0].endswith(' — history_get_turn({"id": "T-1.1", "level": "R"})')
+        assert lines[0].endswith(' — history_get_turn({"id": "T-1.1", "level": "S"})')
         neglected = await weight()
         assert neglected < 1
         assert sent(await session.context(ASKED, tools=perdure.HISTORY_TOOLS)) == sent(context)

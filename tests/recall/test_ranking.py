@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.fit_recall import module
 from perdure.recall.places import Spot, spot
+from perdure.recall.searching import weights
 from perdure.recall.searching.evidence import Tally, sittings
 from perdure.recall.searching.features import GROUPS, NAMES
 from perdure.recall.searching.rounds import inside
@@ -31,6 +34,10 @@ def test_every_feature_has_a_weight_and_only_asking_speaks_against() -> None:
     assert LIKELY[0] > 0
 
 
+def test_weights_are_as_they_are_printed() -> None:
+    assert Path(weights.__file__).read_text() == module(WEIGHTS, LIKELY)
+
+
 def test_windows_count_what_stands_around_a_turn() -> None:
     text = TextFound(100, (_postings((_at(10), 0, 0), (_at(13), 0, 0), (_at(13), 0, 4)),))
     evidence = Tally(text).evidence()
@@ -40,8 +47,8 @@ def test_windows_count_what_stands_around_a_turn() -> None:
     assert by_turn[10] == 3.0
     assert by_turn[9] == 1.0
     assert by_turn[15] == 2.0
-    before = dict(zip(turns, evidence.window("before")[:, 0].tolist(), strict=True))
-    assert (before[11], before[14], before[10]) == (1.0, 2.0, 0.0)
+    pair = dict(zip(turns, evidence.window("pair")[:, 0].tolist(), strict=True))
+    assert (pair[11], pair[14], pair[9]) == (1.0, 2.0, 0.0)
 
 
 def test_groups_do_not_touch() -> None:
@@ -211,3 +218,33 @@ async def test_reasons_are_few_and_shares_of_a_whole() -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_groups_are_of_known_features(group: str) -> None:
     assert set(GROUPS[group]) <= set(NAMES)
+
+
+async def test_pages_that_have_the_words_do_not_drown_what_a_user_said() -> None:
+    """Where each turn is a page, what stands around one is another matter."""
+    async with library() as books:
+        other = "Rain is likely in the north, and the wind turns to the west. " * 12
+        about = f"The budget of a draft is reviewed. A draft has a budget. {other}"
+        for turn in range(1, 40):
+            await books.put(turn, f"Please look at item {turn}", about if turn < 12 else other)
+        await books.put(40, "My budget for the draft is 300 euros", other)
+        key, _ = await _first(books, "What is the budget of my draft?")
+    assert key == "planner/auth#T-40.1"
+
+
+async def test_a_rule_comes_before_what_is_merely_about_the_same() -> None:
+    async with library() as books:
+        await books.put(1, "The dates of the deadline")
+        await books.put(20, "Format dates of deadlines", binds=True)
+        key, why = await _first(books, "Which dates do deadlines have?")
+    assert key == "planner/auth#T-20.1"
+    assert "says how it is to be done" in why
+
+
+async def test_both_speakers_that_are_named_are_no_part_of_what_is_meant() -> None:
+    async with library() as books:
+        await books.put(1, "Ann, Bea, Ann, Bea!", speaker="ann")
+        await books.put(20, "I play chess", speaker="bea")
+        await books.put(40, "Chess is what I play", speaker="ann")
+        found = await books.searcher.keyword(question("Do Ann and Bea both play chess?"), scope())
+    assert {each.turn for each in found.candidates[:2]} == {20, 40}

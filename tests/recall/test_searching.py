@@ -10,7 +10,7 @@ import pytest
 
 from perdure.recall.places import INDEX, REFERENCES, Spot
 from perdure.recall.searching.searcher import SearchResult
-from perdure.recall.searching.weights import MOST
+from perdure.recall.values import MOST_CANDIDATES
 from perdure.search.engine import Withdrawal
 from tests.recall.indexed import Letters
 from tests.recall.library import (
@@ -121,7 +121,7 @@ async def test_so_many_candidates_at_most() -> None:
     async with library() as books:
         for turn in range(1, 400):
             await books.put(turn, f"tokens rotate {turn}")
-        assert len(await books.keys("tokens rotate")) <= MOST
+        assert len(await books.keys("tokens rotate")) <= MOST_CANDIDATES
 
 
 async def test_rounds_of_a_turn_are_found_apart() -> None:
@@ -157,7 +157,7 @@ async def test_by_meaning_what_no_word_finds() -> None:
     async with library(Letters()) as books:
         await books.put(1, "zzzz zzzz zzzz")
         await books.put(30, "quiet lunch")
-        found = await books.searcher.keyword(question("zz zz"), scope())
+        found = await books.searcher.keyword(question("zzz zzz zzz zzz"), scope())
         assert found.candidates == ()
         found = await books.searcher.vector(found)
         assert found.candidates[0].key == "planner/auth#T-1.1"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.recall import words
-from perdure.recall.words import LONGEST, MOST_TERMS, tells_time, terms
+from perdure.recall.words import LONGEST, MOST_TERMS, sets_rule, tells_time, terms
 
 _is_term = re.compile(r"[\w=:./-]+").fullmatch
 
@@ -19,6 +19,7 @@ _is_term = re.compile(r"[\w=:./-]+").fullmatch
     ("text", "expected"),
     [
         ("Tokens were refreshed", ["token", "refresh"]),
+        ("on 23.01.2024", ["2024-01-23", "2024-01"]),
         ("Caroline's friends don't know", ["carolin", "friend", "know"]),
         ("O'Brien", ["o", "brien"]),
         ("getUserToken", ["getusertoken", "user", "token"]),
@@ -126,6 +127,14 @@ def test_texts_that_tell_a_time() -> None:
     assert tells_time("I went yesterday")
     assert tells_time("In May we moved")
     assert not tells_time("I may go")
+
+
+def test_texts_that_set_a_rule() -> None:
+    assert sets_rule("Always use APA style when I ask about references.")
+    assert sets_rule("Fine. Never push to main!")
+    assert sets_rule("I’d rather work in the mornings")
+    assert not sets_rule("I never saw it. It always fails.")
+    assert not sets_rule("the preferred way")
 
 
 @pytest.mark.parametrize("said", ["yes please", "OK, thanks!", "Hey, hello", "And now?"])

@@ -25,6 +25,7 @@ from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
+from perdure.core.input_types import require_path
 from perdure.history.turn_log import KEPT
 from perdure.services import Services
 from perdure.storage import assembly, registry
@@ -125,7 +126,7 @@ async def check_backups(
     """The backups of a folder, oldest first; `verify` reads every file of them. Raises `BadBackup`
     if it is not a folder of backups, `KeyRefused` without the key it needs.
     """
-    place = BackupFolder(Path(folder))
+    place = BackupFolder(require_path(folder, "folder"))
     listed = await in_thread(place.list_backups)
     if not verify:
         return listed

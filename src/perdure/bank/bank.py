@@ -22,6 +22,7 @@ from perdure.bank.wiring import is_temporary, make_forgetting, make_services, ve
 from perdure.config import Config
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
+from perdure.core.input_types import require_mapping, require_path, require_text
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting, Forgotten
 from perdure.history.log_records import Link, SessionRecord
@@ -278,8 +279,8 @@ class Bank:
             name,
             strategy=strategy or "",
             budget=budget or 0,
-            type=type,
-            state=state or {},
+            type=require_text(type, "type"),
+            state=require_mapping(state or {}, "state"),
             tags=tags or {},
             link=link,
         )
@@ -402,7 +403,7 @@ class Bank:
 
         return await backup(
             self.services,
-            folder,
+            require_path(folder, "folder"),
             keep_last=keep_last,
             verify=verify,
             plain=plain,
@@ -424,7 +425,7 @@ class Bank:
 
         return await copy_bank(
             self.services,
-            url,
+            require_text(url, "url", hint=f"Write sqlite:///{url}"),
             config=config,
             overwrite=overwrite,
             verify=verify,

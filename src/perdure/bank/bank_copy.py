@@ -30,6 +30,7 @@ from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.wiring import make_services, verify_services
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
+from perdure.core.input_types import require_path
 from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
@@ -91,7 +92,7 @@ async def restore(
     others have it open.
     """
     target = _CopyTarget(url, config, progress or silent, master_key)
-    place, faults = BackupFolder(Path(folder)), dict[str, str]()
+    place, faults = BackupFolder(require_path(folder, "folder")), dict[str, str]()
     with translated(place.path):
         await place.unlock(assembly.master_keys(target.config, master_key))
         manifest = await in_thread(place.choose, snapshot)

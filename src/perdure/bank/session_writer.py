@@ -17,10 +17,11 @@ from perdure.context.echoes import strip_echo
 from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.input_types import require_mapping, require_text
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
-from perdure.history.intake import IntakeResult, resolved
+from perdure.history.intake import resolved
 from perdure.history.log_records import (
     AnswerDraft,
     Head,
@@ -61,6 +62,7 @@ class SessionWriter:
         #: Where it stands; `record` changes when others change the session.
         self.cursor = WriteCursor(record)
         self._services = services
+        self._heads = services.store.collection(Head)
         self._composer = composer
         self._writing = asyncio.Lock()  # Held while writing: `cursor` moves with each append.
         self._begun = dict[tuple[int, bytes], int]()  # Turns by expected turn and prompt.
@@ -77,7 +79,7 @@ class SessionWriter:
         return self.record
 
     async def head(self) -> Head:
-        found = await self._services.store.collection(Head).get(self.record.id)
+        found = await self._heads.get(self.record.id)
         return Head(self.record.id) if found is None else found
 
     async def current_state(self) -> tuple[SessionRecord, Head]:
@@ -111,8 +113,8 @@ class SessionWriter:
         order = AppendRequest(
             messages=taken.messages,
             tags=self.intake.plain(tags_of(tags)) if tags else {},
-            masked=taken.masked if masked is None else dict(masked),
-            key=key,
+            masked=taken.masked if masked is None else dict(require_mapping(masked, "masked")),
+            key=None if key is None else require_text(key, "key"),
             expected=newest,
             artifacts=taken.moved,
             there=taken.there,
@@ -121,9 +123,21 @@ class SessionWriter:
             fresh=fresh,
             times=times,
         )
-        written = await self._write(order, taken, within, count=count, answer=answer)
+        hooks = [] if within is None else [within]
+        if count:
+            services = self._services
+            hooks += [services.recall.hook, services.token_counts.now(taken.moved)]
+        async with self._writing:
+            own = self.cursor.own
+            if answer is not None and (
+                own is None or answer.own is None or own.turn != answer.own.turn
+            ):
+                self.cursor.own = answer.own
+            written = await self._services.log.write(self.cursor, order, hooks)
+        if taken.moved:
+            await self.intake.confirm(taken)
         if context is None:
-            await self._composer.written(written)
+            await self._composer.injections.written(written)
         elif answer is not None and answer.opens and written.rounds:
             self._begun[context.turn, prompt_digest(context.prompt)] = written.first
             while len(self._begun) > _BEGUN:
@@ -181,7 +195,7 @@ class SessionWriter:
             self.cursor.own = await self._services.reader.mark(self.record, number)
 
     async def describe(self, facts: Mapping[str, Any]) -> None:
-        plain = self.intake.plain(facts)
+        plain = self.intake.plain(require_mapping(facts, "facts"))
 
         def change(found: SessionRecord) -> SessionRecord:
             return msgspec.structs.replace(found, state={**found.state, **plain})
@@ -205,6 +219,7 @@ class SessionWriter:
 
     def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
         heartbeat = self._services.config.history.heartbeat
+        model = require_text(model, "model")
         return StreamedAnswer(self._drafts(), model=model, heartbeat=heartbeat, resumed=resume)
 
     async def partials(self) -> list[Partial]:
@@ -350,29 +365,6 @@ class SessionWriter:
         prompt = prompt_of(turn.rounds[0].messages if turn.rounds else ())
         whole = await resolved(prompt, self._services.artifacts)
         return context.turn if prompt_digest(whole) == digest else None
-
-    async def _write(
-        self,
-        order: AppendRequest,
-        taken: IntakeResult,
-        within: AppendHook | None = None,
-        *,
-        count: bool = False,
-        answer: _Answer | None = None,
-    ) -> Written:
-        hooks = [] if within is None else [within]
-        async with self._writing:
-            own = self.cursor.own
-            if answer is not None and (
-                own is None or answer.own is None or own.turn != answer.own.turn
-            ):
-                self.cursor.own = answer.own
-            if count:
-                hooks.append(self._services.token_counts.now(taken.moved))
-            written = await self._services.log.write(self.cursor, order, hooks)
-        if taken.moved:
-            await self.intake.confirm(taken)
-        return written
 
     async def _recent(self) -> list[Message]:
         pieces = await self._services.reader.latest(self.record, _RECENT)

@@ -27,6 +27,7 @@ from perdure.config.settings import (
     trouble,
 )
 from perdure.core.errors import InvalidConfig
+from perdure.core.input_types import require_path
 
 
 class JobsConfig(Section, frozen=True):
@@ -73,12 +74,12 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_config_dir("perdure", appauthor=False)) / "config.toml"
 
 
-def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+def load(path: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force.
 
     Raises `InvalidConfig`, naming the key; also if a file that was asked for is not there.
     """
-    file = path or config_file(environ)
+    file = config_file(environ) if path is None else require_path(path, "path")
     asked = path is not None or "PERDURE_CONFIG" in environ
     settings = _read(file, required=asked)
     try:

@@ -437,10 +437,11 @@ class RecallConfig(Section, frozen=True):
     #: Candidates that models of `filter` look at, and calls at the same time.
     swarm: Count = 24
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
-    #: Pointers beside a prompt, at most.
+    #: One-line reminders beside a prompt, at most.
     pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
-    #: Most tokens beside a prompt: for turns in full, for reminders, memories, references.
-    full_tokens: Count = 1_200
+    #: Most tokens beside a prompt: for turns in full, for reminders, memories, references; in a
+    #: small budget there are fewer.
+    full_tokens: Count = 2_400
     tickler_tokens: Count = 600
     memory_tokens: Count = 600
     reference_tokens: Count = 5_000

@@ -33,11 +33,11 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
-from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
 LEAST_BUDGET = 500
+_TOO_LITTLE = 8  # An epoch is due if not even this part is left of the room for what is recalled.
 REMINDED_FOR = 5  # Turns in which a model may follow a reminder.
 
 
@@ -48,7 +48,7 @@ class Composer:
         self._services = services
         self._strategies = dict[Name, Strategy]()
         self._encoder = PromptEncoder()
-        self._injections = Injections(services)
+        self.injections = Injections(services)
         self._frames = services.store.collection(Frame)
         self._composing = asyncio.Lock()
         self._requests = 0
@@ -98,7 +98,7 @@ class Composer:
             most, turn = self.budget_of(record, budget), _turn_of(record, head, own, prompt)
             scale = await self._scale(strategy, record, model, 0 if prompt else turn)
             room = scale.ours(most)
-            before = self._injections.snapshot()
+            before = self.injections.snapshot()
             try:
                 reaches = any(tool.name in NAMES for tool in offered)
                 tagged = strategy.name == "gradient"
@@ -106,7 +106,12 @@ class Composer:
                     system = with_explanation(system, tools=reaches)
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
-                self._injections.refresh(head.forgets)
+                self.injections.refresh(head.forgets)
+                fixed, reserve = room_for(self._services.counter, prompt, room), 0
+                settings = self._services.config.recall
+                if recall and prompt and settings.on:
+                    recalled = settings.full_tokens + settings.tickler_tokens
+                    reserve = recall_reserve(room, fixed, recalled)
                 request = ContextRequest(
                     record=record,
                     head=head,
@@ -115,7 +120,9 @@ class Composer:
                     prompt=prompt,
                     budget=room,
                     scale=scale,
-                    fixed=room_for(self._services.counter, prompt, room),
+                    fixed=fixed,
+                    reserve=reserve,
+                    least=reserve // _TOO_LITTLE,
                     model=model,
                     recall=recall,
                     reminder=reminder(tools=reaches) if tagged else "",
@@ -128,12 +135,12 @@ class Composer:
                 )
                 injection, shown = await self._shown(strategy, request)
                 if keep:
-                    await self._injections.keep(record, injection, frame)
+                    await self.injections.keep(record, injection, frame)
             except BudgetTooSmall as exc:
                 raise BudgetTooSmall(most, scale.theirs(exc.needed)) from exc
             finally:
                 if not keep:  # looking leaves no trace
-                    self._injections.restore(before)
+                    self.injections.restore(before)
         return compose(
             shown,
             turn=request.turn,
@@ -155,13 +162,13 @@ class Composer:
         turn that goes on keeps the scale it began with: `past` shows the same.
         """
         if going_on and strategy.name == "regular":
-            for sent in await self._injections.sent(record, going_on, going_on):
+            for sent in await self.injections.sent(record, going_on, going_on):
                 return sent.scale
         return await self._services.token_counts.calibrations.scale(model)
 
     def _read_injected(self, record: SessionRecord) -> ReadInjected:
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            found = await self._injections.sent(record, first, last)
+            found = await self.injections.sent(record, first, last)
             return [each.shown for each in found if each.text]
 
         return injected
@@ -179,7 +186,7 @@ class Composer:
             owner, stood = await records.get(owned.session), await heads.get(owned.session)
             if owner is not None and stood is not None:
                 return await Composer(services).past(owner, stood, place)
-        known = await self._injections.sent(record, place.turn, place.turn)
+        known = await self.injections.sent(record, place.turn, place.turn)
         if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
@@ -226,14 +233,10 @@ class Composer:
         """The prompt of a context got another turn number than expected."""
         if turn != context.turn:
             digest = prompt_digest(context.prompt)
-            await self._injections.withdraw(context.turn, digest, same=True)
-
-    async def written(self, written: Written) -> None:
-        """Forget what was composed for a prompt, if another one was written in its place."""
-        await self._injections.written(written)
+            await self.injections.withdraw(context.turn, digest, same=True)
 
     async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
-        found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
+        found = await self.injections.sent(record, turn - REMINDED_FOR + 1, turn)
         return frozenset(key for each in found for key in each.ticklers)
 
     async def _shown(
@@ -241,15 +244,15 @@ class Composer:
     ) -> tuple[Injection, ShownHistory]:
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
-            injection = await self._injections.of(request, preview)
+            injection = await self.injections.of(request, preview)
             return injection, await _show_with(strategy, request, injection)
         injection, shown, is_last = await self._tried(strategy, request)
         if not is_last:
             # An epoch removed what stood in full: on the board, recalled before, as it was said.
-            self._injections.drop(injection)
+            self.injections.drop(injection)
             injection, shown, _ = await self._tried(strategy, request)
-        while repeated := self._injections.repeated(request.record, injection, shown):
-            injection = self._injections.without(request, injection, repeated)
+        while repeated := self.injections.repeated(request.record, injection, shown):
+            injection = self.injections.without(request, injection, repeated)
             shown = await _show_with(strategy, request, injection)
         return injection, shown
 
@@ -257,16 +260,22 @@ class Composer:
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
-        reserve = recall_reserve(request)
-        preview = await strategy.preview(msgspec.structs.replace(request, fixed=fixed), reserve)
-        injection = await self._injections.of(request, preview)
+        bare = msgspec.structs.replace(request, fixed=fixed)
+        try:
+            preview = await strategy.preview(bare)
+        except BudgetTooSmall:
+            if not request.reserve:
+                raise
+            # What is recalled makes way for what has to be said.
+            request = msgspec.structs.replace(request, reserve=0, least=0, recall=False)
+            preview = await strategy.preview(msgspec.structs.replace(bare, reserve=0, least=0))
+        injection = await self.injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
         except BudgetTooSmall:
-            if not injection.recalls or not self._injections.is_new(injection):
+            if not injection.recalls or not self.injections.is_new(injection):
                 raise
-            # What is recalled makes way for what has to be said.
-            injection = self._injections.without(request, injection)
+            injection = self.injections.without(request, injection)  # the same
             shown = await _show_with(strategy, request, injection)
         return injection, shown, shown.epoch == preview.epoch
 
@@ -275,10 +284,14 @@ async def _show_with(
     strategy: Strategy, request: ContextRequest, injection: Injection
 ) -> ShownHistory:
     """The history beside an injection. Raises `BudgetTooSmall`."""
-    fixed = request.fixed + (injection.tokens if request.prompted else 0)
+    taken = injection.tokens if request.prompted else 0
+    fixed = request.fixed + taken
     if fixed > request.budget:
         raise BudgetTooSmall(request.budget, fixed)
-    return await strategy.show(msgspec.structs.replace(request, fixed=fixed))
+    least = max(request.least - taken, 0)  # of what was set aside, the rest is the history's
+    return await strategy.show(
+        msgspec.structs.replace(request, fixed=fixed, reserve=0, least=least)
+    )
 
 
 def _turn_of(

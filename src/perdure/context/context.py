@@ -18,6 +18,7 @@ import msgspec
 from perdure.context import cache_breakpoints
 from perdure.context.prompt_assembly import PromptPiece
 from perdure.context.prompt_encoder import PromptEncoder, Wire, copied, handed_out
+from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message, user
 from perdure.core.tokens import TokenScale
@@ -180,6 +181,11 @@ _ANY_PROMPT = (user("…"),)
 
 def checked_tools(tools: Iterable[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Tools in the form of any API. Raises `InvalidInput` for what is none."""
+    if not isinstance(tools, Iterable):
+        raise InvalidInput(
+            f"tools are a list, not {type(tools).__name__}.",
+            hint="Give tools=[…], or leave it out.",
+        )
     given = tuple(tools)
     if all(isinstance(each, Tool) for each in given):
         return given  # type: ignore[return-value]  # the line above says so

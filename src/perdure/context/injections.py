@@ -29,17 +29,25 @@ from perdure.recall.memory_layer import MemoryLayer, Window
 from perdure.services import Services
 from perdure.storage.transaction import Transaction
 
-#: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
-MOST_SHARE, _MOST_LEFT = 0.25, 0.5
+#: Tokens for what is recalled in a budget of 1,000; how they grow with it; and the share of what a
+#: prompt leaves that they never exceed.
+_AT_1000, _GROWTH, _MOST_SHARE = 550, 0.78, 0.6
+#: A reference layer may take this share of a budget beside it, if there is room.
+_LAYER_SHARE = 0.25
 _LEAST = 60  # In fewer tokens nothing can be said.
+#: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of
+#: what is left.
+_LATER = 3
 _REMEMBERED = 1_000  # Injections that are remembered at most; then they are read again.
 
 
-def recall_reserve(request: ContextRequest) -> int:
-    if not (request.recall and request.prompt):
-        return 0
-    left = request.budget - request.fixed
-    return min(int(request.budget * MOST_SHARE), int(left * _MOST_LEFT))
+def recall_reserve(budget: int, fixed: int, most: int) -> int:
+    """Tokens for what is recalled, reference layers aside: about half of a small budget, of a
+    larger one more, but a smaller share, and never more than `most`. All of it stays in the window
+    until the next epoch: there it is read again with each request, in place of history.
+    """
+    wanted = _AT_1000 * (budget / 1_000) ** _GROWTH
+    return max(min(int(wanted), most, int((budget - fixed) * _MOST_SHARE)), 0)
 
 
 class Injections:
@@ -113,7 +121,12 @@ class Injections:
         )
         pulled = [each for each in entries if each.id in above or each.id in board.full]
         own = self._tokens(board.text, "", request.reminder)
-        memory = await self._memory(request, _window(request, preview, others, pulled), own)
+        window = _window(request, preview, others, pulled)
+        # The reminder is part of what the preview counted.
+        room = preview.room - own + self._tokens("", "", request.reminder)
+        if any(each.recalls for each in others):
+            room //= _LATER  # the rest is for what will be said until the next epoch
+        memory = await self._memory(request, window, room)
         return self._remembered(request, board, memory)
 
     def is_new(self, injection: Injection) -> bool:
@@ -159,13 +172,13 @@ class Injections:
         found = await self._services.store.collection(Board).get(record.id)
         return found.entries if found is not None else ()
 
-    async def _memory(self, request: ContextRequest, window: Window, own: int) -> MemoryLayer:
-        left = int((request.budget - request.fixed - own) * _MOST_LEFT)
-        most = min(recall_reserve(request), left)
-        if most < _LEAST:
+    async def _memory(self, request: ContextRequest, window: Window, room: int) -> MemoryLayer:
+        if not request.reserve or room < _LEAST:
             return MemoryLayer()
         recall = await self._services.loaded_recall()
-        return await recall.memory_layer(window, request.prompt, most)
+        tokens = min(request.reserve, room)
+        whole = min(tokens + int(request.budget * _LAYER_SHARE), room)
+        return await recall.memory_layer(window, request.prompt, tokens, whole)
 
     def _remembered(
         self, request: ContextRequest, board: boards.RenderedBoard, memory: MemoryLayer
@@ -239,6 +252,7 @@ def _window(
         frozenset(shown),
         frozenset(key for each in others for key in each.ticklers),
         [each for each in preview.visible if each.level != "R"],
+        request.budget,
     )
 
 

@@ -130,16 +130,18 @@ class _Layout:
         *,
         ready: bool = False,
     ) -> None:
-        """`ready` says that the messages are prepared already."""
-        tagged = self._shown.tagged
+        """`ready` says that the messages are prepared already. A prompt that goes on with the one
+        before it, as nothing was replied to that, gets neither a tag nor an injection of its own.
+        """
+        tagged, goes_on = self._shown.tagged, turn == self._opened
         said = list(messages)
         if not ready:
             said = [_shown_message(each, tagged=tagged) for each in said if each.role != "event"]
         if not self.laid and not self._waiting:
             while said and said[0].role in _SYSTEM:
                 self.laid.append(PromptPiece((said.pop(0),), is_system=True))
-        front = self._front(turn, self._injected.get(turn, ""))
-        tag = opening(f"T-{turn}", "R") if tagged else ""
+        front = self._front(turn, "" if goes_on else self._injected.get(turn, ""))
+        tag = opening(f"T-{turn}", "R") if tagged and not goes_on else ""
         self._opened = turn
         if said and said[0].role == "user" and not said[0].results:
             first = said.pop(0)

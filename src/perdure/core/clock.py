@@ -99,8 +99,12 @@ def duration(text: str | timedelta | float) -> int:
                 f"{text!r} is not a duration.", hint='Write it like "30d", "12h", "1h30m" or "45s".'
             )
         span = sum(int(number) * _UNITS[unit] for number, unit in parts) * SECOND
-    else:
+    elif isinstance(text, int | float):
         span = int(text * SECOND)
+    else:
+        raise InvalidInput(
+            f"A duration is text or seconds, not {type(text).__name__}.", hint='Write "30d" or 60.'
+        )
     if span <= 0:
         raise InvalidInput(f"The duration {text!r} is not positive.", hint="Use a longer one.")
     return span

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -168,14 +167,13 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
             ) from exc
 
     def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
-        said = self.messages()
-        if not self.breaks:
-            return [(self.round, said)]
-        edges = (0, *self.breaks, len(said))
-        return [
-            (self.round + step, said[start:end])
-            for step, (start, end) in enumerate(pairwise(edges))
-        ]
+        said, round, start = self.messages(), self.round, 0
+        found: list[tuple[int, tuple[Message, ...]]] = []
+        for end in self.breaks:
+            found.append((round, said[start:end]))
+            round, start = round + 1, end
+        found.append((round, said[start:]))
+        return found
 
 
 class RoundCount(msgspec.Struct, frozen=True, array_like=True, gc=False):

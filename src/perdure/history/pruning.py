@@ -141,7 +141,8 @@ def prune_tool_results(
     if isinstance(messages, Mapping) or is_object(messages):
         body = messages if isinstance(messages, Mapping) else plain(messages)
         return _pruned_body(dict(body), pruner, wire)
-    items: list[Any] = [messages] if isinstance(messages, Message | str) else list(messages)
+    single = isinstance(messages, Message | str) or not isinstance(messages, Iterable)
+    items: list[Any] = [messages] if single else list(messages)
     if all(isinstance(item, Message) for item in items):
         return tuple(pruner.message(message) for message in items)
     return _pruned_items(items, pruner, wire)

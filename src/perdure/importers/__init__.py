@@ -9,11 +9,12 @@ Importing again adds only what is new. A format is one small module: see docs/im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from perdure.bank import Bank
 from perdure.core.errors import InvalidInput
+from perdure.core.input_types import require_path, require_text
 from perdure.importers.file_import import import_path, watch_files
 from perdure.importers.import_run import Heard, Imported, ImportRun, SessionImport
 from perdure.importers.importer import (
@@ -61,7 +62,7 @@ __all__ = [
 async def import_files(
     bank: Bank,
     format: str,  # noqa: A002 (that is what it is)
-    paths: Sequence[Path | str] | None = None,
+    paths: Path | str | Iterable[Path | str] | None = None,
     *,
     session: str | None = None,
     watch: bool = False,
@@ -77,7 +78,7 @@ async def import_files(
 
     Raises `InvalidInput` if there is no such format or path, and what the bank raises.
     """
-    importer = importer_for(format)
+    importer = importer_for(require_text(format, "format"))
     found = _usual(format, importer) if paths is None else _existing(paths)
     run = ImportRun(bank, format, importer, session, progress or (lambda *_: None))
     if watch:
@@ -87,8 +88,9 @@ async def import_files(
     return run.result
 
 
-def _existing(paths: Sequence[Path | str]) -> list[Path]:
-    found = [Path(path).expanduser() for path in paths]
+def _existing(paths: Path | str | Iterable[Path | str]) -> list[Path]:
+    given = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    found = [require_path(path, "paths").expanduser() for path in given]
     if not found:
         raise InvalidInput(
             "No file is named, and nothing was imported.",

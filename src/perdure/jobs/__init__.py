@@ -34,13 +34,12 @@
 """
 
 from perdure.jobs.idle import GoOn, Wake
-from perdure.jobs.job import GiveUp, Job, JobHandler, JobState, RetryLater
+from perdure.jobs.job import Job, JobHandler, JobState, RetryLater
 from perdure.jobs.job_run import JobCounts
 from perdure.jobs.marks import PendingMark, marks_of
 from perdure.jobs.runner import Runner
 
 __all__ = [
-    "GiveUp",
     "GoOn",
     "Job",
     "JobCounts",

@@ -100,10 +100,6 @@ class RetryLater(Exception):
         self.seconds = seconds
 
 
-class GiveUp(Exception):
-    """Raised by a handler whose job cannot be done, however often it is tried: it is failed."""
-
-
 async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[Job] | None:
     """Write a job, or delete it, if it is unchanged since it was found; else returns None. The time
     of creation is checked too: a job with a key may be done, deleted, enqueued anew and reach the

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
-from perdure.jobs.job import GiveUp, Job, JobKind, JobState, RetryLater, replace
+from perdure.jobs.job import Job, JobKind, JobState, RetryLater, replace
 from perdure.storage.collection_reader import Stored
 from perdure.storage.store import Store
 
@@ -86,11 +86,8 @@ class JobRun:
             field, why = "retried", str(exc)
             due, left = now + int(exc.seconds * SECOND), attempts - 1
             is_ours = await self._replace(lambda job: job.pending(due, attempts=left, error=why))
-        elif isinstance(exc, GiveUp) or attempts > self._how.retries:
-            if isinstance(exc, GiveUp):
-                error = str(exc)[:500]  # it may quote, and is not for a log
-            else:
-                _log.error("gave up on job %s: %s", self.id, error)
+        elif attempts > self._how.retries:
+            _log.error("gave up on job %s: %s", self.id, error)
             field = "failed"
             is_ours = await self._replace(
                 lambda j: j.pending(now, attempts=0) if j.again else j.failed(error)

@@ -45,8 +45,14 @@ if TYPE_CHECKING:
     from perdure.recall.steps.pipeline import Pipeline
 
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
-#: already, some have no room.
-_SPARE = 2
+#: already, some have no room. Tokens that a passage takes at least; passages beside a prompt.
+_SPARE, _PASSAGE, _MOST_PASSAGES = 2, 25, 100
+#: Beside a prompt, a round with a longer reply is shown in part, in about so many tokens.
+_IN_PART = 100
+#: In a large budget, what stands beside a prompt must be likely, as it stays in the window and is
+#: read many times; in a small one there is no other way to see much of the past. From so many
+#: tokens on, up to so many, the share of the best score that is asked for grows to the last.
+_EASY, _CHOOSY, _LIKELY = 8_000, 100_000, 0.03
 #: Characters of a question that are looked at: of a longer one, its beginning and its end. Whoever
 #: pastes a log asks before it or behind it; all of it would take longer than the deadline.
 _MOST_TEXT = 100_000
@@ -149,18 +155,9 @@ class Recall:
         await self.index.settle()
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an importer appends, in its transaction: see `TurnLog.join`."""
-        if written.bulk:
-            await self.start()
-            await self.index.hook(transaction, written)
-
-    def note(self, written: Written) -> None:
-        """Index what was appended, soon: see `TurnLog.listen`."""
-        self.index.note(written)
-
-    def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index what a killed process appended: see `TurnLog.listen`."""
-        self.index.missed(record, first, last)
+        """Index what an importer appends, in its transaction: see `AppendHook`."""
+        await self.start()
+        await self.index.hook(transaction, written)
 
     def join(self, forgetting: Forgetting) -> None:
         """Have everything of recall's forgotten that is forgotten."""
@@ -207,9 +204,10 @@ class Recall:
         return await self._names.sees(question, session)
 
     async def memory_layer(
-        self, window: Window, prompt: Sequence[Message], budget: int
+        self, window: Window, prompt: Sequence[Message], budget: int, whole: int | None = None
     ) -> MemoryLayer:
-        """The memory layer of a prompt, in at most `budget` tokens.
+        """The memory layer of a prompt, in at most `budget` tokens; in `whole`, with reference
+        layers.
 
         Never raises for what goes wrong in recall: a prompt without memories is better than none.
         """
@@ -220,15 +218,22 @@ class Recall:
             text=_looked_at("\n".join(filter(None, (message.text for message in prompt)))),
             record=record,
             head=window.head,
-            limit=_SPARE * self.config.pointers,
+            limit=min(max(_SPARE * self.config.pointers, budget // _PASSAGE), _MOST_PASSAGES),
             moment=self._store.now(),
+            passage=_IN_PART,
+            likely=_LIKELY * min(max(window.budget - _EASY, 0) / (_CHOOSY - _EASY), 1.0),
         )
         if _says_nothing(question.text) or not question.limit:
             return MemoryLayer()
         try:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
-            found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
+            found = await self._pipeline.recall(
+                question,
+                prompt=prompt,
+                shown=shown | own,
+                room=min(budget, self.config.full_tokens),
+            )
             for note in await index_notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
@@ -242,7 +247,7 @@ class Recall:
             return MemoryLayer()
         return memory_layer.memory_layer(
             items,
-            LayerLimits.of(self.config, budget),
+            LayerLimits.of(self.config, budget, whole),
             moment=question.moment,
             counter=self._counter(),
             shown=shown,

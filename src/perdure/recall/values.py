@@ -17,6 +17,8 @@ Stage: TypeAlias = Literal["none", "keyword", "vector", "filters", "judge"]
 LATE = "deadline"
 #: What a step failed with that models could have done.
 NO_MODEL = "no model is configured for it: by algorithm"
+#: Candidates that a search answers with at most.
+MOST_CANDIDATES = 200
 STAGES: tuple[Stage, ...] = ("none", "keyword", "vector", "filters", "judge")
 
 
@@ -38,6 +40,8 @@ class Note(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
     tags: dict[str, str] = {}
     #: What was said tells when something was or will be: see `words.tells_time`.
     timed: bool = False
+    #: A user told a model how things are to be done from now on: see `words.sets_rule`.
+    binds: bool = False
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +80,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     #: Look at all that the bank holds for this agent's reader, not at the default scope:
     #: sessions of other agents only if they are shared, nevertheless.
     wide: bool = False
+    #: Tokens of a passage at most, where there is little room; 0 for as many as usual.
+    passage: int = 0
+    #: What has less than this share of the best score is not chosen, unless by a model.
+    likely: float = 0.1
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False):

@@ -70,7 +70,7 @@ class Collection(CollectionReader[T]):
 
     async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
         await self.make()
-        checked = dict.fromkeys(record_keys.check(key) for key in wanted)
+        checked = dict.fromkeys(record_keys.check_many(wanted))
         deletes = [Delete(self.name, key, options.expected) for key in checked]
         if self._gather is not None:
             deletes += [record_references.no_row_of(self.name, key) for key in checked]
@@ -124,10 +124,15 @@ class Collection(CollectionReader[T]):
         """The records behind this key, which need not exist, in key order."""
         if not self._there and not await self.is_there():
             return []
-        order = _DOWN if descending else _UP
-        query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
-        decode = self.declared.decode
-        return [decode(row) for row in await self._executor.find(query, options)]
+        order, prefix = _DOWN if descending else _UP, record_keys.check_prefix(prefix)
+        query = Query(
+            self.name,
+            prefix=prefix,
+            order=order,
+            limit=limit,
+            after=(record_keys.check_prefix(key),),
+        )
+        return self.declared.decode_all(await self._executor.find(query, options))
 
     async def walk(
         self, prefix: str = "", *, after: str = "", options: Options = DEFAULT

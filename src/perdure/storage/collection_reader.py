@@ -79,13 +79,14 @@ class CollectionReader(Generic[T]):
         return None if found is None else found.value
 
     async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
+        keys = (record_keys.check(key),)
         if not self._there and not await self.is_there():
             return None
-        (row,) = await self._executor.read(self.name, (record_keys.check(key),), options)
+        (row,) = await self._executor.read(self.name, keys, options)
         return None if row is None else self.stored(row)
 
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
-        checked = [record_keys.check(key) for key in wanted]
+        checked = record_keys.check_many(wanted)
         if not self._there and not await self.is_there():
             return [None] * len(checked)
         rows = await self._executor.read(self.name, checked, options) if checked else []

@@ -26,6 +26,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
+from perdure.core.input_types import require_text, require_texts
 from perdure.storage import record_keys
 from perdure.storage.collection_reader import CollectionReader, Stored
 from perdure.storage.options import DEFAULT, Options
@@ -117,13 +118,14 @@ class QueryBuilder(Generic[T]):
         return self._with(where=All((*parts, checked)))
 
     def tagged(self, **tags: str) -> QueryBuilder[T]:
-        return self.where(All(tuple(Tagged(name, value) for name, value in tags.items())))
+        checked = (Tagged(name, require_text(value, name)) for name, value in tags.items())
+        return self.where(All(tuple(checked)))
 
     def between(
         self, field: str, start: datetime | float | str, end: datetime | float | str | None = None
     ) -> QueryBuilder[T]:
         """Also require start <= field < end; without an end, only the start."""
-        finder = self.where(field, ">=", start)
+        finder = self.where(require_text(field, "field"), ">=", start)
         return finder if end is None else finder.where(field, "<", end)
 
     def prefix(self, prefix: str) -> QueryBuilder[T]:
@@ -133,7 +135,9 @@ class QueryBuilder(Generic[T]):
         """Sort by these fields; a leading minus means descending, as does ``"desc"`` behind one."""
         order = tuple(
             SortOrder(self._declared.field(field), descending)
-            for field, descending in sort_fields(fields, self._declared.cls.__struct_fields__)
+            for field, descending in sort_fields(
+                require_texts(fields, "fields"), self._declared.cls.__struct_fields__
+            )
         )
         self._check_indexed({part.column for part in order})
         # Keys are unique: what stands behind the key decides nothing, and a mark has the key last.
@@ -250,7 +254,7 @@ class QueryBuilder(Generic[T]):
             raise InvalidQuery(
                 "Nothing was asked to be computed.", hint='Write: aggregate(messages="count").'
             )
-        parsed = tuple(self._figure(text) for text in figures.values())
+        parsed = tuple(map(self._figure, require_texts(figures.values(), "figures")))
         rows: list[tuple[Scalar, ...]]
         if await self._collection.is_there():
             summary = Summary(self._query, parsed, self._group)
@@ -423,6 +427,7 @@ def seal(collection: str, order: tuple[SortOrder, ...], mark: tuple[Scalar, ...]
 
 def open(collection: str, order: tuple[SortOrder, ...], cursor: str) -> tuple[Scalar, ...]:
     """The order values in a cursor. Raises `InvalidQuery` if it belongs elsewhere."""
+    require_text(cursor, "cursor")
     try:
         packed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         fingerprint, mark = msgspec.msgpack.decode(packed, type=tuple[int, tuple[Scalar, ...]])

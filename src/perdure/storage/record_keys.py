@@ -7,6 +7,7 @@ surrogates, which PostgreSQL and SQLite could not give back.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from perdure.core.errors import InvalidKey, InvalidValue
 
@@ -39,8 +40,17 @@ def check(key: str) -> str:
     return key
 
 
+def check_many(keys: Iterable[str]) -> list[str]:
+    """Raises `InvalidKey` also for a single key, whose letters nobody means."""
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise InvalidKey(f"{keys!r} is no list of keys.", hint="Give a list of texts.")
+    return [check(key) for key in keys]
+
+
 def check_prefix(prefix: str) -> str:
     """Returns the prefix, if keys can begin with it. It may be empty and may end anywhere."""
+    if not isinstance(prefix, str):
+        raise InvalidKey(f"A prefix is text, not {type(prefix).__name__}.", hint="Use str(…).")
     if prefix:
         _check_text(prefix, f"The prefix {prefix!r}", InvalidKey)
     return prefix

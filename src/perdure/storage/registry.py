@@ -179,6 +179,10 @@ _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0"
 def parse(url: str) -> Address:
     """The parts of a store's URL. Raises `InvalidURL` if it is not one."""
     hint = "Write it like sqlite:///memory.db, postgresql://user@host/name or memory://."
+    given: object = url
+    if not isinstance(given, str):
+        file = f"Write sqlite:///{given}" if isinstance(given, Path) else hint
+        raise InvalidURL(f"The address of a bank is text, not {type(given).__name__}.", hint=file)
     if "://" not in url:
         raise InvalidURL(f"{shown(url)!r} is not the address of a bank.", hint=hint)
     try:

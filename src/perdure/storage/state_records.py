@@ -20,6 +20,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
+from perdure.core.input_types import require_text
 from perdure.storage.collection import Collection
 from perdure.storage.collection_reader import Executor, Stored
 from perdure.storage.finder import QueryBuilder
@@ -71,7 +72,8 @@ class StateRecords(Generic[C]):
         return await self._update(id, lambda: {"last_active": None, "archived": self._now()})
 
     async def get_by_type(self, type: str, *, archived: bool = False) -> list[C]:
-        finder = self._records.query().where("type", "=", type).order_by("-last_active")
+        wanted = require_text(type, "type")
+        finder = self._records.query().where("type", "=", wanted).order_by("-last_active")
         return await (finder if archived else finder.where("archived", "=", None)).values()
 
     async def get_active(self, since: datetime, *, type: str | None = None) -> list[C]:

@@ -37,6 +37,7 @@ import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.input_types import require_text
 from perdure.storage import record_keys
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import (
@@ -97,6 +98,7 @@ class Subscriptions:
         them), or with the oldest still kept. A known one resumes; new topics apply from there on.
         """
         self.store.require(Capability.OUTBOX)
+        require_text(name, "name")
         if name in self._subscriptions or not name or "/" in name:
             raise InvalidInput(
                 f"The subscriber name {name!r} is taken here, empty or has a slash.",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -30,7 +30,6 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.gateway.calls import CallOptions, Reply, Request
 from perdure.history.log_records import Owned, TurnCount, agent_of, turn_key
-from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm, model_prompts, rendition_packing
 from perdure.history.renditions.model_checks import Source, faults
 from perdure.history.renditions.model_prompts import WHOLE, PromptRound
@@ -40,15 +39,17 @@ from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     PROMPT,
     TASK_OF,
+    Refusal,
     Rendition,
     Tiny,
     TinyVariant,
     lacking,
     makers,
     recipe_of,
+    refusals,
 )
 from perdure.history.turn_tags import escape
-from perdure.jobs import GiveUp, Job, RetryLater
+from perdure.jobs import Job, RetryLater
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -61,6 +62,8 @@ _CALL = 6_000  # Tokens of S in one call.
 _LEAST_SMOOTH = 0.4  # Of the algorithm's S, with its lines about tools, a model's has so much.
 #: T of a turn: a share of its tokens, but so many in any case.
 _TINY_SHARE, _TINY_LEAST = 0.05, 40
+
+R = TypeVar("R", bound=Rendition | Tiny)
 
 
 class _Round(msgspec.Struct):
@@ -90,9 +93,8 @@ class ModelTask(msgspec.Struct):
     levels: Collection[Level]
     #: By level and round; a turn is `WHOLE`.
     made: dict[tuple[Level, int], _Made] = {}
-    #: What was given up, and what failed and may do better another time.
-    refused: list[str] = []
-    failed: list[str] = []
+    refused: dict[tuple[Level, int], str] = {}  # Why, for good.
+    failed: list[str] = []  # What may do better another time.
     broke: str = ""  # No budget: it is tried again without counting as a failure.
 
     def lacks(self, row: Rendition | Tiny | None, level: Level) -> bool:
@@ -129,23 +131,21 @@ class ModelRenditions:
         await self._store.transact(body)
 
     async def work(self, job: Job) -> None:
-        """Let models work on the turn of a job. Raises, after storing the rest: `GiveUp` if
-        something was refused, `BadAnswer` if a call failed.
+        """Let models work on the turn of a job. Raises `BadAnswer`, after storing the rest, if a
+        call failed.
         """
         session, turn = job.payload
         rows, tiny = await _rows_of(self._store, turn_key(session, turn))
         task = ModelTask(session, turn, rows, tiny, self._levels)
         await self._caller.work(task)
-        if task.made:
-            await self._store_made(task)
+        if task.made or task.refused:
+            await self._store_results(task)
         if task.broke:
             raise RetryLater(_BROKE, task.broke)
         if task.failed:
             raise BadAnswer("\n".join(dict.fromkeys(task.failed)))
-        if task.refused:
-            raise GiveUp("\n".join(task.refused))
 
-    async def _store_made(self, task: ModelTask) -> None:
+    async def _store_results(self, task: ModelTask) -> None:
         key = turn_key(task.session, task.turn)
 
         async def body(transaction: Transaction) -> None:
@@ -159,21 +159,19 @@ class ModelRenditions:
             await transaction.collection(Rendition).put_many(
                 new for new, row in zip(made, rows, strict=True) if new is not row
             )
-            if tiny is not None and ("T", WHOLE) in task.made:
-                made_tiny = self._tiny(task.made["T", WHOLE], tiny, told[0])
-                await transaction.collection(Tiny).put(made_tiny)
+            if tiny is not None and (new := self._tiny(task, tiny, told[0])) is not tiny:
+                await transaction.collection(Tiny).put(new)
 
         await self._store.transact(body)
 
     async def _row(self, task: ModelTask, row: Rendition, told: TurnMessages) -> Rendition:
         newest, messages = row.newest, told.rounds.get(row.round, ())
+        if newest is None or newest.messages != len(messages):
+            return row  # more was said meanwhile, and has a job
+        row = _with_refusals(row, task, ("S", "C"), row.round)
         made_smooth = task.made.get(("S", row.round))
         made_compact = task.made.get(("C", row.round))
-        if (
-            newest is None
-            or (made_smooth is None and made_compact is None)
-            or newest.messages != len(messages)  # more was said meanwhile, and has a job
-        ):
+        if made_smooth is None and made_compact is None:
             return row
         full, counter = await self._maker.full(messages), self._maker.counter
         smooth, compact = rendition_packing.unpack(newest.packed, rendition_packing.ground(full))
@@ -186,15 +184,20 @@ class ModelRenditions:
             compact = smooth
         recipe = recipe_of(by_smooth, by_compact)
         variant = packed_variant(full, smooth, compact, counter, recipe)
-        return Rendition(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
+        variants = (*row.variants[: MOST_VARIANTS - 1], variant)
+        return msgspec.structs.replace(row, variants=variants)
 
-    def _tiny(self, made: _Made, row: Tiny, told: TurnMessages) -> Tiny:
+    def _tiny(self, task: ModelTask, row: Tiny, told: TurnMessages) -> Tiny:
         if row.newest is None or row.newest.messages != told.messages:
+            return row
+        row, made = _with_refusals(row, task, ("T",), WHOLE), task.made.get(("T", WHOLE))
+        if made is None:
             return row
         text = made.text or ""
         tokens = self._maker.counter.count(escape(text))
         variant = TinyVariant(text, tokens, told.messages, f"{PROMPT} {made.maker}")
-        return Tiny(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
+        variants = (*row.variants[: MOST_VARIANTS - 1], variant)
+        return msgspec.structs.replace(row, variants=variants)
 
 
 class _Caller:
@@ -288,9 +291,7 @@ class _Caller:
             if not wrong:
                 return
             request = model_prompts.again(request, reply.text, wrong)
-        for number, fault in wrong.items():
-            place = RoundId(task.turn, number) if number != WHOLE else f"T-{task.turn}"
-            task.refused.append(f"{place} at {level}: {fault}"[:160])
+        task.refused |= {(level, number): fault[:160] for number, fault in wrong.items()}
 
     async def _call(self, task: ModelTask, level: Level, request: Request) -> Reply | None:
         options = CallOptions(
@@ -338,6 +339,13 @@ class _Caller:
 
     def _faults(self, source: Source, text: str, level: Level, limit: int | None) -> list[str]:
         return faults(source, text, level, self._maker.counter, limit=limit)
+
+
+def _with_refusals(row: R, task: ModelTask, levels: Sequence[Level], number: int) -> R:
+    messages = 0 if row.newest is None else row.newest.messages
+    found = [(level, task.refused.get((level, number))) for level in levels]
+    news = [Refusal(level, messages, PROMPT, why) for level, why in found if why is not None]
+    return msgspec.structs.replace(row, refused=(*refusals(row), *news)) if news else row
 
 
 async def _rows_of(store: Store | Transaction, key: str) -> tuple[list[Rendition], Tiny | None]:

@@ -26,8 +26,8 @@ from perdure.storage.records import Compressed, Key, system_record
 
 TASK = "renditions"  # The kind of the jobs that let models make them.
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
-#: the last time, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is
-#: used until it is shown the next time.
+#: the last time, or was refused, and keeps what the algorithm made; ``stale`` was made by an older
+#: recipe, and is used until it is shown the next time.
 Status = Literal["pending", "stale", "failed", "given up", "done"]
 
 BY_MODEL = "m"  # Recipes of models begin like this; those of the algorithm do not.
@@ -54,7 +54,7 @@ class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     smooth: int
     compact: int
     messages: int  # Made from so many messages of the round: its first ones.
-    #: Version and maker: ``a1``; ``m2 openai/gpt-5``; ``m2 ours/small a1`` if S and C have two.
+    #: Version and maker: ``a2``; ``m2 openai/gpt-5``; ``m2 ours/small a2`` if S and C have two.
     #: Empty if it is forgotten.
     recipe: str
 
@@ -69,12 +69,22 @@ class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipe: str
 
 
+class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What models made of a level, twice, and was refused: they are not asked for it again."""
+
+    level: Level
+    messages: int  # Made from so many messages; of more, they are asked anew.
+    prompt: str  # By another prompt, too.
+    why: str
+
+
 @system_record("renditions")
 class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A round at S and C."""
 
     id: Annotated[str, Key()]  # session/turn.round
     variants: tuple[Variant, ...] = ()
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def turn(self) -> int:
@@ -98,6 +108,7 @@ class Tiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     id: Annotated[str, Key()]  # session/turn
     variants: Annotated[tuple[TinyVariant, ...], Compressed()] = ()
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def turn(self) -> int:
@@ -126,8 +137,16 @@ def recipe_of(smooth: str, compact: str) -> str:
     return f"{PROMPT} {smooth}" if smooth == compact else f"{PROMPT} {smooth} {compact}"
 
 
+def refusals(row: Rendition | Tiny) -> tuple[Refusal, ...]:
+    """Those of what is used now."""
+    messages = 0 if row.newest is None else row.newest.messages
+    return tuple(e for e in row.refused if e.messages == messages and e.prompt == PROMPT)
+
+
 def lacking(row: Rendition | Tiny, levels: Collection[Level] = EVERY_LEVEL) -> frozenset[Level]:
-    """Those of the levels that a model could make, and none has made by the current prompt."""
+    """Those of the levels that a model could make, and none has made, or tried in vain, by the
+    current prompt.
+    """
     newest = row.newest
     if newest is None:
         return frozenset()
@@ -137,7 +156,7 @@ def lacking(row: Rendition | Tiny, levels: Collection[Level] = EVERY_LEVEL) -> f
         found = unmade(newest.recipe)
     else:
         found = frozenset()
-    return found.intersection(levels)
+    return found.intersection(levels).difference(each.level for each in refusals(row))
 
 
 def unmade(recipe: str) -> frozenset[Level]:
@@ -167,7 +186,7 @@ def status_of(
     newest = row.newest
     if newest is None or is_stale(newest.recipe, recipe=recipe, prompt=prompt):
         return "stale"
-    return "done" if job is None else "given up"
+    return "given up" if job is not None or refusals(row) else "done"
 
 
 def is_stale(made_by: str, *, recipe: str, prompt: str | None) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from perdure.core.levels import Level
 from perdure.gateway.outcomes import Outcome
 from perdure.history.log_records import Head, SessionRecord, TurnCount
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
@@ -18,6 +19,7 @@ from perdure.history.renditions.rendition_records import (
     Rendition,
     Tiny,
     lacking,
+    refusals,
     status_of,
 )
 from perdure.jobs import Job
@@ -103,6 +105,9 @@ async def _session_status(
         for turn in sorted(waiting)
         for line in jobs[turn].error.removeprefix("BadAnswer: ").splitlines()
     )
+    for row in every:
+        place = RoundId(row.turn, row.round) if isinstance(row, Rendition) else f"T-{row.turn}"
+        problems.update(f"{place} at {each.level}: {each.why}" for each in refusals(row))
     by_model = sum(newest.recipe.startswith(BY_MODEL) for _, newest, _ in made)
     rounds = sum(count.rounds for count in raw.values())
     calls, cost = await _spent(store, record.id)

@@ -403,7 +403,7 @@ class _Batch:
                     continue
                 variant = await self._variant(place, messages)
                 variants = (*row.variants[: MOST_VARIANTS - 1], variant)
-                row = self._changed[row.id] = Rendition(row.id, variants)
+                row = self._changed[row.id] = msgspec.structs.replace(row, variants=variants)
                 at = len(variants) - 1
                 self._new.add(told.number)
             if lacking(row, wish.models):  # somebody may have read it, and so made it, before us
@@ -436,7 +436,7 @@ class _Batch:
             if not closed:  # one for each message would fill the row: it is made again if asked for
                 return TinySize(known.tokens, len(row.variants))
             variants = (*row.variants[: MOST_VARIANTS - 1], known)
-            row = self._changed_tinies[key] = Tiny(key, variants)
+            row = self._changed_tinies[key] = msgspec.structs.replace(row, variants=variants)
             at = len(variants) - 1
             self._new.add(told.number)
         if lacking(row, self._wish.models):

@@ -121,15 +121,19 @@ class GradientStrategy:
             self._sent = standing.rounds
         return self._shown(request, state, standing)
 
-    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
-        del reserve  # after an epoch there is room; before one, it makes one due
-        state, standing = await self._planned(request)
-        return WindowPreview(standing.manifest.at.turn, state.prefix.epoch, _visible(standing))
+    async def preview(self, request: ContextRequest) -> WindowPreview:
+        # An epoch that is due is only drafted: `show` plans it around the injection itself.
+        state, standing = await self._planned(msgspec.structs.replace(request, keep=False))
+        room = request.budget - request.fixed - standing.tokens()
+        if state is not self._state:
+            room = max(room, (request.budget - request.fixed) // 2)
+        since, epoch = standing.manifest.at.turn, state.prefix.epoch
+        return WindowPreview(since, epoch, _visible(standing), room)
 
     async def _planned(self, request: ContextRequest) -> tuple[_State, WindowContent]:
         if self._window is not None and request.number and request.number == self._number:
-            _, standing = self._window
-            if standing.tokens() + request.fixed <= request.budget:
+            state, standing = self._window
+            if state is self._state and standing.tokens() + request.fixed <= request.budget:
                 return self._window  # worked out for this request before its injection was known
         self._window = await self._retried(lambda: self._plan_current(request))
         return self._window
@@ -346,6 +350,8 @@ class GradientStrategy:
     ) -> Reason | None:
         """Why an epoch has to be made now; None if none has to."""
         prefix, taken = state.prefix, standing.tokens() + request.fixed
+        if standing.manifest.elements:  # else all of it stands there: it need not be recalled
+            taken += request.least
         if taken > request.budget:
             return "budget"
         undone = prefix.epoch and prefix.undone != request.head.undone
@@ -417,6 +423,7 @@ class GradientStrategy:
         self, request: ContextRequest, state: _State, reason: Reason, standing: WindowContent | None
     ) -> _State:
         before = state.manifest
+        request = msgspec.structs.replace(request, fixed=request.fixed + request.reserve)
         if state.prefix.epoch and request.budget >= 2 * state.prefix.budget:
             before = EpochManifest(
                 pins=before.pins

@@ -34,15 +34,16 @@ class RegularStrategy:
     async def standing_since(self, request: ContextRequest) -> int:
         return request.turn
 
-    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
+    async def preview(self, request: ContextRequest) -> WindowPreview:
         """What is shown for sure; more is, if not all of the reserve is used."""
-        room, found = request.budget - request.fixed - reserve, list[VisibleRounds]()
+        whole = request.budget - request.fixed
+        room, found = whole - request.reserve, list[VisibleRounds]()
         for each in reversed(await self._enough(request, self._rounds)):
             room -= each.tokens
             if room < 0:
                 break
             found.append(VisibleRounds("R", each.place, each.place))
-        return WindowPreview(request.turn, visible=found)
+        return WindowPreview(request.turn, visible=found, room=whole // 2)
 
     async def show(self, request: ContextRequest) -> ShownHistory:
         return await self._fitted(request, await self._enough(request, self._rounds))

@@ -41,6 +41,10 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     scale: TokenScale = TokenScale()  # How the model's provider counts: the caller's budget did so.
     #: What the new prompt takes of it, and its injection once that is known.
     fixed: int = 0
+    #: What its injection may take beyond that: set aside where the window is planned anew …
+    reserve: int = 0
+    #: … which is due if there is less room than this for it.
+    least: int = 0
     model: str = ""
     recall: bool = False  # Put beside the prompt what it brings to mind.
     reminder: str = ""  # A line about the history's tools, injected with the prompt.
@@ -67,6 +71,7 @@ class WindowPreview(NamedTuple):
     since: int  # The first turn whose injection stands in it.
     epoch: int = 0  # How often it was planned anew.
     visible: Sequence[VisibleRounds] = ()  # At R, S or C. What is at R is there whole.
+    room: int = 0  # Tokens that an injection may take beyond `ContextRequest.fixed`.
 
 
 class Strategy(Protocol):
@@ -78,9 +83,9 @@ class Strategy(Protocol):
     async def standing_since(self, request: ContextRequest) -> int:
         """The first turn whose injection is still in the window."""
 
-    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
-        """What will be in the window with a prompt; planned anew now, if that is due. `reserve` is
-        what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
+    async def preview(self, request: ContextRequest) -> WindowPreview:
+        """What will be in the window with a prompt, and what it leaves for an injection; planned
+        anew, if that is due, but not recorded: `show` does that. Raises `BudgetTooSmall`.
         """
 
     async def show(self, request: ContextRequest) -> ShownHistory:

@@ -32,7 +32,7 @@ from perdure.recall import tool_names
 from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
-from perdure.recall.words import tells_time, terms
+from perdure.recall.words import sets_rule, tells_time, terms
 from perdure.search.engine import Document
 
 #: Characters at most: of what was said, answered, and done with tools.
@@ -113,14 +113,17 @@ def passage(
     words = _words(round.messages, fetching)
     said, answered, tools = (terms(part) for part in (words.said, words.answered, words.tools))
     tools += tool_text.terms_of(words.named, tools)
+    speaker = speaker_of(round.messages)
     note = Note(
         time=time // SECOND,
         lengths=(len(said), len(answered), len(tools)),
         asks=_asks(words.said),
-        speaker=speaker_of(round.messages),
+        speaker=speaker,
         tools=tuple(dict.fromkeys(words.called))[:_NOTED],
         tags=_kept(tags),
         timed=tells_time(words.said),
+        # What people say to each other is no rule for a model.
+        binds=not speaker and sets_rule(words.said),
     )
     return Passage((" ".join(said), " ".join(answered), " ".join(tools)), note, words.plain)
 

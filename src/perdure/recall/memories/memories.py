@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.input_types import require_text, require_texts
 from perdure.history.log_records import checked_agent
 from perdure.recall import memory_records as records
 from perdure.recall.memories import memory_writer as rules
@@ -88,7 +89,7 @@ class Memories:
         self, keys: Iterable[str], *, agent: str = ""
     ) -> builtins.list[Memory | None]:
         """The same for several keys, in their order."""
-        ids = [records.parse_key(key, agent) for key in keys]
+        ids = [records.parse_key(key, agent) for key in require_texts(keys, "keys")]
         return await self._store.collection(Memory).get_many(ids)
 
     async def list(
@@ -106,7 +107,7 @@ class Memories:
 
         `status` is None for any, `weight` the least, `words` must all be in the text or a tag.
         """
-        query = self._store.collection(Memory).query()
+        query, words = self._store.collection(Memory).query(), require_text(words, "words")
         if agent is not None:
             query = query.where("agent", "=", checked_agent(agent))
         if kind is not None:
@@ -164,7 +165,8 @@ class Memories:
 
         By their words; ordered by their vectors, if there is an embedder that works.
         """
-        found = await self.similarity.nearest(agent, text, _COMPARED)
+        text = require_text(text, "text")
+        found = await self.similarity.nearest(checked_agent(agent), text, _COMPARED)
         near = {id: score for id, score in found if score >= _ALIKE}
         kept = await self._store.collection(Memory).get_many(near)
         alike = [(each, near[each.id]) for each in kept if each is not None and each.is_active]
@@ -280,7 +282,7 @@ class Memories:
         It keeps its kind. The others are kept as merged into it, and can be restored. Raises
         `InvalidInput` if they are less than two, not of one agent, or not active.
         """
-        ids = rules.several([records.parse_key(key, agent) for key in keys])
+        ids = rules.several([records.parse_key(key, agent) for key in require_texts(keys, "keys")])
         said = None if text is None else self._masked(records.checked_text(text))
         author = by or acting()
 
@@ -309,7 +311,7 @@ class Memories:
         It ends when one of them says something else, or is not recalled any more. Raises
         `InvalidInput` if they are less than two, not of one agent, or not active.
         """
-        ids = rules.several([records.parse_key(key, agent) for key in keys])
+        ids = rules.several([records.parse_key(key, agent) for key in require_texts(keys, "keys")])
 
         async def body(transaction: Transaction) -> PerdureError | None:
             found = builtins.list[Memory]()
@@ -396,7 +398,7 @@ class Memories:
     async def withdraw(self, names: Iterable[str]) -> None:
         """Remove what prompts were told of memories, by their names."""
         if self._withdraw is not None:
-            await self._withdraw(names)
+            await self._withdraw(require_texts(names, "names"))
 
     async def refill(self) -> int:
         """Put all active memories into the index again; returns how many there are."""

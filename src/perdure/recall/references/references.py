@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
+from perdure.core.input_types import require_path, require_text
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Plain, Scrub
@@ -84,6 +85,7 @@ class References:
 
     async def get(self, name: str, /) -> Layer | None:
         """The layer of this name."""
+        require_text(name, "name")
         try:
             key = layers.checked_name(name)
         except InvalidInput:
@@ -124,15 +126,20 @@ class References:
         layer of this name; not if that was copied and this is to `replace` it. Raises `TooLarge`
         for more than 20,000 tokens.
         """
+        text = require_text(text, "text", hint="Use references.add_file(path).")
+        name, file = require_text(name, "name"), require_text(file, "file")
         layer = self._read(sound(text), file or name or "the text", name)
         return await self._writing.put(layer, replace=replace)
 
-    async def add_file(self, path: Path, *, name: str = "", replace: bool = False) -> LayerRecord:
+    async def add_file(
+        self, path: Path | str, *, name: str = "", replace: bool = False
+    ) -> LayerRecord:
         """The same with a file that lies anywhere: it is copied; again, if it has changed.
 
         Raises like `add`, and if a layer of this name was copied from another file, or made from a
         text; not if this is to `replace` it. `check` tells if the file is another one by then.
         """
+        path, name = require_path(path, "path"), require_text(name, "name")
         file = await asyncio.to_thread(path.absolute)
         if await asyncio.to_thread(file.is_dir):
             raise InvalidInput(
@@ -155,6 +162,7 @@ class References:
         Returns whether nothing of it can be read in the bank's files any more. Raises
         `InvalidInput` if there is none, and if its file is there: it would come back.
         """
+        require_text(name, "name")
         record = next((each for each in await self.list() if each.name == name), None)
         if record is None:
             raise InvalidInput(f"There is no reference layer {name!r}.", hint="List them.")

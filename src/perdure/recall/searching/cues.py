@@ -42,11 +42,30 @@ _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 
 _ordinal = r"(?:st|nd|rd|th)?"
 
 # Words of questions about what was said, which tell nothing about what that was. They are looked
-# for only if nothing else is asked.
+# for only if nothing else is asked. What may be meant by itself (an order, a summary, a list) is
+# left out only in phrases that ask for it.
 _asking = re.compile(
-    r"\b(?:discuss(?:ed)?|happen(?:ed|s)?|mention(?:ed)?|remember|remind(?:ed)?|sa(?:id|y|ys)"
-    r"|talk(?:ed|ing)?|tell|told)\b",
-    re.IGNORECASE,
+    r"""
+    \b(?:can|could|would|will)\ you\ (?:please\ )?(?=\w)
+    | \b(?:walk|talk|take|guide)\ me\ through\b | \b(?:give|list|remind|show|tell)\ me\b
+    | \bsummari[sz]e\b
+    | \b(?:an?\ )?(?:(?:brief|complete|comprehensive|detailed|full|overall|quick|short)\ )?
+      (?:overview|recap|summary|timeline)\ (?:about|of|on)\b
+    | \blist\ (?:the\ |in\ )?(?:chronological\ )?order\b
+    | \b(?:in\ )?(?:chronological\ |the\ |what\ |which\ )?order\ in\ which\b
+    | \bin\ (?:chronological\ |the\ right\ |what\ |which\ )?order\b(?!\ (?:of|to)\b)
+    | \b(?:bring(?:ing)?|brought)\ up\b
+    | \b(?:the\ )?(?:different|several|various)\ (?:aspects|ideas|points|things|topics|ways)\b
+      (?:\ (?:of|related\ to)\b)?
+    | \b(?:across|during|from|in|over|throughout)\ (?:all\ )?(?:of\ )?(?:my|our)\ (?:\w+\ )?
+      (?:chats?|conversations?|discussions?|talks?)\b
+    | \bmention\ only\b(?:\ and\ only\b)?(?:\ \w+\ items?\b)?
+    | \balong\ the\ way\b | \bover\ time\b | \bso\ far\b
+    | \b(?:did|would)\ (?:i|you)\ (?:recommend|suggest)\b
+    | \b(?:discuss(?:ed)?|happen(?:ed|s)?|mention(?:ed)?|remember|remind(?:ed)?|sa(?:id|y|ys)
+      |talk(?:ed|ing)?|tell|told)\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
 ).sub
 
 # Operators of other searches. As capitals, they would be names of something.
@@ -63,6 +82,10 @@ _when = re.compile(
 # With seconds behind it, it is a line of a log that somebody pasted: nobody asks for that.
 _iso = re.compile(
     rf"\b({YEAR})-([01][0-9])(?:-([0-3][0-9]))?+(?![T ][0-9]{{2}}:[0-9]{{2}}:[0-9])\b"
+).finditer
+# As it is written where the day comes first; with a stroke, it would be the month in others.
+_dotted = re.compile(
+    rf"(?<![\w.])([0-3]?[0-9])\.([01]?[0-9])\.({YEAR})(?![\w.]*\w|[T ][0-9]{{2}}:[0-9]{{2}}:)"
 ).finditer
 # A month alone is one only if it cannot be a word: "may", "march".
 _named = re.compile(
@@ -92,13 +115,6 @@ class Time(msgspec.Struct, frozen=True, kw_only=True):
     span: tuple[int, int] | None = None
     month: int = 0
     day: int = 0
-
-    @property
-    def exact(self) -> bool:
-        """It is about a day or two."""
-        if self.span is None:
-            return self.day > 0
-        return self.span[1] - self.span[0] < 3 * _A_DAY
 
     def holds(self, seconds: int) -> bool:
         """Whether a moment is in it."""
@@ -209,6 +225,8 @@ def without(text: str, names: Collection[str]) -> str:
 def _times(text: str, now: date) -> Iterator[Time]:
     for found in _iso(text):
         yield from _dated(int(found[1]), int(found[2]), int(found[3] or 0))
+    for found in _dotted(text):
+        yield from _dated(int(found[3]), int(found[2]), int(found[1]))
     for found in _named(text):
         yield from _by_name(found)
     for found in _only_year(text):

@@ -34,9 +34,7 @@ SATURATION = 1.2
 STRETCH = 20
 #: Turns before and behind that are looked at together, by the name of their feature.
 WINDOWS = {
-    "before": (-1, -1),
     "pair": (-1, 0),
-    "next": (0, 1),
     "around": (-3, 3),
     "wider": (-6, 6),
     "stretch": (-STRETCH, STRETCH),
@@ -251,7 +249,7 @@ def covered(counts: Array, rarity: Array) -> Array:
     A term that stands in the output of a tool only is not worth a whole one.
     """
     most = np.maximum(rarity.sum(axis=-1, keepdims=True), 1e-9)
-    return _weighed(present(counts), rarity / most)
+    return _weighed(_present(counts), rarity / most)
 
 
 def _weighed(shares: Array, rarity: Array) -> Array:
@@ -260,7 +258,7 @@ def _weighed(shares: Array, rarity: Array) -> Array:
     return total
 
 
-def present(counts: Array) -> Array:
+def _present(counts: Array) -> Array:
     """Whether terms stand there, by their weighted counts: from 0 to 1."""
     found: Array = np.minimum(_PRESENCE * counts, 1.0)
     return found

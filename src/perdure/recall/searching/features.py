@@ -3,18 +3,21 @@
 Evidence is divided by the most that any candidate of the question has, so that it is from 0 to 1,
 whatever the question. What is not known is 0, and then speaks neither for nor against: a bank
 without speakers, dates or vectors is ranked by what is left.
+
+What stands around a turn tells much where people say a line each, and little where each turn is a
+prompt with a page for an answer. So it counts the less the longer turns are: see `_by_length`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from perdure.history.turn_search import folded
-from perdure.recall.places import ANSWERED
+from perdure.recall.places import ANSWERED, SAID
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import (
     FIELD_WEIGHTS,
@@ -24,7 +27,6 @@ from perdure.recall.searching.evidence import (
     Array,
     Evidence,
     covered,
-    present,
     saturated,
     scaled,
 )
@@ -33,36 +35,31 @@ from perdure.recall.values import Note
 #: Features by the group that is known, or is not, as a whole.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     # What the round itself says.
-    "own": ("own", "cover", "rarest", "phrase"),
-    # What was said around it: with the turn before, behind, and so on.
-    "context": (
-        "pair",
-        "next",
-        "around",
-        "wider",
-        "stretch",
-        "cover_pair",
-        "cover_around",
-        "cover_stretch",
-    ),
-    # What it means, itself and with its neighbours, and the best of what is around it.
-    "meaning": ("alike", "alike_near", "alike_stretch"),
+    "own": ("own", "phrase"),
+    # What was said around it: with the turn before, and so on.
+    "context": ("around", "wider", "cover_pair", "cover_around", "cover_stretch"),
+    # What it means, itself and with its neighbours.
+    "meaning": ("alike", "alike_near"),
     # The question names somebody who said it: 1; or somebody else: -1.
     "speaker": ("speaker",),
     # It was said when the question says; it tells when, which the question wants to know.
-    "time": ("on_day", "in_month", "tells_when"),
-    # More than a word or two; a question that nobody answers there; an answer to one; what somebody
-    # says first after a pause, which is what is new.
-    "shape": ("length", "asks", "answers", "answers_own", "opens"),
+    "time": ("in_time", "tells_when"),
+    # A question that nobody answers there; an answer to one; what somebody says first after a
+    # pause, which is what is new; how things are to be done from now on.
+    "shape": ("asks", "answers", "opens", "binds"),
 }
 NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 
-#: The windows of which it counts, too, how much of the question stands in them.
+#: The windows of which it counts how often the question's words stand in them; how much of it.
+_SUMS = tuple(name for name in GROUPS["context"] if name in WINDOWS)
+_SUMMED = [NUMBERS[name] for name in _SUMS]
 _COVERS = tuple(name for name in NAMES if name.startswith("cover_"))
 _COVERED = [NUMBERS[name.removeprefix("cover_")] for name in _COVERS]
 _FIELDS = np.array(list(FIELD_WEIGHTS.values()))
-#: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
-_ENOUGH, _BY_LENGTH = 30, 0.75
+#: How much length weighs in BM25.
+_BY_LENGTH = 0.75
+#: Terms of an average turn with which what stands around it counts half.
+_LONG = 40.0
 #: A question whose time is met is met by this share at least: "what did we do on Tuesday?"
 _BY_TIME = 0.7
 #: Terms that make an answer; fewer say that it was heard.
@@ -76,7 +73,6 @@ class Meanings(NamedTuple):
 
     own: Array
     near: Array
-    stretch: Array
     #: The largest cosine with the question as it was asked, names and all.
     likeness: float
 
@@ -105,19 +101,26 @@ def features(
     meanings: Meanings | None = None,
 ) -> Features:
     """Features of the rows of `evidence`, from as much as is known about them."""
-    speaker = spoken_by(cues, [*notes, *before])
-    terms = kept(cues, speaker)
+    named = named_by(cues, [*notes, *before])
+    speaker = next(iter(named)) if len(named) == 1 else ""
+    terms = kept(cues, named)
     lengths = _lengths(notes)
+    near = _by_length(lengths)
     column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
     column |= by_words(evidence, terms, lengths)
-    if meanings is not None:
-        alike = scaled(np.array([meanings.own, meanings.near, meanings.stretch]))
-        column |= zip(GROUPS["meaning"], alike, strict=True)
-    _by_speaker(column, notes, speaker)
-    _by_time(column, notes, cues)
-    _by_shape(column, notes, before, lengths)
     coverage = float(column["cover_pair"].max(initial=0.0))
-    if column["in_month"].any():
+    if meanings is not None:
+        alike = scaled(np.array([meanings.own, meanings.near]))
+        column |= zip(GROUPS["meaning"], alike, strict=True)
+    column["own"] = column["own"] * (2 - near)  # what is around says less: its own words say more
+    for name in (*GROUPS["context"], "alike_near"):
+        column[name] = column[name] * near
+    _by_time(column, notes, cues)
+    if any(note.speaker for note in notes):
+        _by_speaker(column, notes, speaker)
+        _by_shape(column, notes, before)
+    column["binds"] = np.array([note.binds for note in notes], float)
+    if column["in_time"].any():
         coverage = max(coverage, _BY_TIME)
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
@@ -126,6 +129,15 @@ def features(
         speaker=speaker,
         rarity=evidence.rarity * terms,
     )
+
+
+def _by_length(lengths: Array) -> float:
+    """What surroundings count: 1 where turns are lines, nearly 0 where they are pages.
+
+    Output of tools is no matter: between two rounds of an agent it is what both are about.
+    """
+    words = lengths[[SAID, ANSWERED]].sum(axis=0)
+    return 1 / (1 + (float(words.mean() if len(words) else 0.0) / _LONG) ** 2)
 
 
 def _likeness(meanings: Meanings | None, coverage: float, evidence: Evidence, cues: Cues) -> float:
@@ -142,12 +154,6 @@ def _likeness(meanings: Meanings | None, coverage: float, evidence: Evidence, cu
     return max(meanings.likeness, by_words) if stands else meanings.likeness
 
 
-def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
-    """The speaker whom the question names; empty if it names none, or several."""
-    named = named_by(cues, notes)
-    return next(iter(named)) if len(named) == 1 else ""
-
-
 def named_by(cues: Cues, notes: Sequence[Note | None]) -> frozenset[str]:
     """The speakers whom the question names."""
     speakers = {note.speaker for note in notes if note is not None}
@@ -156,27 +162,28 @@ def named_by(cues: Cues, notes: Sequence[Note | None]) -> frozenset[str]:
     )
 
 
-def kept(cues: Cues, speaker: str) -> Array:
-    """1 for each term, but 0 for the name of who speaks: it stands where others address them."""
-    names = {cues.names.get(word) for word in folded(speaker).split()}
+def kept(cues: Cues, speakers: Collection[str]) -> Array:
+    """1 for each term, but 0 for the names of who speaks: they stand where others address them."""
+    names = {cues.names.get(word) for speaker in speakers for word in folded(speaker).split()}
     flags = np.array([float(term not in names) for term in cues.terms])
     return flags if flags.any() else np.ones(len(cues.terms))
 
 
 def by_words(evidence: Evidence, terms: Array, lengths: Array | None = None) -> dict[str, Array]:
-    """The features that come from words alone, by name, and what stands before each row.
+    """The features that come from words alone, by name.
 
-    `terms` says how much each term counts. Without `lengths` every passage has the same.
+    `terms` says how much each term counts. Without `lengths` every passage has the same. Each field
+    of a round is a passage of its own, whose score is added: in one with its prompt, a page of an
+    answer would drown it.
     """
     rarity, rarities = evidence.rarity * terms, evidence.rarities * terms
-    counts = _FIELDS[:, None, None] * evidence.own
-    said = own = counts.sum(axis=0)
+    counts: Array = evidence.own
     if lengths is not None:
-        own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
-    rarest = (present(said) * rarity).max(axis=1, initial=0.0)
-    own, rarest, phrase = scaled(np.array([saturated(own, rarity), rarest, evidence.phrases]))
-    found = {"own": own, "cover": covered(said, rarity), "rarest": rarest, "phrase": phrase}
-    found |= zip(WINDOWS, scaled(saturated(evidence.windows, rarities)), strict=True)
+        counts = counts / _relative(lengths)[:, :, None]
+    own = _FIELDS @ saturated(counts, rarity)
+    found = dict(zip(GROUPS["own"], scaled(np.array([own, evidence.phrases])), strict=True))
+    sums = saturated(evidence.windows[_SUMMED], rarities[_SUMMED])
+    found |= zip(_SUMS, scaled(sums), strict=True)
     covers = covered(evidence.windows[_COVERED], rarities[_COVERED])
     return found | dict(zip(_COVERS, covers, strict=True))
 
@@ -206,27 +213,24 @@ def _by_speaker(column: dict[str, Array], notes: Sequence[Note], speaker: str) -
 
 def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> None:
     if cues.times:
-        held = [[time for time in cues.times if time.holds(note.time)] for note in notes]
-        column["on_day"] = np.array([float(any(time.exact for time in each)) for each in held])
-        column["in_month"] = np.array([float(bool(each)) for each in held])
+        held = [any(time.holds(note.time) for time in cues.times) for note in notes]
+        column["in_time"] = np.array(held, float)
     if cues.when:
         column["tells_when"] = np.array([note.timed for note in notes], float)
 
 
 def _by_shape(
-    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None], lengths: Array
+    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None]
 ) -> None:
-    sizes = _FIELDS @ lengths
-    column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
-    column["asks"] = np.array([note.asks and _only_asks(note) for note in notes], float)
+    """How people talk with each other. A model answers in the same turn, whoever asks it."""
+    column["asks"] = np.array([_only_asks(note) for note in notes], float)
     if before:
         answers = [
-            asked is not None and asked.asks and _answers(note, asked)
+            asked is not None and _answers(note, asked)
             for note, asked in zip(notes, before, strict=True)
         ]
         column["answers"] = np.array(answers, float)
         column["opens"] = np.array(list(map(_opens, notes, before)), float)
-    column["answers_own"] = column["answers"] * column["before"]
 
 
 def _only_asks(note: Note) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS
 from perdure.recall.searching.cues import without
-from perdure.recall.searching.evidence import STRETCH, Array, Evidence
+from perdure.recall.searching.evidence import Array, Evidence
 from perdure.recall.searching.features import Meanings
 from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.words import terms
@@ -92,7 +92,7 @@ async def meanings(
     places, rows = read.only(wanted)
     if not len(places):
         nothing = np.zeros(evidence.rows)
-        return Meanings(nothing, nothing, nothing, 0.0)
+        return Meanings(nothing, nothing, 0.0)
     vectors, beside = _directions(rows), _beside(scope, evidence)
     known = _Known(places, vectors, _compared(vectors, meant.vector))
     own = _own(evidence, known)
@@ -100,7 +100,7 @@ async def meanings(
     if meant.nameless:
         known = known._replace(cosines=_compared(vectors, meant.nameless))
         own = _own(evidence, known)
-    return Meanings(own, _near(evidence, known, beside), _best_around(evidence, own), likeness)
+    return Meanings(own, _near(evidence, known, beside), likeness)
 
 
 class _Known(NamedTuple):
@@ -186,12 +186,3 @@ def _near(evidence: Evidence, known: _Known, beside: Array) -> Array:
     lengths = _lengths(total)
     near: Array = known.cosines[at].sum(axis=0) / np.maximum(lengths, 1e-9)
     return _or_average(near, lengths > 0)
-
-
-def _best_around(evidence: Evidence, own: Array) -> Array:
-    first = np.searchsorted(evidence.axis, evidence.axis - STRETCH)
-    last = np.searchsorted(evidence.axis, evidence.axis + STRETCH, side="right")
-    # From each first to its last one; what stands between two such stretches is left out.
-    bounds = np.column_stack([first, last]).ravel()
-    best: Array = np.maximum(np.maximum.reduceat(np.append(own, 0.0), bounds)[::2], 0.0)
-    return best

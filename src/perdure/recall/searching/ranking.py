@@ -29,12 +29,20 @@ from perdure.recall.searching.features import (
     features,
     kept,
     named_by,
-    spoken_by,
 )
 from perdure.recall.searching.meanings import Meant, VectorsRead, compared_places, meanings
 from perdure.recall.searching.rounds import among, distinct, inside
-from perdure.recall.searching.weights import LIKELY, MOST, WEIGHTS
-from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason, Reasons
+from perdure.recall.searching.weights import LIKELY, WEIGHTS
+from perdure.recall.values import (
+    MOST_CANDIDATES,
+    Candidate,
+    Filters,
+    Kind,
+    Note,
+    Question,
+    Reason,
+    Reasons,
+)
 from perdure.search.engine import engine_of
 
 if TYPE_CHECKING:
@@ -66,13 +74,13 @@ def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
     return Ranked(np.argsort(-total, kind="stable"), scores)
 
 
-def rough_order(evidence: Evidence, cues: Cues, speaker: str = "") -> Array:
+def rough_order(evidence: Evidence, cues: Cues, speakers: Collection[str] = ()) -> Array:
     """Rows best first by words alone: whose notes are worth reading.
 
     All evidence counts the same here. Fitted weights would choose what they are fitted to.
-    `speaker` is whom the question names, if that is known already.
+    `speakers` are those whom the question names, if that is known already.
     """
-    found = by_words(evidence, kept(cues, speaker))
+    found = by_words(evidence, kept(cues, speakers))
     total = np.sum([found[name] for name in _BY_WORDS], axis=0)
     order: Array = np.argsort(-total, kind="stable")
     return order
@@ -155,15 +163,16 @@ class Telling:
 _BY_WORDS = (*GROUPS["own"], *GROUPS["context"])
 #: Which features make up a reason.
 _KINDS: Mapping[str, tuple[str, ...]] = {
-    "own": ("own", "cover", "rarest"),
+    "own": ("own",),
     "phrase": ("phrase",),
     "around": GROUPS["context"],
     "meaning": GROUPS["meaning"],
     "speaker": GROUPS["speaker"],
-    "time": ("on_day", "in_month"),
+    "time": ("in_time",),
     "when": ("tells_when",),
-    "answers": ("answers", "answers_own"),
+    "answers": ("answers",),
     "opens": ("opens",),
+    "binds": ("binds",),
 }
 _COLUMNS = {kind: [NAMES.index(name) for name in names] for kind, names in _KINDS.items()}
 _SAID = {
@@ -172,6 +181,7 @@ _SAID = {
     "when": "tells when",
     "answers": "answers a question",
     "opens": "said first after a pause",
+    "binds": "says how it is to be done",
 }
 
 
@@ -235,7 +245,7 @@ async def weighed(
     nearest = () if meant is None else meant.nearest
     turns = TURNS if question.filters == Filters() else _TURNS_FILTERED
     noting = Noting(store, question, scope, cues, known, meant=meant)
-    wanted = min(question.limit, MOST)
+    wanted = min(question.limit, MOST_CANDIDATES)
     reach = max(REACH, wanted // _A_TURN_MORE)
     found = tally.evidence(nearest, max(turns, DEPTH * wanted), reach)
     noted = await noting.read(found, nearest)
@@ -326,13 +336,13 @@ class Noting:
         near = among(evidence.places, distinct(rounds))[order]
         first = np.concatenate([order[near], order[~near][:FIRST]])
         await view.look(first)
-        if speaker := spoken_by(self._cues, list(self.known.values())):
-            order = rough_order(evidence, self._cues, speaker)
+        if speakers := named_by(self._cues, list(self.known.values())):
+            order = rough_order(evidence, self._cues, speakers)
         is_left = np.ones(evidence.rows, bool)
         is_left[first] = False
         left = order[is_left[order]]
         enough = max(self._question.limit, CHUNK // 2)
-        chunk = max(CHUNK, DEPTH * min(self._question.limit, MOST))
+        chunk = max(CHUNK, DEPTH * min(self._question.limit, MOST_CANDIDATES))
         for start in range(0, chunk * CHUNKS, chunk):
             await view.look(left[start : start + chunk])
             if view.count >= enough or start + chunk >= len(left):
@@ -464,4 +474,5 @@ def _merged(notes: Sequence[Note]) -> Note | None:
         tools=tuple(dict.fromkeys(tool for note in notes for tool in note.tools)),
         tags={name: value for note in notes for name, value in note.tags.items()},
         timed=any(note.timed for note in notes),
+        binds=any(note.binds for note in notes),
     )

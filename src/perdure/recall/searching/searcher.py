@@ -16,8 +16,7 @@ from perdure.recall.background_tasks import Underway
 from perdure.recall.places import INDEX, turns
 from perdure.recall.scoping.scope import narrowed
 from perdure.recall.searching.cues import Cues, cues
-from perdure.recall.searching.weights import MOST
-from perdure.recall.values import Candidate, Note, Question
+from perdure.recall.values import MOST_CANDIDATES, Candidate, Note, Question
 from perdure.search.engine import (
     TextFound,
     TextSearch,
@@ -82,10 +81,12 @@ class SearchResult:
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Best first, those that the filters let through: several times the limit, of `MOST`."""
+        """Best first, those that the filters let through: several times the limit."""
         if self.weighed is None:
             return ()
-        return self.weighed.candidates(min(max(_SPARE * self.question.limit, _LEAST), MOST))
+        return self.weighed.candidates(
+            min(max(_SPARE * self.question.limit, _LEAST), MOST_CANDIDATES)
+        )
 
     def again(self) -> SearchResult:
         """The same, to be ranked anew."""
@@ -185,7 +186,7 @@ class Searcher:
             model=model,
             vector=asked,
             within=scope.ranges,
-            limit=max(_NEAREST, min(question.limit, MOST)),
+            limit=max(_NEAREST, min(question.limit, MOST_CANDIDATES)),
         )
         near = await search_vectors(self._store, search)
         if not near:

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Candidates that are answered with at most.
-MOST = 200
-
 #: By the name of the feature: see `perdure.recall.searching.features`.
 WEIGHTS: Mapping[str, float] = {
-    "own": 0.39,
-    "cover": 0.14,
-    "rarest": 0.23,
-    "phrase": 0.46,
-    "pair": 0.68,
-    "next": 0.36,
-    "around": 1.08,
-    "wider": 1.67,
-    "stretch": 0.42,
-    "cover_pair": 1.49,
-    "cover_around": 0.92,
-    "cover_stretch": 0.88,
-    "alike": 0.67,
-    "alike_near": 1.37,
-    "alike_stretch": 0.65,
-    "speaker": 0.55,
-    "on_day": 1.17,
-    "in_month": 2.84,
-    "tells_when": 1.72,
-    "length": 0.46,
-    "asks": -0.75,
-    "answers": 0.60,
-    "answers_own": 0.74,
-    "opens": 0.68,
+    "own": 1.64,
+    "phrase": 0.68,
+    "around": 1.07,
+    "wider": 1.08,
+    "cover_pair": 1.05,
+    "cover_around": 1.03,
+    "cover_stretch": 1.04,
+    "alike": 1.08,
+    "alike_near": 1.04,
+    "speaker": 0.79,
+    "in_time": 1.54,
+    "tells_when": 1.03,
+    "asks": -0.57,
+    "answers": 0.57,
+    "opens": 0.54,
+    "binds": 0.59,
 }
 #: How likely a candidate is: times how far its sum is behind the largest, the largest share of the
 #: question that stands in one candidate and the turn before it, the largest cosine; a constant.

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.display import one_line
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.core.tokens import EstimatedCounter
@@ -26,6 +27,7 @@ from perdure.history.renditions.rendition_maker import TurnMessages
 from perdure.history.renditions.rendition_records import rendition_key
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.renditions.rendition_store import ShortenedRound
+from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
 from perdure.recall import languages, words
@@ -82,18 +84,26 @@ class Showing:
         found, words = await self._kept(question, candidates), looked_for(question.text)
         turns = await self._turns(question, candidates)
         raw, long = dict[int, str](), dict[str, _Round]()
+        most = question.passage
         for each in candidates:
             turn = turns.get((each.session, each.turn))
             messages = None if turn is None else turn.rounds.get(each.round)
-            if messages and (text := await self._renditions.raw(messages)):
-                raw[each.place] = text
-                if _estimate(text) > SHORT:
-                    long[_row(each)] = RoundId(each.turn, each.round), messages
+            if not messages or not (text := await self._renditions.raw(messages)):
+                continue
+            prompt = prompt_of(messages) if most else ()
+            if len(prompt) < len(messages) and prompt:
+                if _estimate(text) > most:
+                    said = await self._renditions.raw(prompt)
+                    reply = await self._renditions.raw(messages[len(prompt) :])
+                    text = in_part(said, reply, words, 4 * most)
+            elif _estimate(text) > SHORT:
+                long[_row(each)] = RoundId(each.turn, each.round), messages
+            raw[each.place] = text
         shorter = await self._renditions.shortened(long) if long else {}
         for each in candidates:
             if each.place in raw:
                 is_own = owner_of(question.record, each.turn) == each.session
-                shown = _shown(raw[each.place], shorter.get(_row(each)), words)
+                shown = _shown(raw[each.place], shorter.get(_row(each)), words, most)
                 found[each.place] = _pointing(shown, "" if is_own else each.session)
         return found
 
@@ -168,19 +178,33 @@ def _row(candidate: Candidate) -> str:
     return rendition_key(candidate.session, candidate.turn, candidate.round)
 
 
-def _shown(raw: str, shorter: ShortenedRound | None, words: Sequence[str]) -> Shown:
-    """The shortest, if it still has the words that were asked for; else where they stand, raw."""
+def _shown(
+    raw: str, shorter: ShortenedRound | None, words: Sequence[str], passage: int = 0
+) -> Shown:
+    """The shortest, if it still has the words that were asked for; else where they stand, raw. In
+    at most `passage` tokens, or as many as usual.
+    """
     level: Level = "R"
-    text, tokens, most = raw, _estimate(raw), _LONGEST
+    longest = 4 * max(passage, SHORT) if passage else _LONGEST
+    text, tokens, most = raw, _estimate(raw), longest
     if shorter is not None:
-        most = _EXCERPT
+        most = min(_EXCERPT, longest)
         is_smooth = shorter.smooth_tokens <= SHORT
         brief = shorter.smooth if is_smooth else shorter.compact
         if brief and count(raw, words) <= count(brief, words):
-            level, text, most = "S" if is_smooth else "C", brief, _LONGEST
+            level, text, most = "S" if is_smooth else "C", brief, longest
             tokens = shorter.smooth_tokens if is_smooth else shorter.compact_tokens
     cut = excerpt(text, words, most)
     return Shown(level, cut, tokens if cut == text else _estimate(cut))
+
+
+def in_part(prompt: str, reply: str, words: Sequence[str], most: int) -> str:
+    """A round in about `most` characters: what was asked, whole unless it is long, and of the reply
+    where the words stand. Long replies would otherwise leave no room for what people said.
+    """
+    said = excerpt(prompt, words, 4 * SHORT)
+    speaker, _, rest = reply.partition(": ")
+    return f"{said}\n{speaker}: {excerpt(rest, words, max(most - len(said), most // 4))}"
 
 
 def _pointing(shown: Shown, session: str) -> Shown:
@@ -192,8 +216,7 @@ def _pointing(shown: Shown, session: str) -> Shown:
 
 
 def _gist(shown: Shown) -> Shown:
-    line = " ".join(shown.text[: 4 * _GIST].split())
-    cut = line if len(line) <= _GIST else f"{line[: _GIST - 1]}…"
+    cut = one_line(shown.text, _GIST)
     return Shown("T", cut, _estimate(cut), shown.key, shown.time)
 
 

@@ -134,8 +134,10 @@ class Pipeline:
         shown: frozenset[str] = frozenset(),
         judged: bool = True,
         deadline: float | None = None,
+        room: int | None = None,
     ) -> Recalled:
         """What the past has to say to a question, in `deadline` seconds, or the configured ones.
+        Turns that are shown in full take at most `room` tokens, or as many as are configured.
 
         `shown` are keys of what stands in the window in full: it is not repeated. If `judged`, the
         hits are what is to stand beside `prompt`, in full or as reminders, within the configured
@@ -152,7 +154,7 @@ class Pipeline:
         seconds = self._config.deadline if deadline is None else deadline
         run = Run(
             question,
-            self._config,
+            self._config if room is None else replace(self._config, full_tokens=room),
             seconds,
             prompt=said,
             shown=shown,

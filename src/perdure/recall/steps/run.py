@@ -240,7 +240,7 @@ class Run:
         by_place = {each.place: each for each in self.candidates}
         choice = self.choice
         if choice is None:
-            sifted = swarm.sift(self._fetchable(), self.triggered)
+            sifted = swarm.sift(self._fetchable(), self.triggered, self.question.likely)
             choice = swarm.by_algorithm(sifted, self.doubted, self.triggered)
         else:
             full = in_reading_order([by_place[place] for place in choice.full], self.full)

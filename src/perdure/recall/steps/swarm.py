@@ -41,9 +41,9 @@ SURE = 3
 #: merely nearest. Questions about something else stay below, of 822 about LoCoMo's chats one.
 #: What nobody asked for stands beside a prompt only if it is met a little better.
 MET, MET_BESIDE = 0.07, 0.08
-#: Without a model: what has less than this share of the best score does not stand beside a prompt,
-#: nor what has less than this score.
-RELATIVE, ABSOLUTE = 0.1, 0.05
+#: Without a model: what has less than this share of the best score is not chosen, nor what has less
+#: than half of that as its score.
+RELATIVE = 0.1
 #: What no other call of the same swarm would fare better with.
 _HOPELESS = (BudgetReached, NoModel, Unauthorized)
 
@@ -60,14 +60,17 @@ class Sifted(msgspec.Struct, frozen=True):
     failed: str = ""
 
 
-def sift(candidates: Sequence[Candidate], wanted: Collection[int] = ()) -> tuple[Candidate, ...]:
-    """The algorithmic filter: those whose score is not far below the best one, and the wanted.
+def sift(
+    candidates: Sequence[Candidate], wanted: Collection[int] = (), likely: float = RELATIVE
+) -> tuple[Candidate, ...]:
+    """The algorithmic filter: those with at least the share `likely` of the best score, and the
+    wanted.
 
     What is named or wanted is there for another reason than its score: no other is measured by it.
     """
-    least = max(ABSOLUTE, RELATIVE * _best(candidates, wanted))
-    likely = [each for each in candidates if each.score >= least or each.place in wanted]
-    return met(likely, MET_BESIDE, wanted)
+    least = likely * max(0.5, _best(candidates, wanted))
+    left = [each for each in candidates if each.score >= least or each.place in wanted]
+    return met(left, MET_BESIDE, wanted)
 
 
 def met(
