@@ -74,7 +74,8 @@ async def indexed(
             encrypts=encrypts,
         )
         bank.services.log.join(index.hook)
-        bank.services.log.listen(index.note, index.missed)
+        if index.pending is not None:
+            bank.services.log.listen(index.pending.note, index.pending.missed)
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooting.append(place.inherit)

@@ -28,7 +28,7 @@ async def test_it_holds_the_older_shorter_and_grows_at_its_end() -> None:
     async with Bank("memory://") as bank:
         session = await bank.session("planner/me")
         history = JudgeHistory(bank.services.renditions, bank.services.reader)
-        before: list[str] = []
+        before, lines = list[str](), list[str]()
         kept = moved = 0
         for number in range(1, 81):
             await session.append(said(number))

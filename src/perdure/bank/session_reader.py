@@ -98,10 +98,12 @@ class SessionReader:
             tags=tags_of(tags),
             undone=undone,
         )
-        found = list[Turn]()
+        found: list[Turn] = []
         for first, last in runs(numbers):
             found += await reader.turns(record, head, first, last)
-        return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
+        if resolve or prune:
+            return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
+        return found
 
     async def turn(
         self, id: str | int | Position, *, resolve: bool = False, prune: bool = False
@@ -172,7 +174,7 @@ class SessionReader:
     async def _shown(self, turn: Turn, *, resolve: bool, prune: bool) -> Turn:
         if not resolve and not prune:
             return turn
-        rounds = list[Round]()
+        rounds: list[Round] = []
         for round in turn.rounds:
             # Also for pruning: what was moved out is what is most worth it.
             messages = await self.resolve(round.messages)

@@ -21,7 +21,7 @@ from perdure.core.input_types import require_mapping, require_text
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
-from perdure.history.intake import IntakeResult, resolved
+from perdure.history.intake import resolved
 from perdure.history.log_records import (
     AnswerDraft,
     Head,
@@ -39,6 +39,7 @@ from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Wri
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
+from perdure.storage.state_records import StateRecord
 from perdure.storage.transaction import Transaction
 
 _RECENT = 8  # Pieces in which the call is looked for that a result belongs to.
@@ -61,6 +62,7 @@ class SessionWriter:
         #: Where it stands; `record` changes when others change the session.
         self.cursor = WriteCursor(record)
         self._services = services
+        self._heads = services.store.collection(Head)
         self._composer = composer
         self._writing = asyncio.Lock()  # Held while writing: `cursor` moves with each append.
         self._begun = dict[tuple[int, bytes], int]()  # Turns by expected turn and prompt.
@@ -77,7 +79,7 @@ class SessionWriter:
         return self.record
 
     async def head(self) -> Head:
-        found = await self._services.store.collection(Head).get(self.record.id)
+        found = await self._heads.get(self.record.id)
         return Head(self.record.id) if found is None else found
 
     async def current_state(self) -> tuple[SessionRecord, Head]:
@@ -121,9 +123,21 @@ class SessionWriter:
             fresh=fresh,
             times=times,
         )
-        written = await self._write(order, taken, within, count=count, answer=answer)
+        hooks = [] if within is None else [within]
+        if count:
+            services = self._services
+            hooks += [services.recall.hook, services.token_counts.now(taken.moved)]
+        async with self._writing:
+            own = self.cursor.own
+            if answer is not None and (
+                own is None or answer.own is None or own.turn != answer.own.turn
+            ):
+                self.cursor.own = answer.own
+            written = await self._services.log.write(self.cursor, order, hooks)
+        if taken.moved:
+            await self.intake.confirm(taken)
         if context is None:
-            await self._composer.written(written)
+            await self._composer.injections.written(written)
         elif answer is not None and answer.opens and written.rounds:
             self._begun[context.turn, prompt_digest(context.prompt)] = written.first
             while len(self._begun) > _BEGUN:
@@ -287,11 +301,14 @@ class SessionWriter:
             undone=undone_at(head, number),
         )
         records = self._services.store.collection(SessionRecord)
-        if await records.get(name) is not None:
+        taken = "session" if await records.get(name) is not None else ""
+        if not taken and await self._services.store.collection(StateRecord).get(name) is not None:
+            taken = "context"
+        if taken:
             raise Conflict(
                 "perdure_sessions",
                 name,
-                message=f"There is a session {name} already.",
+                message=f"There is a {taken} {name} already.",
                 hint="Choose another name for the fork, or open that one with bank.session(…).",
             )
         async with self._services.store.transaction() as transaction:
@@ -348,29 +365,6 @@ class SessionWriter:
         prompt = prompt_of(turn.rounds[0].messages if turn.rounds else ())
         whole = await resolved(prompt, self._services.artifacts)
         return context.turn if prompt_digest(whole) == digest else None
-
-    async def _write(
-        self,
-        order: AppendRequest,
-        taken: IntakeResult,
-        within: AppendHook | None = None,
-        *,
-        count: bool = False,
-        answer: _Answer | None = None,
-    ) -> Written:
-        hooks = [] if within is None else [within]
-        async with self._writing:
-            own = self.cursor.own
-            if answer is not None and (
-                own is None or answer.own is None or own.turn != answer.own.turn
-            ):
-                self.cursor.own = answer.own
-            if count:
-                hooks.append(self._services.token_counts.now(taken.moved))
-            written = await self._services.log.write(self.cursor, order, hooks)
-        if taken.moved:
-            await self.intake.confirm(taken)
-        return written
 
     async def _recent(self) -> list[Message]:
         pieces = await self._services.reader.latest(self.record, _RECENT)

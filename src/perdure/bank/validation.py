@@ -192,7 +192,7 @@ def turn_number(text: str | int | Position) -> int:
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Neighbouring numbers together, so that each run is one read."""
-    found = list[tuple[int, int]]()
+    found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
             found[-1] = (found[-1][0], number)

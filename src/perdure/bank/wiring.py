@@ -30,7 +30,6 @@ from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
 from perdure.storage.store import Progress, Store
 from perdure.storage.subscriptions import Subscriptions
-from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem, verify_store
 
 if TYPE_CHECKING:
@@ -124,15 +123,13 @@ def make_services(
 
         return Masker(config.secrets)
 
-    async def index(transaction: Transaction, written: Written) -> None:
-        if written.bulk:
-            await services.recall.hook(transaction, written)
-
     def note(written: Written) -> None:
-        services.recall.note(written)
+        if (pending := services.recall.index.pending) is not None:
+            pending.note(written)
 
     def missed(record: SessionRecord, first: int, last: int) -> None:
-        services.recall.missed(record, first, last)
+        if (pending := services.recall.index.pending) is not None:
+            pending.missed(record, first, last)
 
     services = Services(
         url=url,
@@ -161,7 +158,6 @@ def make_services(
         make_recall=make_recall,
         make_masker=make_masker,
     )
-    log.join(index)
     log.listen(token_counts.note, token_counts.missed)
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)

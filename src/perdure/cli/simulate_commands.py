@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from perdure.cli import terminal
@@ -112,6 +111,8 @@ async def simulate(
 
 
 def _described(history: History, compared: PolicyComparison) -> dict[str, Any]:
+    import msgspec
+
     return {
         "policies": {
             name: {field: msgspec.to_builtins(getattr(figures, field)) for field in _FIELDS}

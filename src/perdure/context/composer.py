@@ -13,6 +13,7 @@ from perdure.context.injection_records import Frame, Injection, prompt_digest
 from perdure.context.injections import Injections, recall_reserve
 from perdure.context.prompt_encoder import PromptEncoder
 from perdure.context.system_prompt import reminder, with_explanation
+from perdure.core.band_marks import BandMarks, marks_of
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.tokens import TokenScale
@@ -33,7 +34,6 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
-from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -49,7 +49,7 @@ class Composer:
         self._services = services
         self._strategies = dict[Name, Strategy]()
         self._encoder = PromptEncoder()
-        self._injections = Injections(services)
+        self.injections = Injections(services)
         self._frames = services.store.collection(Frame)
         self._composing = asyncio.Lock()
         self._requests = 0
@@ -73,6 +73,12 @@ class Composer:
         if budget < LEAST_BUDGET:
             raise BudgetTooSmall(budget, LEAST_BUDGET)
         return budget
+
+    def marks_of(self, record: SessionRecord) -> BandMarks:
+        configured = self._services.config.history
+        if record.profile:
+            return marks_of(record.profile)
+        return configured.marks or marks_of(configured.profile)
 
     async def compose(
         self,
@@ -100,7 +106,7 @@ class Composer:
             most, turn = self.budget_of(record, budget), _turn_of(record, head, own, prompt)
             scale = await self._scale(strategy, record, model, 0 if prompt else turn)
             room = scale.ours(most)
-            before = self._injections.snapshot()
+            before = self.injections.snapshot()
             try:
                 names = NAMES.intersection(tool.name for tool in offered)
                 notes = list[str](self._services.mask_data({"notes": [*reminders]})["notes"])
@@ -109,7 +115,7 @@ class Composer:
                     notes.insert(0, reminder(names))
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
-                self._injections.refresh(head.forgets)
+                self.injections.refresh(head.forgets)
                 fixed, reserve = room_for(self._services.counter, prompt, room), 0
                 settings = self._services.config.recall
                 if recall and prompt and settings.on:
@@ -134,17 +140,18 @@ class Composer:
                     strategy=strategy.name,
                     now=self._services.store.now(),
                     injected=self._read_injected(record),
+                    marks=self.marks_of(record),
                     number=self._requests,
                     keep=keep,
                 )
                 injection, shown = await self._shown(strategy, request)
                 if keep:
-                    await self._injections.keep(record, injection, frame)
+                    await self.injections.keep(record, injection, frame)
             except BudgetTooSmall as exc:
                 raise BudgetTooSmall(most, scale.theirs(exc.needed)) from exc
             finally:
                 if not keep:  # looking leaves no trace
-                    self._injections.restore(before)
+                    self.injections.restore(before)
         return compose(
             shown,
             turn=request.turn,
@@ -166,13 +173,13 @@ class Composer:
         turn that goes on keeps the scale it began with: `past` shows the same.
         """
         if going_on and strategy.name == "regular":
-            for sent in await self._injections.sent(record, going_on, going_on):
+            for sent in await self.injections.sent(record, going_on, going_on):
                 return sent.scale
         return await self._services.token_counts.calibrations.scale(model)
 
     def _read_injected(self, record: SessionRecord) -> ReadInjected:
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            found = await self._injections.sent(record, first, last)
+            found = await self.injections.sent(record, first, last)
             return [each.shown for each in found if each.text]
 
         return injected
@@ -190,7 +197,7 @@ class Composer:
             owner, stood = await records.get(owned.session), await heads.get(owned.session)
             if owner is not None and stood is not None:
                 return await Composer(services).past(owner, stood, place)
-        known = await self._injections.sent(record, place.turn, place.turn)
+        known = await self.injections.sent(record, place.turn, place.turn)
         if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
@@ -237,14 +244,10 @@ class Composer:
         """The prompt of a context got another turn number than expected."""
         if turn != context.turn:
             digest = prompt_digest(context.prompt)
-            await self._injections.withdraw(context.turn, digest, same=True)
-
-    async def written(self, written: Written) -> None:
-        """Forget what was composed for a prompt, if another one was written in its place."""
-        await self._injections.written(written)
+            await self.injections.withdraw(context.turn, digest, same=True)
 
     async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
-        found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
+        found = await self.injections.sent(record, turn - REMINDED_FOR + 1, turn)
         return frozenset(key for each in found for key in each.ticklers)
 
     async def _shown(
@@ -252,22 +255,22 @@ class Composer:
     ) -> tuple[Injection, ShownHistory]:
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
-            injection = await self._injections.of(request, preview)
+            injection = await self.injections.of(request, preview)
             return injection, await _show_with(strategy, request, injection)
         injection, shown, is_last = await self._tried(strategy, request)
         if not is_last:
             # An epoch removed what stood in full: on the board, recalled before, as it was said.
-            self._injections.drop(injection)
+            self.injections.drop(injection)
             injection, shown, _ = await self._tried(strategy, request)
-        while repeated := self._injections.repeated(request.record, injection, shown):
-            injection = self._injections.without(request, injection, repeated)
+        while repeated := self.injections.repeated(request.record, injection, shown):
+            injection = self.injections.without(request, injection, repeated)
             shown = await _show_with(strategy, request, injection)
         return injection, shown
 
     async def _tried(
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
-        fixed = request.fixed + self._injections.reminder_tokens(request.reminder)
+        fixed = request.fixed + self.injections.reminder_tokens(request.reminder)
         bare = msgspec.structs.replace(request, fixed=fixed)
         try:
             preview = await strategy.preview(bare)
@@ -277,13 +280,13 @@ class Composer:
             # What is recalled makes way for what has to be said.
             request = msgspec.structs.replace(request, reserve=0, least=0, recall=False)
             preview = await strategy.preview(msgspec.structs.replace(bare, reserve=0, least=0))
-        injection = await self._injections.of(request, preview)
+        injection = await self.injections.of(request, preview)
         try:
             shown = await _show_with(strategy, request, injection)
         except BudgetTooSmall:
-            if not injection.recalls or not self._injections.is_new(injection):
+            if not injection.recalls or not self.injections.is_new(injection):
                 raise
-            injection = self._injections.without(request, injection)  # the same
+            injection = self.injections.without(request, injection)  # the same
             shown = await _show_with(strategy, request, injection)
         return injection, shown, shown.epoch == preview.epoch
 

@@ -14,7 +14,7 @@ of stored messages. Removing or renaming one would break both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -218,22 +218,29 @@ def _is_same(old: Any, new: Any) -> bool:
     return new is old or (isinstance(new, str) and new == old)
 
 
-def leaves(messages: Iterable[Message]) -> Iterator[Part]:
+def leaves(messages: Iterable[Message]) -> list[Part]:
     """All parts; of tool results, the parts in them."""
+    found: list[Part] = []
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolResult):
-                yield from part.content
+                found += part.content
             else:
-                yield part
+                found.append(part)
+    return found
 
 
-def references(messages: Iterable[Message]) -> Iterator[str]:
+def references(messages: Iterable[Message]) -> list[str]:
+    """The artifacts that messages refer to."""
+    found: list[str] = []
     for part in leaves(messages):
+        if isinstance(part, Text):
+            continue  # as almost every part
         if isinstance(part, ArtifactPointer) or (isinstance(part, Media) and part.artifact):
-            yield part.artifact  # type: ignore[misc]  # narrowed by the line above
+            found.append(part.artifact)  # type: ignore[arg-type]  # narrowed by the line above
         elif isinstance(part, ToolCall) and part.reference is not None:
-            yield part.reference.artifact
+            found.append(part.reference.artifact)
+    return found
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -200,7 +200,8 @@ class TurnSplitter:
 
 
 def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
-    cutter, found = TurnSplitter(), list[tuple[int, int, list[Message]]]()
+    cutter = TurnSplitter()
+    found: list[tuple[int, int, list[Message]]] = []
     for message in messages:
         place = cutter.feed(message)
         if not found or found[-1][:2] != place:

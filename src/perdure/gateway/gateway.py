@@ -118,7 +118,7 @@ class Gateway:
         )
 
     async def warm(self) -> None:
-        """Load what the first call needs. Raises `InvalidConfig` for a proxy that makes no sense."""
+        """Load what the first call needs. Raises `InvalidConfig` for an unusable proxy."""
         await self.transport.warm()
 
     def has(self, purpose: Purpose) -> bool:

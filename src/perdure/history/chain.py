@@ -36,10 +36,15 @@ def new_salt() -> bytes:
 
 def commit(piece: TurnPiece) -> bytes:
     facts = (piece.breaks, piece.time, piece.ended, piece.tags, piece.masked)
+    return commitment(piece.salt, facts, piece.content)
+
+
+def commitment(salt: bytes, facts: tuple[object, ...], content: bytes) -> bytes:
+    """Of a piece that is yet to be made; `facts` in the order of `commit`."""
     digest = _piece.copy()
-    digest.update(piece.salt)
+    digest.update(salt)
     digest.update(_encode(facts))
-    digest.update(piece.content)
+    digest.update(content)
     return digest.digest()
 
 

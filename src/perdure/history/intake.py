@@ -96,13 +96,15 @@ class Intake:
         """Mask and move out. Only large artifacts are stored when this returns. Raises what the
         artifact store raises; then nothing was written.
         """
-        messages, masked = await self.masked(messages)
         size = weight(messages)
-        self._remember(messages)
-        await self._find_calls(messages)
-        if size <= self._limit and not self._must_move(messages):
+        messages, masked = await self.masked(messages, size)
+        if masked:
+            size = weight(messages)
+        results = self._remember(messages)
+        await self._find_calls(results)
+        if size <= self._limit and not self._must_move(messages, results):
             return IntakeResult(messages, masked, ())
-        moved = list[bytes]()
+        moved: list[bytes] = []
         messages = tuple(self._lightened(message, moved.append) for message in messages)
         # What is there already may be somebody's own, and must outlast this turn.
         artifacts = [Artifact.of(content) for content in moved]
@@ -113,11 +115,13 @@ class Intake:
         return IntakeResult(messages, masked, tuple(moved), tuple(there))
 
     async def masked(
-        self, messages: tuple[Message, ...]
+        self, messages: tuple[Message, ...], size: int | None = None
     ) -> tuple[tuple[Message, ...], dict[str, int]]:
-        masker, counts = self._masker(), dict[str, int]()
+        """The messages without secrets; how many of which kind there were."""
+        masker = self._masker()
+        counts: dict[str, int] = {}
         if masker is not None:
-            if weight(messages) > _HEAVY:
+            if (weight(messages) if size is None else size) > _HEAVY:
                 messages, found = await asyncio.to_thread(masker.messages, messages)
             else:
                 messages, found = masker.messages(messages)
@@ -137,10 +141,16 @@ class Intake:
             if not await self._artifacts.exists(Artifact.of(content)):
                 await self._artifacts.put(content)
 
-    def _remember(self, messages: Iterable[Message]) -> None:
+    def _remember(self, messages: Iterable[Message]) -> list[ToolResult]:
+        """Note the calls, and return the results."""
+        results: list[ToolResult] = []
         for message in messages:
-            for call in message.calls:
-                self._keep(call.id, self._noted(call))
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    self._keep(part.id, self._noted(part))
+                elif isinstance(part, ToolResult):
+                    results.append(part)
+        return results
 
     def _noted(self, call: ToolCall) -> _Call:
         if call.reference is not None:
@@ -166,30 +176,23 @@ class Intake:
         if len(self._calls) > _CALLS_KEPT:
             self._calls.pop(next(iter(self._calls)))
 
-    async def _find_calls(self, messages: Iterable[Message]) -> None:
-        if self.recent_messages is None:
-            return
-        unknown = [
-            result.call
-            for message in messages
-            for result in message.results
-            if result.call not in self._calls
-        ]
-        if unknown:
+    async def _find_calls(self, results: Iterable[ToolResult]) -> None:
+        unknown = [result.call for result in results if result.call not in self._calls]
+        if unknown and self.recent_messages is not None:
             self._remember(await self.recent_messages())
             for id in unknown:
                 if id not in self._calls:
                     self._keep(id, _Call(""))
 
-    def _must_move(self, messages: Iterable[Message]) -> bool:
+    def _must_move(self, messages: Iterable[Message], results: Iterable[ToolResult]) -> bool:
+        for leaf in canonical.leaves(messages):
+            if isinstance(leaf, Media) and leaf.data is not None:
+                return True
+            if isinstance(leaf, ToolCall) and self._content(leaf) is not None:
+                return True
         return any(
-            (isinstance(leaf, Media) and leaf.data is not None)
-            or (isinstance(leaf, ToolCall) and self._content(leaf) is not None)
-            for leaf in canonical.leaves(messages)
-        ) or any(
             self._makes_artifacts(result) or any(map(_has_many_lines, result.content))
-            for message in messages
-            for result in message.results
+            for result in results
         )
 
     def _makes_artifacts(self, result: ToolResult) -> bool:
@@ -333,9 +336,9 @@ _Resolve: TypeAlias = Callable[[Part, ReferencedContents], Awaitable[Any]]
 
 
 async def _each_part(message: Message, resolve: _Resolve, artifacts: ReferencedContents) -> Message:
-    if not any(True for _ in canonical.references((message,))):
+    if not canonical.references((message,)):
         return message
-    parts = list[Part]()
+    parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolResult):
             content = [await resolve(inner, artifacts) for inner in part.content]

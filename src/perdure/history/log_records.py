@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -70,6 +69,8 @@ class SessionRecord(StateRecord, frozen=True, kw_only=True):
     #: How its history is shown, and in how many tokens; empty and 0: as configured.
     strategy: str = ""
     budget: int = 0
+    #: How full the gradient plans its window: a profile, or marks; empty: as configured.
+    profile: str | dict[str, float] = ""
 
     @property
     def forked_at(self) -> int:
@@ -168,14 +169,13 @@ class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, g
             ) from exc
 
     def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
-        said = self.messages()
-        if not self.breaks:
-            return [(self.round, said)]
-        edges = (0, *self.breaks, len(said))
-        return [
-            (self.round + step, said[start:end])
-            for step, (start, end) in enumerate(pairwise(edges))
-        ]
+        said, round, start = self.messages(), self.round, 0
+        found: list[tuple[int, tuple[Message, ...]]] = []
+        for end in self.breaks:
+            found.append((round, said[start:end]))
+            round, start = round + 1, end
+        found.append((round, said[start:]))
+        return found
 
 
 class RoundCount(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -26,17 +28,6 @@ class RoundWritten(msgspec.Struct, frozen=True, gc=False):
     before: int  # How many messages the round had before.
 
 
-class PieceGroup(msgspec.Struct, gc=False):
-    """Rounds of one turn that become one piece."""
-
-    turn: int
-    round: int
-    before: int
-    messages: tuple[Message, ...]
-    content: bytes
-    breaks: tuple[int, ...]
-
-
 def cut(
     head: Head, own: ConversationState | None, messages: Iterable[Message], *, fresh: bool = False
 ) -> tuple[list[RoundWritten], ConversationState, ConversationState]:
@@ -52,7 +43,7 @@ def cut(
         base = ConversationState(head.turn, fresh=True)
     cutter = TurnSplitter(base)
     begun = base.turn, base.round
-    found = list[tuple[tuple[int, int], list[Message]]]()
+    found: list[tuple[tuple[int, int], list[Message]]] = []
     for message in messages:
         if is_prompt(message) and not joins and cutter.turn == begun[0]:
             overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
@@ -72,50 +63,34 @@ def cut(
     return rounds, head.mark if overtaken else mark, mark
 
 
-def grouped(rounds: Sequence[RoundWritten]) -> Iterable[PieceGroup]:
-    start = 0
-    while start < len(rounds):
-        end = start + 1
-        while end < len(rounds) and rounds[end].turn == rounds[start].turn:
-            end += 1
-        yield from _pieces_of(rounds[start:end])
-        start = end
+def packed(rounds: Iterable[RoundWritten]) -> Iterator[tuple[list[RoundWritten], bytes]]:
+    """The rounds of each piece, all of one turn, and their messages in the stored form."""
+    for _, of_turn in groupby(rounds, attrgetter("turn")):
+        together = list(of_turn)
+        content = _encoded(together)
+        if len(content) <= PIECE_BYTES or len(together) == 1:
+            yield together, content
+        else:
+            yield from _split(together)
 
 
-def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[PieceGroup]:
-    whole = _group(rounds)
-    if len(whole.content) <= PIECE_BYTES or len(rounds) == 1:
-        yield whole
-        return
-    together, size = list[RoundWritten](), 0
+def _split(rounds: Iterable[RoundWritten]) -> Iterator[tuple[list[RoundWritten], bytes]]:
+    together: list[RoundWritten] = []
+    size = 0
     for round in rounds:
-        length = len(_encoded(round.messages))
+        length = len(_encoded([round]))
         if together and size + length > PIECE_BYTES:
-            yield _group(together)
+            yield together, _encoded(together)
             together, size = [], 0
         together.append(round)
         size += length
-    yield _group(together)
+    yield together, _encoded(together)
 
 
-def _group(rounds: Sequence[RoundWritten]) -> PieceGroup:
-    first = rounds[0]
-    if len(rounds) == 1:
-        said, breaks = first.messages, tuple[int, ...]()
-    else:
-        said = tuple(message for round in rounds for message in round.messages)
-        ends, total = list[int](), 0
-        for round in rounds[:-1]:
-            total += len(round.messages)
-            ends.append(total)
-        breaks = tuple(ends)
-    return PieceGroup(first.turn, first.round, first.before, said, _encoded(said), breaks)
-
-
-def _encoded(said: tuple[Message, ...]) -> bytes:
+def _encoded(rounds: Iterable[RoundWritten]) -> bytes:
     """The stored form. Structs do not check what they hold: what could not be read is refused."""
     try:
-        content = canonical.encode(said)
+        content = canonical.encode([each for round in rounds for each in round.messages])
         canonical.decode(content)
         return content
     except (

@@ -238,7 +238,7 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 async def _full(messages: tuple[Message, ...], contents: ReferencedContents) -> tuple[Message, ...]:
-    if not any(True for _ in references(messages)):
+    if not references(messages):
         return messages
     try:
         return await resolved(messages, contents)
@@ -317,6 +317,6 @@ class Calibrations:
 
 def _hides(message: Message) -> bool:
     hidden = (message.usage.reasoning or 0) if message.usage is not None else 0
-    if hidden or message.partial or any(references((message,))):
+    if hidden or message.partial or references((message,)):
         return True
     return any(isinstance(part, Reasoning) for part in message.parts)

@@ -22,7 +22,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -44,7 +45,7 @@ from perdure.history.log_records import (
     turn_key,
     turn_prefix,
 )
-from perdure.history.piece_packing import RoundWritten, cut, grouped
+from perdure.history.piece_packing import RoundWritten, cut, packed
 from perdure.jobs import GoOn, Runner
 from perdure.storage.concurrency import ATTEMPTS, back_off, retry_conflicts
 from perdure.storage.options import DEFAULT, STRONG, Options
@@ -59,6 +60,7 @@ _NEW = Options(expected=0)
 #: Begins the keys of uses that are not a turn's; no session's name begins with a space.
 KEPT = " kept/"
 _PIECES, _HEADS = type_of(TurnPiece), type_of(Head)
+_TURN = attrgetter("turn")
 TURNS = "turns"  # The mark of an append, about its session, from its first turn on.
 _RECOVER_EVERY, _RECOVER_AFTER = 60.0, 5.0  # Seconds between two checks for marks.
 
@@ -84,16 +86,16 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     def turns(self) -> list[Turn]:
         """What this append wrote of each turn."""
-        found = list[Turn]()
-        pieces_of = {n: list(pieces) for n, pieces in groupby(self.pieces, lambda p: p.turn)}
-        for number, rounds in groupby(self.rounds, lambda round: round.turn):
-            pieces = pieces_of[number]
+        found: list[Turn] = []
+        pieces_of = groupby(self.pieces, _TURN)
+        for number, rounds in groupby(self.rounds, _TURN):
+            pieces = list(next(pieces_of)[1])  # both are in the order of turns
             is_open = number == self.head.turn and not self.head.mark.closed
             found.append(
                 Turn(
                     session=self.session.id,
                     number=number,
-                    rounds=tuple(Round(round.round, round.messages) for round in rounds),
+                    rounds=tuple([Round(round.round, round.messages) for round in rounds]),
                     status="open" if is_open else "closed",
                     started=pieces[0].time,
                     ended=pieces[-1].ended,
@@ -303,32 +305,33 @@ class TurnLog:
         assert head is not None  # noqa: S101 (for the type checker)
         session, now = writer.record.id, self._store.now()
         rounds, newest, own = cut(head, writer.own, order.messages, fresh=order.fresh)
-        pieces, link = list[TurnPiece](), head.link
-        number = head.pieces
-        for group in grouped(rounds):
+        pieces: list[TurnPiece] = []
+        number, link = head.pieces, head.link
+        for together, content in packed(rounds):
             number += 1
-            turn, first, content, breaks = group.turn, group.round, group.content, group.breaks
-            opens = first == 1 and group.before == 0
-            said = [message.time for message in group.messages if message.time is not None]
-            began, ended = order.times or (
-                said[0] if said else now,
-                group.messages[-1].ended or (said[-1] if said else now),
-            )
+            first = together[0]
+            opens = first.round == 1 and first.before == 0
+            began, ended = order.times or _times(together, now)
+            breaks = tuple(accumulate([len(round.messages) for round in together[:-1]]))
+            tags = order.tags if opens else {}
+            masked = {} if pieces else order.masked
+            salt = chain.new_salt()
+            commitment = chain.commitment(salt, (breaks, began, ended, tags, masked), content)
+            link = chain.link(link, number, first.turn, first.round, commitment)
             piece = TurnPiece(
-                id=piece_key(session, turn, number),
+                id=piece_key(session, first.turn, number),
                 content=content,
-                salt=chain.new_salt(),
-                link=b"",
-                round=first,
+                salt=salt,
+                link=link,
+                round=first.round,
                 breaks=breaks,
                 time=began,
                 ended=ended,
                 session=session if opens else None,
-                masked={} if pieces else order.masked,
-                tags=order.tags if opens else {},
+                masked=masked,
+                tags=tags,
             )
-            link = chain.link(link, number, turn, first, chain.commit(piece))
-            pieces.append(msgspec.structs.replace(piece, link=link))
+            pieces.append(piece)
         answering = head.answering
         if order.answered is not None:
             answering = tuple(turn for turn in answering if turn != order.answered)
@@ -371,7 +374,7 @@ class TurnLog:
                         receipt_key(record.id, order.key), written.first, written.last
                     )
                     await transaction.collection(Receipt).put(receipt, _NEW)
-                if uses := list(_uses(record.id, written.rounds)):
+                if uses := _uses(record.id, written.rounds):
                     await self._refer(transaction, order, uses)
                 if order.answered is not None:
                     key = turn_key(record.id, order.answered)
@@ -462,10 +465,24 @@ class TurnLog:
         return Written(writer.record, head, (), (), repeated=(found.first, found.last))
 
 
-def _uses(session: str, rounds: Iterable[RoundWritten]) -> Iterable[Use]:
+def _times(rounds: Iterable[RoundWritten], now: int) -> tuple[int, int]:
+    """When the first of some messages was said and the last ended, as far as they tell."""
+    began = said = ended = None
     for round in rounds:
-        for artifact in canonical.references(round.messages):
-            yield use_of(artifact, session, round.turn)
+        for message in round.messages:
+            if message.time is not None:
+                said = message.time
+                began = said if began is None else began
+            ended = message.ended
+    return (now if began is None else began), ended or (now if said is None else said)
+
+
+def _uses(session: str, rounds: Iterable[RoundWritten]) -> list[Use]:
+    return [
+        use_of(artifact, session, round.turn)
+        for round in rounds
+        for artifact in canonical.references(round.messages)
+    ]
 
 
 def use_of(artifact: str, session: str, turn: int) -> Use:

@@ -62,7 +62,8 @@ class TurnReader:
         """The turns from `first` to `last` that exist, oldest first, undone ones included. Leaves
         out what was written after `head` and, without `arriving`, incomplete answers.
         """
-        found, now = list[Turn](), self._store.now()
+        found: list[Turn] = []
+        now = self._store.now()
         for owned in owners(record, max(first, 1), min(last, head.newest)):
             pieces = await self.pieces(_as_of(owned, record, head))
             counts = await self._counts(owned) if counted else {}
@@ -91,7 +92,7 @@ class TurnReader:
         """Turns that may contain one of some lower-case ASCII words, oldest first. Case does not
         matter. Searches stored bytes, unparsed: a tenth of the time of reading the turns.
         """
-        found = dict[int, None]()
+        found: dict[int, None] = {}
         for owned in owners(record, max(first, 1), min(last, head.newest)):
             for piece in await self.pieces(_as_of(owned, record, head)):
                 content = piece.content.lower()
@@ -138,10 +139,12 @@ class TurnReader:
         undone: bool = False,
     ) -> list[int]:
         end = head.newest if before is None else min(before - 1, head.newest)
-        found = list[int]()
+        found: list[int] = []
         if since is None and until is None and not tags:
+            if undone or not head.undone:
+                return list(range(max(end - limit, 0) + 1, end + 1))
             while end > 0 and len(found) < limit:
-                if undone or not head.is_undone(end):
+                if not head.is_undone(end):
                     found.append(end)
                 end -= 1
             return found[::-1]
@@ -177,7 +180,7 @@ class TurnReader:
         return finder.tagged(**tags) if tags else finder
 
     async def pieces(self, owned: Owned) -> list[TurnPiece]:
-        found = list[TurnPiece]()
+        found: list[TurnPiece] = []
         prefix = f"{owned.session}/"
         start = f"{prefix}{numbered(owned.first)}"
         if owned.first == owned.last:  # no rows are read that nobody asked for
@@ -220,7 +223,7 @@ class TurnReader:
         return await self._pieces.behind(end, prefix, limit=count, descending=True)
 
     async def chained(self, record: SessionRecord, after: int, head: Head) -> list[TurnPiece]:
-        found = list[TurnPiece]()
+        found: list[TurnPiece] = []
         wanted = head.pieces - after
         prefix = f"{record.id}/"
         start = prefix + _BEHIND
@@ -262,7 +265,7 @@ class TurnReader:
         start = turn_key(owned.session, owned.first - 1)
         most = owned.last - owned.first + 1
         found = await self._totals.behind(start, f"{owned.session}/", limit=most)
-        return {count.turn: count for count in found if count.turn <= owned.last}
+        return {turn: count for count in found if (turn := count.turn) <= owned.last}
 
     async def _arriving(
         self, record: SessionRecord, head: Head, owned: Owned
@@ -306,7 +309,7 @@ def _turn(
             session=session,
             number=number,
             rounds=_rounds(piece.by_round(), count),
-            status=_status(head, number, pieces, draft),
+            status=_status(head, number, draft, forgotten=piece.forgotten),
             started=piece.time,
             ended=piece.ended,
             tags=piece.tags,
@@ -315,7 +318,7 @@ def _turn(
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
     # had used (see `reroot_forks`), tombstones say nothing.
     pieces = [piece for piece in pieces if not piece.forgotten] or pieces
-    said = dict[int, list[Message]]()
+    said: dict[int, list[Message]] = {}
     for piece in pieces:
         for round, messages in piece.by_round():
             said.setdefault(round, []).extend(messages)
@@ -326,7 +329,7 @@ def _turn(
         cutter = TurnSplitter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)
         ended = max(ended, draft.updated)
-    status = _status(head, number, pieces, draft)
+    status = _status(head, number, draft, forgotten=bool(pieces) and pieces[0].forgotten)
     return Turn(
         session=session,
         number=number,
@@ -343,23 +346,18 @@ def _turn(
 def _rounds(
     said: Iterable[tuple[int, tuple[Message, ...]]], count: TurnCount | None
 ) -> tuple[Round, ...]:
-    return tuple(
-        [Round(round, messages, _tokens(count, round, len(messages))) for round, messages in said]
-    )
+    counted = () if count is None else count.counted
+    found: list[Round] = []
+    for round, messages in said:
+        known = counted[round - 1] if round <= len(counted) else None
+        # Unless others were counted: a fork's parent may have gone on with the round.
+        is_known = known is not None and known.messages == len(messages)
+        found.append(Round(round, messages, known.tokens if known and is_known else None))
+    return tuple(found)
 
 
-def _tokens(count: TurnCount | None, round: int, messages: int) -> int | None:
-    """The count of a round, if exactly these messages were counted. A fork's parent may have gone
-    on with the round, and its count is then of more.
-    """
-    counted = None if count is None else count.of(round)
-    return counted.tokens if counted is not None and counted.messages == messages else None
-
-
-def _status(
-    head: Head, number: int, pieces: Sequence[TurnPiece], draft: AnswerDraft | None
-) -> Status:
-    if pieces and all(piece.forgotten for piece in pieces):
+def _status(head: Head, number: int, draft: AnswerDraft | None, *, forgotten: bool) -> Status:
+    if forgotten:
         return "forgotten"
     if head.is_undone(number):
         return "undone"

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict
-from perdure.storage.options import Options
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -50,7 +50,8 @@ class PendingMark(msgspec.Struct, frozen=True):
         return abs(now - self.time) > 3 * _RENEW
 
 
-_NAME = type_of(PendingMark).name
+_MARKS = type_of(PendingMark)
+_NAME = _MARKS.name
 
 
 async def marks_of(store: Store, kind: str, key: str = "") -> list[PendingMark]:
@@ -69,6 +70,7 @@ class ProcessMarks:
         #: By kind and key: what is stored, and its version.
         self._own: dict[str, dict[str, tuple[PendingMark, int]]] = {}
         self._adopted: dict[str, dict[str, int]] = {}
+        self._made = False  # The collection.
 
     async def leave(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
         """Record work of a kind about a key, from a number on. Call it inside `Runner.writing`,
@@ -82,7 +84,10 @@ class ProcessMarks:
                 return
             first = min(first, mark.first)
         new = PendingMark(f"{key}/{kind}.{self.process}", first, now)
-        await transaction.collection(PendingMark).put(new)
+        if not self._made:
+            await self._store.declare(PendingMark)
+            self._made = True
+        await transaction.write([_MARKS.encode(new, None, None)], DEFAULT)
 
         def committed() -> None:
             self._own.setdefault(kind, {})[key] = new, transaction.version(_NAME, new.id)

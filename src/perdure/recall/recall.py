@@ -156,18 +156,9 @@ class Recall:
         await self.index.settle()
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an importer appends, in its transaction: see `TurnLog.join`."""
-        if written.bulk:
-            await self.start()
-            await self.index.hook(transaction, written)
-
-    def note(self, written: Written) -> None:
-        """Index what was appended, soon: see `TurnLog.listen`."""
-        self.index.note(written)
-
-    def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index what a killed process appended: see `TurnLog.listen`."""
-        self.index.missed(record, first, last)
+        """Index what an importer appends, in its transaction: see `AppendHook`."""
+        await self.start()
+        await self.index.hook(transaction, written)
 
     def join(self, forgetting: Forgetting) -> None:
         """Have everything of recall's forgotten that is forgotten."""

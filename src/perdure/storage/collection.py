@@ -132,8 +132,7 @@ class Collection(CollectionReader[T]):
             limit=limit,
             after=(record_keys.check_prefix(key),),
         )
-        decode = self.declared.decode
-        return [decode(row) for row in await self._executor.find(query, options)]
+        return self.declared.decode_all(await self._executor.find(query, options))
 
     async def walk(
         self, prefix: str = "", *, after: str = "", options: Options = DEFAULT

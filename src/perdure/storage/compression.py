@@ -8,7 +8,7 @@ the dictionary it needs: ``application/msgpack;zstd=1``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
 
@@ -56,8 +56,13 @@ class Compression(Resident[Store]):
         ask for it.
         """
         self._writing = writing
+        self._declared: Mapping[str, RecordType[Any]] = {}
         self._above = above or MAX_VALUE_BYTES
         self._decompressors: dict[int, zstandard.ZstdDecompressor] = {}
+
+    def attach(self, store: Store) -> None:
+        super().attach(store)
+        self._declared = store.declared
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -76,8 +81,8 @@ class Compression(Resident[Store]):
         return self._packed(row.value) is not None
 
     def _compressed(self, commit: Commit) -> Commit:
-        declared, batch = self.store.declared, commit.batch
-        packed = dict[int, Put]()
+        declared, batch = self._declared, commit.batch
+        packed: dict[int, Put] = {}
         for place, write in enumerate(batch.writes):
             if isinstance(write, Put) and (
                 declared[write.collection].compressed or len(write.value) > self._above
@@ -96,7 +101,7 @@ class Compression(Resident[Store]):
         return msgspec.structs.replace(write, value=packed, content_type=content_type, checksum=0)
 
     def _compressed_again(self, rewrite: Rewrite) -> Rewrite:
-        declared = self.store.declared.get(rewrite.collection)
+        declared = self._declared.get(rewrite.collection)
         asked = declared is not None and declared.compressed
         recodes = tuple(
             self._packed_write(recode) if asked or len(recode.value) > self._above else recode
@@ -127,7 +132,17 @@ class Compression(Resident[Store]):
                 else "It was written by a newer Perdure: install that one.",
                 record=name,
             ) from exc
-        return msgspec.structs.replace(row, value=value, content_type=content_type)
+        return Row(
+            row.key,
+            value,
+            content_type,
+            row.schema,
+            row.version,
+            row.created,
+            row.updated,
+            row.expires,
+            row.checksum,
+        )
 
     # Neither may be used by two threads at once, so each middleware has its own --------------
 

@@ -86,8 +86,9 @@ class Query(msgspec.Struct, frozen=True):
     after: tuple[Scalar, ...] | None = None
 
     def total_order(self) -> tuple[SortOrder, ...]:
-        if any(order.column == "key" for order in self.order):
-            return self.order
+        for order in self.order:
+            if order.column == "key":
+                return self.order
         descending = self.order[-1].descending if self.order else False
         return (*self.order, SortOrder("key", descending))
 

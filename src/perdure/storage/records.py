@@ -162,6 +162,7 @@ class RecordType(Generic[T]):
                 hint="Keep the large part as an artifact (bank.artifacts) and refer to it.",
             )
         content_type = self._content_type
+        tags = None if self._tags is None else self._tags(record)
         return Put(
             self.name,
             key,
@@ -170,7 +171,7 @@ class RecordType(Generic[T]):
             self.schema,
             checksum(key, content_type, self.schema, value),
             self.columns(record) if self._columns else (),
-            () if self._tags is None else declarations.tag_pairs(self._tags(record)),
+            declarations.tag_pairs(tags) if tags else (),
             expires,
             expected,
         )
@@ -216,6 +217,19 @@ class RecordType(Generic[T]):
             name = f"{self.name}/{row.key}"
             raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
         raise newer_schema(self.name, row.key, row.schema, self.schema)
+
+    def decode_all(self, rows: Sequence[Row]) -> list[T]:
+        """The records of rows: see `decode`."""
+        decode, cls, form, schema = self._decode, self.cls, self._content_type, self.schema
+        try:
+            return [
+                decode(row.value, cls)
+                if row.content_type == form and row.schema == schema
+                else self.decode(row)
+                for row in rows
+            ]
+        except Corrupted:
+            return [self.decode(row) for row in rows]  # which says whose it is
 
     def migrate(self, plain: Any, schema: int, what: str) -> tuple[Any, T]:
         """Plain data of an older schema as it is now, and the record that it makes.

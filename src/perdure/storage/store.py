@@ -123,7 +123,8 @@ class Store:
 
     def transaction(self, options: Options = DEFAULT) -> Transaction:
         """Commits at the end, or does nothing; raises `Conflict` if a record it read changed."""
-        self.require(Capability.TRANSACTIONS)
+        if Capability.TRANSACTIONS not in self.adapter.capabilities:
+            self.require(Capability.TRANSACTIONS)
         return Transaction(self, self.commit, self._declared, options)
 
     async def transact(
@@ -339,7 +340,7 @@ def _full_name(declared: RecordType[Any]) -> str:
 def _sealed(batch: Batch) -> Batch:
     for write in batch.writes:
         if isinstance(write, Put) and not write.checksum:
-            writes = tuple(_seal(write) for write in batch.writes)
+            writes = tuple([_seal(write) for write in batch.writes])
             return Batch(writes, batch.checks, batch.events, batch.changes)
     return batch
 

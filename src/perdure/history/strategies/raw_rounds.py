@@ -154,7 +154,7 @@ class RawRounds:
         goes_on: bool = False,
     ) -> RawRound:
         messages = tuple(message for message in messages if message.role != "event")
-        if any(True for _ in references(messages)):
+        if references(messages):
             messages = await resolved(messages, self._artifacts)
         # What is sent is escaped, which takes more tokens; hardly ever is there anything to escape.
         sent = tuple(map(escaped, messages))

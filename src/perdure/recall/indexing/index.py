@@ -234,16 +234,6 @@ class RecallIndex:
 
     # Writing ----------------------------------------------------------------------------------
 
-    def note(self, written: Written) -> None:
-        """Index what was appended, soon. See `history.turn_log`."""
-        if self.pending is not None:
-            self.pending.note(written)
-
-    def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Index turns that a process left a mark about. See `history.turn_log`."""
-        if self.pending is not None:
-            self.pending.missed(record, first, last)
-
     async def hook(self, transaction: Transaction, written: Written) -> None:
         """Index what an importer appends, in its transaction. See `history.turn_log`."""
         if written.bulk and written.rounds and self.pending is not None:

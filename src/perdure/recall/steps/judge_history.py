@@ -1,7 +1,8 @@
 """What a judge is told of a session: older turns at T, newer ones at C, the newest as it was said.
 
-It has a cap of its own. From one prompt to the next it grows at its end only: where T ends, and with
-what it begins, changes once in `_STEP` turns. So a provider's cache reads what was sent before.
+It has a cap of its own. From one prompt to the next it grows at its end only: where T ends, and
+with what it begins, changes once in `_STEP` turns. So a provider's cache reads what was sent
+before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from perdure.recall.values import Question
 
 #: Turns that are at C at least; at most twice as many, less one.
 _STEP = 16
-#: Shares of the cap: for all turns at T, for all at C, for the newest. Tokens are estimated; the rest
-#: is for what that may be off.
+#: Shares of the cap: for all turns at T, for all at C, for the newest. Tokens are estimated; the
+#: rest is for what that may be off.
 _TINY, _COMPACT, _NEWEST = 0.4, 0.3, 0.1
 #: Turns at T that are looked at, at most.
 _MOST = 512

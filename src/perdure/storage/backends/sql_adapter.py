@@ -17,11 +17,8 @@ from perdure.storage.tables import Prepared
 T = TypeVar("T")
 
 
-def opened(part: T | None) -> T:
-    """A part of an adapter that is made when it is opened. Raises `Closed` if it was not."""
-    if part is None:
-        raise Closed("This store is not open.", hint="Open it with perdure.open(…).")
-    return part
+def not_open() -> Closed:
+    return Closed("This store is not open.", hint="Open it with perdure.open(…).")
 
 
 class LayoutAdapter(Adapter):

@@ -65,10 +65,9 @@ class Metrics:
         measure = self._measure(operation_of(call), collection_of(call))
         _note(measure, took, bisect_left(BUCKETS, took))
         if isinstance(call, Get | Find):
-            for row in answer:
-                if row is not None:
-                    measure.rows += 1
-                    measure.bytes_read += len(row.value)
+            sizes = [len(row.value) for row in answer if row is not None]
+            measure.rows += len(sizes)
+            measure.bytes_read += sum(sizes)
         elif isinstance(call, SearchCall):
             measure.rows += call.count(answer)
         elif isinstance(call, Remove):

@@ -20,7 +20,7 @@ from perdure.core.clock import Clock, now
 from perdure.core.display import install_hint
 from perdure.core.errors import UnknownBackend
 from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sql_adapter import SQLAdapter, opened
+from perdure.storage.backends.sql_adapter import SQLAdapter, not_open
 from perdure.storage.backends.sql_catalog import SQLCatalog
 from perdure.storage.extension import Extensions
 from perdure.storage.options import Consistency, Options
@@ -394,11 +394,15 @@ class PostgresAdapter(SQLAdapter):
 
     @property
     def writer(self) -> PostgresWriter:
-        return opened(self._writer)
+        if self._writer is None:
+            raise not_open()
+        return self._writer
 
     @property
     def reader(self) -> PostgresPool:
-        return opened(self._reader)
+        if self._reader is None:
+            raise not_open()
+        return self._reader
 
 
 def _dialect(schema: str) -> Dialect:

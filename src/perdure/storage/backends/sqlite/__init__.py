@@ -10,7 +10,7 @@ log short and the file small, `snapshots` moves whole banks, `encryption` encryp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -23,7 +23,7 @@ from perdure.core.errors import AccessDenied, InvalidURL
 from perdure.storage import record_keys as key_rules
 from perdure.storage import registry
 from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sql_adapter import SQLAdapter, opened
+from perdure.storage.backends.sql_adapter import SQLAdapter, not_open
 from perdure.storage.backends.sql_catalog import SQLCatalog, run_now
 from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
 from perdure.storage.backends.sqlite.apply import SQLiteApplier
@@ -253,7 +253,7 @@ class SQLiteAdapter(SQLAdapter):
                     None
                     if row is None
                     or (moment is not None and row[6] is not None and row[6] <= moment)
-                    else self._row(db, key, row)
+                    else self._rows(db, "", [(key, *row)])[0]
                 )
             return found
 
@@ -282,7 +282,7 @@ class SQLiteAdapter(SQLAdapter):
         )
         return await self.reader.run(
             text,
-            lambda db: [self._row(db, row[0], row[1:]) for row in db.execute(text, params)],
+            lambda db: self._rows(db, "", db.execute(text, params)),
             options.deadline,
         )
 
@@ -321,8 +321,7 @@ class SQLiteAdapter(SQLAdapter):
                 params.append(moment)
             text += f" ORDER BY _name {'DESC' if descending else 'ASC'} LIMIT ?"
             params.append(limit)
-            prefix, row = query.prefix, self._row
-            return [row(db, prefix + name, facts) for name, *facts in db.execute(text, params)]
+            return self._rows(db, query.prefix, db.execute(text, params))
         text = (
             f"SELECT f.path || r._name, {facts} FROM {_JOINED.format(layout.name)} WHERE r._id = ?"
         )
@@ -331,8 +330,7 @@ class SQLiteAdapter(SQLAdapter):
                 query.prefix, after=after, descending=descending, moment=moment or 0
             )
             ids = listing.page(db, layout, span, limit)
-            rows = [db.execute(text, (id,)).get for id in ids]
-            return [self._row(db, row[0], row[1:]) for row in rows]
+            return self._rows(db, "", [db.execute(text, (id,)).get for id in ids])
 
     def _is_one_folder(self, db: apsw.Connection, prefix: str) -> bool:
         """Whether the keys with this prefix are just the names in one folder."""
@@ -489,20 +487,30 @@ class SQLiteAdapter(SQLAdapter):
             with connections.snapshot(db):
                 for key, id in listing.places(db, layout, after, limit):
                     try:
-                        rows.append(self._row(db, key, db.execute(text, (id,)).get))
+                        rows += self._rows(db, "", [(key, *db.execute(text, (id,)).get)])
                     except DAMAGE:
                         rows.append(Row(key, b"", "", 0, 0, 0, 0, None, -1))
             return rows
 
         return await self.reader.run(f"salvage {collection}", work)
 
-    def _row(self, db: apsw.Connection, key: str, facts: Sequence[Any]) -> Row:
-        value, kind, schema, version, created, updated, expires, checksum = facts
-        if type(value) is not bytes:
-            raise TypeError(f"{key} has a value of another type")
-        self.reader.taken(db, len(value))
-        content_type = self._applier.types.text(db, kind)
-        return Row(key, value, content_type, schema, version, created, updated, expires, checksum)
+    def _rows(
+        self, db: apsw.Connection, prefix: str, found: Iterable[tuple[Any, ...]]
+    ) -> list[Row]:
+        """Rows of what was selected: a key without this prefix, and `_FACTS`."""
+        rows: list[Row] = []
+        types = self._applier.types.texts
+        left = allowed = self.reader.left(db)
+        for name, value, kind, schema, version, created, updated, expires, checksum in found:
+            if type(value) is not bytes:
+                raise TypeError(f"{prefix}{name} has a value of another type")
+            left -= len(value)
+            if left < 0:
+                break
+            key, form = prefix + name, types.get(kind) or self._applier.types.text(db, kind)
+            rows.append(Row(key, value, form, schema, version, created, updated, expires, checksum))
+        self.reader.taken(db, allowed - left)
+        return rows
 
     @staticmethod
     def _facts(layout: Layout) -> str:
@@ -513,11 +521,15 @@ class SQLiteAdapter(SQLAdapter):
 
     @property
     def writer(self) -> SQLiteWriter:
-        return opened(self._writer)
+        if self._writer is None:
+            raise not_open()
+        return self._writer
 
     @property
     def reader(self) -> SQLiteReader:
-        return opened(self._reader)
+        if self._reader is None:
+            raise not_open()
+        return self._reader
 
 
 def _prefixes(query: Query) -> list[str]:
@@ -534,7 +546,7 @@ def _prefixes(query: Query) -> list[str]:
         order.column != "key" or order.descending for order in query.order
     ):
         return []
-    found = list[str]()
+    found: list[str] = []
     for part in sorted(parts, key=lambda part: str(getattr(part, "value", ""))):
         if not isinstance(part, Compare) or (part.column, part.op) != ("key", Op.PREFIX):
             return []

@@ -41,7 +41,7 @@ class Interned:
         self._lookup = f"SELECT id FROM {table} WHERE {column} = ?"
         self._reverse = f"SELECT {column} FROM {table} WHERE id = ?"
         self._ids: dict[str, int] = {}
-        self._texts: dict[int, str] = {}
+        self.texts: dict[int, str] = {}
         self._fresh: list[str] = []
 
     def id(self, db: apsw.Connection, text: str) -> int:
@@ -59,9 +59,9 @@ class Interned:
         return db.execute(self._lookup, (text,)).get if known is None else known
 
     def text(self, db: apsw.Connection, id: int) -> str:
-        known = self._texts.get(id)
+        known = self.texts.get(id)
         if known is None:
-            known = self._texts[id] = db.execute(self._reverse, (id,)).get or ""
+            known = self.texts[id] = db.execute(self._reverse, (id,)).get or ""
         return known
 
     def keep(self) -> None:

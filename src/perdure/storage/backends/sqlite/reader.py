@@ -29,6 +29,7 @@ STEPS = 1_000
 LOOKS = 8
 #: Bytes of values that are read on the event loop.
 BYTES = 1024 * 1024
+_ENDLESS = 2**62
 THREADS = 3
 
 
@@ -114,6 +115,10 @@ class SQLiteReader:
     def may_wait(self, db: apsw.Connection) -> bool:
         """Whether work on this connection may block; else it raises `Busy` instead."""
         return db is not self._quick
+
+    def left(self, db: apsw.Connection) -> int:
+        """How many bytes of values this read may still take where it runs."""
+        return BYTES - self._bytes if db is self._quick else _ENDLESS
 
     def taken(self, db: apsw.Connection, size: int) -> None:
         """Note the bytes of a read; one with too many runs again in a thread."""

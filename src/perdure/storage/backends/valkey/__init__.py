@@ -41,7 +41,7 @@ from perdure.core.errors import (
     UnknownBackend,
 )
 from perdure.storage.adapter import Capability, newer_schema
-from perdure.storage.backends.sql_adapter import LayoutAdapter, opened
+from perdure.storage.backends.sql_adapter import LayoutAdapter, not_open
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query
 from perdure.storage.rows import Batch, Check, Fill, Layout, Put, Recode, Row, Size
@@ -283,7 +283,9 @@ class ValkeyAdapter(LayoutAdapter):
         args: Sequence[bytes | int],
         deadline: float | None = None,
     ) -> Answer:
-        writer = opened(self._writer)
+        writer = self._writer
+        if writer is None:
+            raise not_open()
         size = sum(len(arg) for arg in args if isinstance(arg, bytes))
         if size > _BATCH_BYTES or len(places) > _BATCH_WRITES:
             raise TooLarge(
@@ -329,7 +331,9 @@ class ValkeyAdapter(LayoutAdapter):
         return await self._open_links().run(self._load)
 
     def _open_links(self) -> ValkeyPool:
-        return opened(self._links)
+        if self._links is None:
+            raise not_open()
+        return self._links
 
 
 def _live(row: Row, moment: int) -> Row | None:
