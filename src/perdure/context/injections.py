@@ -5,6 +5,7 @@ a reminder. Recall works with any strategy.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,6 +40,7 @@ _LEAST = 60  # In fewer tokens nothing can be said.
 #: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of
 #: what is left.
 _LATER = 3
+_Parts: TypeAlias = tuple[boards.RenderedBoard, MemoryLayer]
 _REMEMBERED = 1_000  # Injections that are remembered at most; then they are read again.
 
 
@@ -66,6 +68,10 @@ class Injections:
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
+        #: What was last written down with something recalled, what it is made of, and the epoch of
+        #: its window: asked for again, it is the same, whatever was tried meanwhile.
+        self._recalled: tuple[Injection, _Parts, int] | None = None
+        self._epoch = 0
 
     def snapshot(self) -> dict[int, Injection | None]:
         return dict(self._known)
@@ -77,6 +83,7 @@ class Injections:
         """Read everything again, if something was forgotten since, or if it is too much."""
         if forgets != self._forgets or len(self._known) > _REMEMBERED:
             self._known, self._forgets = {}, forgets
+            self._recalled = None
 
     async def sent(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
         missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
@@ -111,6 +118,13 @@ class Injections:
         for before in known:
             if before.turn == turn and _holds(before, request):
                 return before
+        self._epoch = preview.epoch
+        if self._recalled is not None:
+            again, parts, epoch = self._recalled
+            if again.turn == turn and epoch == preview.epoch and _holds(again, request):
+                self._known[turn] = self._made = again
+                self._parts = parts
+                return again
         others = [each for each in known if each.turn != turn]
         entries, above = await self._entries(request.record), standing(others)
         board = boards.render(
@@ -158,6 +172,10 @@ class Injections:
         if injection is self._written and frame.digest == self._framed:
             return
         reminders = injection.ticklers if self.is_new(injection) else ()
+        if self._recalled is not None and injection is self._recalled[0]:
+            reminders = ()  # that was noted
+        elif self.is_new(injection) and injection.recalls:
+            self._recalled = injection, self._parts, self._epoch
 
         async def write(transaction: Transaction) -> None:
             if frame.digest != self._framed:
