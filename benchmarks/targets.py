@@ -153,9 +153,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "disk_levels": (
         Target("ratio", 0.7, "bytes on disk, all levels made, per byte of message and tool text"),
     ),
+    "levels": (
+        Target("c_in_range", 0.8, "C in 30–40 % of a round's words, worst kind", at_least=True),
+        Target("t_in_range", 0.8, "T in 1–5 % of a turn's words, worst kind", at_least=True),
+        *(
+            Target(f"{kind}.{level}_in_range", 0.8, f"the same of {kind}", at_least=True)
+            for kind in ("project", "transcripts", "locomo", "beam", "realtalk")
+            for level in "ct"
+        ),
+    ),
     "keeps": (
         Target(
-            "c", 0.7, "of names, numbers and paths in a round's words, those in C", at_least=True
+            "c", 0.75, "of names, numbers and paths in a round's words, those in C", at_least=True
         ),
         Target("t", 0.25, "of those in a turn above 200 tokens of words, in T", at_least=True),
     ),

@@ -258,7 +258,10 @@ async def test_one_id_is_one_context(bank: Bank) -> None:
     await bank.contexts.save(StateRecord(id="ada/2", type="chat", state={"a": 1, "b": 1}))
     taken = await bank.session("ada/2", state={"b": 2})
     assert (taken.record.type, taken.state) == ("chat", {"a": 1, "b": 2})
-    assert ids(await bank.contexts.get_by_type("chat")) == ["ada/2", "ada/1"]
+    assert set(ids(await bank.contexts.get_by_type("chat"))) == {"ada/1", "ada/2"}
+    await bank.contexts.save(StateRecord(id="ada/4", type="chat"))
+    with pytest.raises(perdure.Conflict, match="There is a context ada/4 already"):
+        await session.fork("ada/4")
     with pytest.raises(perdure.InvalidInput, match="no context"):
         await bank.contexts.save(msgspec.structs.replace(taken.record, id="ada/3"))
     with pytest.raises(perdure.InvalidInput, match="keeps its id"):

@@ -28,6 +28,7 @@ from perdure.config import Config
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context
 from perdure.context.session_tools import Rendering
+from perdure.core.band_marks import BandMarks
 from perdure.core.clock import When
 from perdure.core.levels import Level
 from perdure.core.messages import Message
@@ -148,6 +149,7 @@ class SyncBank:
         *,
         strategy: str | None = ...,
         budget: int | None = ...,
+        profile: str | Mapping[str, float] | BandMarks | None = ...,
         type: str = ...,
         state: Mapping[str, Any] | None = ...,
         tags: Mapping[str, str] | None = ...,
@@ -286,7 +288,13 @@ class SyncSession(SyncSessionReader):
     def board(self) -> Sequence[BoardEntry]: ...
     def run_tool(self, name: str, arguments: str | Mapping[str, Any]) -> str: ...
     def epochs(self) -> list[Epoch]: ...
-    def change_strategy(self, strategy: str | None = ..., *, budget: int | None = ...) -> None: ...
+    def change_strategy(
+        self,
+        strategy: str | None = ...,
+        *,
+        budget: int | None = ...,
+        profile: str | Mapping[str, float] | BandMarks | None = ...,
+    ) -> None: ...
     def recall(
         self,
         query: str,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import long_project, ours, peers, results, transcripts
+from benchmarks import levels, long_project, ours, peers, results, transcripts
 from benchmarks.chats import KINDS
 from benchmarks.harness import Report
 from benchmarks.raw import Raw
@@ -25,7 +25,9 @@ _DIFFERENCES |= {f"{kind}.{of}" for kind in KINDS for of in ("gain", "worst_chat
 #: What is good about these is that there are none.
 _NONE = {"60000.prefix_violations", "120000.prefix_violations"}
 #: What was said is too short for these.
-_TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed"}
+_TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed"} | {
+    f"{kind}.{level}_in_range" for kind in levels.KINDS[1:] for level in "ct"
+}
 _FILLS = ("fill_after_epoch", "fill_mean")
 #: Of transcripts that fit, no window is short of anything.
 _FITTING = defaultdict[str, set[str]](

@@ -18,12 +18,12 @@ import pytest
 from rich.cells import cell_len
 
 import perdure
-from perdure.cli import circuit_replay, readable
+from perdure.cli import readable
 from perdure.cli.app import app
 from perdure.core import clock
-from perdure.core.clock import new_id
 from perdure.gateway import provider_keys
-from perdure.gateway.outcomes import Outcome
+from perdure.gateway.breaker import BreakerMemory
+from perdure.gateway.model_memory import LearnedModel
 from perdure.testing import ScriptedModel
 from tests.cli.conftest import Ask, Run, Serve, Tty
 
@@ -230,75 +230,35 @@ def test_a_configuration_that_cannot_be_used(
     assert ask("models")[1]["error"]["type"] == "InvalidConfig"
 
 
-def note(*outcomes: tuple[float, str]) -> None:
-    """Write outcomes of ours/small: so many seconds ago, with an error or none."""
-    with perdure.open_sync("sqlite:///bank.db") as bank:
-        bank.collection(Outcome).put_many(
-            Outcome(
-                id=new_id(),
-                started=clock.now() - int(ago * clock.SECOND),
-                purpose="chat",
-                provider="ours",
-                model="small",
-                success=not error,
-                error=error,
-                latency=0.1,
-            )
-            for ago, error in outcomes
-        )
-
-
 @pytest.mark.parametrize(
-    ("errors", "ago", "state"),
+    ("memory", "ago", "state"),
     [
-        (["", "down", ""], 1, "closed"),
-        (["down"] * 5, -20, "open"),  # a moment ahead: however slow the test, it is not probed yet
-        (["rate_limited", "budget", "cancelled"] * 3, 1, "closed"),
-        (["rejected"] * 9, 1, "closed"),
-        (["broken"] * 5, 30, "half_open"),
+        (BreakerMemory(False, 0.0, 0, 2), 1, "closed"),
+        (BreakerMemory(True, 3_600.0, 1, 5), 1, "open"),
+        (BreakerMemory(True, 20.0, 1, 5), 30, "half_open"),
     ],
 )
 @pytest.mark.usefixtures("ours")
 def test_how_circuits_stand(
-    errors: list[str], ago: float, state: str, run: Run, monkeypatch: pytest.MonkeyPatch
+    memory: BreakerMemory, ago: int, state: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As the last process that called the model left them, and time has gone on."""
     monkeypatch.setenv("PERDURE_BANK", "sqlite:///bank.db")
-    note((3_600, "down"), *((ago - place / 100, error) for place, error in enumerate(errors)))
+    with perdure.open_sync("sqlite:///bank.db") as bank:
+        at = clock.now() - ago * clock.SECOND
+        bank.collection(LearnedModel).put(LearnedModel("x", "ours/small", at, memory))
     found = json.loads(run("models", "--no-reach", "--json").stdout)
     circuit = by_name(found)["ours/small"]["circuit"]
-    failed = [error for error in errors if error not in {"", "cancelled"}]
-    assert circuit["state"] == state
-    assert (circuit["calls"], circuit["failures"]) == (len(errors), len(failed))
-    assert circuit["error"] == failed[-1]
+    assert (circuit["state"], circuit["failures"]) == (state, memory.failures)
     assert (circuit["next_probe"] is not None) == (state == "open")
     shown = run("models", "--no-reach").stdout.splitlines()
     (line,) = (line for line in shown if "circuit" in line)
     assert line.startswith(f"  circuit  {state.replace('_', ' ')}")
-    assert f"{len(errors)} calls in 10 min, {len(failed)} failed ({failed[-1]})" in line
+    assert f"{memory.failures} failures in a row" in line
 
 
 def test_a_circuit_that_nobody_used_is_not_shown(run: Run, ours: ScriptedModel) -> None:
     assert "circuit" not in run("models", "--no-reach").stdout
-
-
-def test_calls_during_an_open_circuit_are_of_others() -> None:
-    now = clock.now()
-
-    def outcome(ago: float, error: str) -> Outcome:
-        return Outcome(
-            id=new_id(),
-            started=now - int(ago * clock.SECOND),
-            purpose="chat",
-            provider="p",
-            model="m",
-            success=not error,
-            error=error,
-        )
-
-    failed = [outcome(3 - place / 10, "down") for place in range(6)]
-    assert circuit_replay.replay_circuit([*failed, outcome(1, "")], now).state == "open"
-    probe = outcome(-4, "")  # after the rest of five seconds
-    assert circuit_replay.replay_circuit([*failed, probe], now + 5 * clock.SECOND).state == "closed"
 
 
 def test_on_a_narrow_terminal(ours: ScriptedModel, tty: Tty) -> None:

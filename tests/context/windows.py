@@ -69,7 +69,7 @@ class Story:
             self._inject(turn)
         fixed = count_messages(COUNTER, prompt) + 100
         sized = [self._sized(place, of) for place, of in self.rounds.items()]
-        covered = [e.last for e in self.manifest.elements if e.level == "T" or e.generation]
+        covered = [e.last for e in self.manifest.elements if e.level == "T"]
         live = [each for each in sized if not covered or each.place > covered[-1]]
         tiny = {each.place.turn: min(20, each.compact) for each in live}
         told = PlannerInput(budget=self.budget, fixed=fixed, turn=turn, rounds=live, tiny=tiny)

@@ -16,6 +16,7 @@ from perdure.history.renditions.tidy_text import (
     script_of,
     tidied,
 )
+from perdure.history.renditions.typing_slips import mended
 
 words = st.text(st.characters(), max_size=200) | st.lists(
     st.sampled_from(
@@ -185,6 +186,65 @@ def test_no_correction_needs_another() -> None:
 )
 def test_noise_goes_and_code_stays(noisy: str, tidy: str) -> None:
     assert tidied(noisy) == tidy
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("hey   ,  can you look at the login ?", "hey, can you look at the login?"),
+        ("hey   ,  can", "hey, can"),
+        ("so we   was   here  with  the cat", "so we were here with the cat"),
+        ("hey,can you see foo,bar and name,size", "hey, can you see foo,bar and name,size"),
+        ("what?Can you do it for me !", "what? Can you do it for me!"),
+        ("we was told the the API is down", "we were told the API is down"),
+        ("They wasn’t there. he don't know", "They weren’t there. he doesn't know"),
+        ("now she have it; did she have it?", "now she has it; did she have it?"),
+        ("I could of done it, and of course", "I could have done it, and of course"),
+        ("we didn't went there", "we didn't go there"),
+        ("WHY IS THE API NOT WORKING?", "Why is the API not working?"),
+        ("PLEASE FIX THE LOGIN BUG. It is late.", "Please fix the login bug. It is late."),
+        ("I SAID DO NOT PUSH TO MAIN, but you did", "I said do not push to main, but you did"),
+        ("I'M TIRED OF THIS, ASK DANA ON MONDAY", "I'm tired of this, ask DANA on Monday"),
+        ("DO NOT DROP users_v2 OR SET MAX_AGE NOW", "Do not drop users_v2 or set MAX_AGE now"),
+    ],
+)
+def test_what_was_typed_in_haste_is_mended(typed: str, meant: str) -> None:
+    assert mended(typed) == meant
+    assert mended(meant) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "he said \"we was there\" and ‘they was too’ and 'we is here'",  # noqa: RUF001 (quotes)
+        "it printed «WE ARE NOT READY» and “they was gone”",
+        "`we was` and we_was() and src/we was.py/the the",
+        "```\nwe was  ,  here\nWHY IS THIS NOT DONE\n```",
+        "> we was quoted  , here",
+        "NAME   READY   STATUS",
+        "-v, --verbose   say what is done to the files and why",
+        "open       none passes, and all of it is refused",
+        "it is     in the box   of mine\nand not   in the box   of you",
+        "class Lost(Exception):  # never seen by who has it",
+        "a TEXT NOT NULL UNIQUE, b IS AN INTEGER KEY",
+        "SELECT NAME FROM USERS WHERE ID IS NULL AND IT IS NOT DONE",
+        "ERROR: COULD NOT CONNECT TO THE SERVER",
+        "You must NOT use Redis. NASA, ESA and the FBI agree.",
+        "set NODE_ENV and PATH, then look for ENOENT or HTTP GET",
+        "run git add . and x ? y : z here, for (i = 0 ; i < n ; i++)",
+        "what I told you was wrong, and those who have it don't care",
+        "C'est noté : le café n'est pas prêt , et je ne sais pas !",
+        "die die das sagen, und der Mann ist nicht da",
+    ],
+)
+def test_what_may_be_meant_so_is_not_mended(text: str) -> None:
+    assert mended(text) == text
+
+
+@given(words)
+def test_mending_twice_is_mending_once(text: str) -> None:
+    once = mended(text)
+    assert mended(once) == once
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from perdure.bank.session import Session
 from perdure.bank.validation import budget_in
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
 from perdure.config import Config
+from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.input_types import require_mapping, require_path, require_text
@@ -259,6 +260,7 @@ class Bank:
         *,
         strategy: str | None = None,
         budget: int | None = None,
+        profile: str | Mapping[str, float] | BandMarks | None = None,
         type: str = "session",
         state: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
@@ -267,26 +269,30 @@ class Bank:
         """The session of this name (``agent/name``), made if it is not there.
 
         `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model; for an existing session they change that. `type`, `state`, `tags` and
-        `link` (the tool call that started it) matter only if it is made.
+        shown to a model, `profile` how full the gradient plans its window (``full``, ``thrifty``,
+        or marks of one's own); for an existing session they change that. `type`, `state`, `tags`
+        and `link` (the tool call that started it) matter only if it is made.
         """
         if strategy is not None:
             parse_strategy(strategy)
         budget = budget_in(budget)
+        kept = None if profile is None else parse_profile(profile)
         record = await bank_info.open_or_create(
             self.store,
             self.services.mask_data,
             name,
             strategy=strategy or "",
             budget=budget or 0,
+            profile=kept or "",
             type=require_text(type, "type"),
             state=require_mapping(state or {}, "state"),
             tags=tags or {},
             link=link,
         )
         session = self._session(record)
-        if strategy not in (None, record.strategy) or budget not in (None, record.budget):
-            await session.change_strategy(strategy, budget=budget)
+        given = ((strategy, record.strategy), (budget, record.budget), (kept, record.profile))
+        if any(new not in (None, old) for new, old in given):
+            await session.change_strategy(strategy, budget=budget, profile=kept)
         return session
 
     async def existing_session(self, name: str) -> Session:

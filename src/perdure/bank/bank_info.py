@@ -78,6 +78,7 @@ async def open_or_create(
     *,
     strategy: str,
     budget: int,
+    profile: str | dict[str, float],
     type: str,
     state: Mapping[str, Any],
     tags: Mapping[str, str],
@@ -102,6 +103,7 @@ async def open_or_create(
         agent=agent,
         strategy=strategy,
         budget=budget,
+        profile=profile,
         started_by=None if link is None else link.session,
         link=link,
     )

@@ -22,6 +22,7 @@ from perdure.context.board import BoardEntry
 from perdure.context.composer import Composer
 from perdure.context.context import Context
 from perdure.context.session_tools import Rendering, SessionTools
+from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.clock import When
 from perdure.core.levels import Level, parse_level
 from perdure.core.turns import Position, Turn
@@ -270,20 +271,27 @@ class Session(SessionReader):
         return await self._services.epochs.all(self.name)
 
     async def change_strategy(
-        self, strategy: str | None = None, *, budget: int | None = None
+        self,
+        strategy: str | None = None,
+        *,
+        budget: int | None = None,
+        profile: str | Mapping[str, float] | BandMarks | None = None,
     ) -> None:
-        """Show the history by another strategy, or in another budget, from now on. Raises
-        `InvalidInput` if there is no such strategy, `BudgetTooSmall` below 500 tokens.
+        """Show the history by another strategy, in another budget or by another profile, from now
+        on. Raises `InvalidInput` if there is no such strategy or profile, `BudgetTooSmall` below
+        500 tokens.
         """
         if strategy is not None:
             parse_strategy(strategy)
         budget = budget_in(budget)
+        kept = None if profile is None else parse_profile(profile)
 
         def change(found: SessionRecord) -> SessionRecord:
             return msgspec.structs.replace(
                 found,
                 strategy=found.strategy if strategy is None else strategy,
                 budget=found.budget if budget is None else budget,
+                profile=found.profile if kept is None else kept,
             )
 
         await self._writer.change_record(change)

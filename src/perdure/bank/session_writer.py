@@ -39,6 +39,7 @@ from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Wri
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
+from perdure.storage.state_records import StateRecord
 from perdure.storage.transaction import Transaction
 
 _RECENT = 8  # Pieces in which the call is looked for that a result belongs to.
@@ -300,11 +301,14 @@ class SessionWriter:
             undone=undone_at(head, number),
         )
         records = self._services.store.collection(SessionRecord)
-        if await records.get(name) is not None:
+        taken = "session" if await records.get(name) is not None else ""
+        if not taken and await self._services.store.collection(StateRecord).get(name) is not None:
+            taken = "context"
+        if taken:
             raise Conflict(
                 "perdure_sessions",
                 name,
-                message=f"There is a session {name} already.",
+                message=f"There is a {taken} {name} already.",
                 hint="Choose another name for the fork, or open that one with bank.session(…).",
             )
         async with self._services.store.transaction() as transaction:

@@ -36,6 +36,7 @@ from perdure.core.messages import (
 )
 from perdure.core.turns import Position
 from perdure.history import gist, turn_tags
+from perdure.history.tool_patterns import json_object
 
 if TYPE_CHECKING:
     from perdure.core.turns import Round, Turn
@@ -261,11 +262,8 @@ def _shown(part: Part) -> Iterator[str]:
 
 def _readable(arguments: str) -> str:
     """Arguments with a line for each field; nothing if one line said it."""
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    if not isinstance(given, dict):
+    given = json_object(arguments)
+    if not given and arguments.strip() != "{}":
         return arguments
     if len(given) <= 1 and len(arguments) <= _SAID_ALREADY and "\\n" not in arguments:
         return ""

@@ -10,8 +10,8 @@ import typer
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.command_options import CommandSettings, YesOption
-from perdure.cli.memory_display import first_words
 from perdure.cli.terminal import ProgressBar
+from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _gist(turn: Turn) -> str:
     if turn.status == "forgotten":
         return "forgotten already"
     parts = (part for message in turn.messages for part in message.parts)
-    said = (first_words(words, 60) for words in chain([turn.prompt], map(_words, parts)))
+    said = (one_line(words, 60) for words in chain([turn.prompt], map(_words, parts)))
     return next(filter(None, said), "no words")
 
 

@@ -12,7 +12,6 @@ from perdure.cli.command_options import CommandSettings, LimitOption, YesOption
 from perdure.cli.memory_display import (
     author_in_words,
     existing_memory,
-    first_words,
     memory_facts,
     memory_json,
     memory_table,
@@ -20,6 +19,7 @@ from perdure.cli.memory_display import (
     person_here,
     tell_change,
 )
+from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
 
 WeightOption = Annotated[
@@ -216,7 +216,7 @@ async def merge(
     async with changed_bank(settings) as bank:
         made = await bank.memories.merge(keys, text=text, by=person_here(bank))
         others = ", ".join(key for key in dict.fromkeys(keys) if key != made.name)
-        said = f"{made.name} stands for {others} as well, and says: {first_words(made.text)}"
+        said = f"{made.name} stands for {others} as well, and says: {one_line(made.text, 100)}"
         tell_change(settings, made, said)
         if not settings.json:
             terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
@@ -289,7 +289,7 @@ async def delete(
         others = f" and what was merged into it: {', '.join(parts)}" if parts else ""
         settings.confirm(
             "Delete it?",
-            f"{name}: {first_words(memory.text)}",
+            f"{name}: {one_line(memory.text, 100)}",
             f"This deletes it for good, with its former versions{others}.",
             done="deleted",
             yes=yes,

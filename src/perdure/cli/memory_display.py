@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.cli import readable, terminal
 from perdure.core.clock import to_datetime
+from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def memory_table(memories: Sequence[Memory]) -> None:
             "pinned" if memory.pinned and memory.is_active else memory.status,
             f"{memory.weight:.2f}",
             f"{memory.seen:,}",
-            first_words(memory.text),
+            one_line(memory.text, 100),
         )
         for memory in memories
     ]
@@ -137,8 +138,3 @@ def memory_facts(memory: Memory) -> list[tuple[str, str]]:
 def author_in_words(author: Author) -> str:
     kind = "a person" if author.person else "a machine"
     return f"{author.name} ({kind})" if author.name else kind
-
-
-def first_words(text: str, length: int = 100) -> str:
-    line = " ".join(text.split())
-    return f"{line[: length - 1]}…" if len(line) > length else line

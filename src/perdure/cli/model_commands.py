@@ -14,8 +14,8 @@ from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
-    from perdure.cli.circuit_replay import ReplayedCircuit
     from perdure.cli.conversation_page import Sheet
+    from perdure.gateway.breaker import BreakerView
     from perdure.gateway.calls import Purpose
     from perdure.gateway.gateway import Gateway
     from perdure.gateway.model_status import ModelUse, ModelView
@@ -28,7 +28,6 @@ class ListedModel(NamedTuple):
     view: ModelView
     #: ``variable``, ``keyring``, ``missing``, or ``not_needed``.
     key: str
-    circuit: ReplayedCircuit | None
 
 
 async def models(
@@ -44,21 +43,14 @@ async def models(
     Asking costs no tokens. Keys are never shown. Exits with 0 also if a model cannot be reached.
     """
     from perdure import config as configuration
-    from perdure.cli import circuit_replay
     from perdure.gateway import model_status
     from perdure.gateway.calls import PURPOSES
 
     async with ProgressBar("asking the servers"), any_gateway(settings) as gateway:
         views = await model_status.models(gateway, reach=reach)
-        lately = await circuit_replay.recent_circuits(gateway.store)
     providers = {view.name: gateway.catalog.find(view.name).provider for view in views}
     found = [
-        ListedModel(
-            view,
-            _key(view, needs_key=providers[view.name].needs_key),
-            lately.get((view.provider, view.model)),
-        )
-        for view in views
+        ListedModel(view, _key(view, needs_key=providers[view.name].needs_key)) for view in views
     ]
     missing = [purpose for purpose in PURPOSES if not gateway.has(purpose)]
     as_of = gateway.prices.as_of.isoformat()
@@ -85,7 +77,7 @@ def model_json(model: ListedModel) -> dict[str, Any]:
         "reachable": None if view.problem is None else not view.problem,
         "problem": view.problem or None,
         "price": None if view.price is None else _rates(view.price),
-        "circuit": model.circuit,
+        "circuit": None if view.breaker is None else _circuit(view.breaker),
     }
 
 
@@ -154,9 +146,9 @@ def _show_model(sheet: Sheet, model: ListedModel, lengths: Mapping[tuple[str, st
         _fact(sheet, "at", f"{view.base_url} ({view.wire})")
         _fact(sheet, "key", _key_in_words(model), "red" if model.key == "missing" else "")
     _fact(sheet, "price", _price_in_words(view.price))
-    if model.circuit is not None:
-        style = "" if model.circuit.state == "closed" else "red"
-        _fact(sheet, "circuit", _circuit_in_words(model.circuit), style)
+    if view.breaker is not None:
+        style = "" if view.breaker.state == "closed" else "red"
+        _fact(sheet, "circuit", _circuit_in_words(view.breaker), style)
 
 
 def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
@@ -209,15 +201,16 @@ def _price_in_words(price: Price | None) -> str:
     return f"{', '.join(said)}, for a million tokens{longer}"
 
 
-def _circuit_in_words(circuit: ReplayedCircuit) -> str:
-    from perdure.cli import circuit_replay
+def _circuit(breaker: BreakerView) -> dict[str, Any]:
+    return {name: getattr(breaker, name) for name in ("state", "failures", "next_probe")}
 
+
+def _circuit_in_words(circuit: BreakerView) -> str:
     state = circuit.state.replace("_", " ")
     if circuit.next_probe is not None:
         state += f", probed in {circuit.next_probe:.0f} s"
-    calls = f"{terminal.plural(circuit.calls, 'call')} in {circuit_replay.WINDOW // 60} min"
-    failed = f", {circuit.failures:,} failed ({circuit.error})" if circuit.failures else ""
-    return f"{state}; {calls}{failed}"
+    failed = terminal.plural(circuit.failures, "failure")
+    return f"{state}; {failed} in a row" if circuit.failures else state
 
 
 def _advise(found: list[ListedModel], missing: list[Purpose], file: str) -> None:

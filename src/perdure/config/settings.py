@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 import msgspec
 
+from perdure.core.band_marks import BandMarks
 from perdure.core.errors import InvalidConfig
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -404,6 +405,10 @@ class HistoryConfig(Section, frozen=True):
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
     strategy: Literal["gradient", "regular"] = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+    #: How full the gradient plans a window, unless the session says; and marks of your own instead
+    #: of those of `full`.
+    profile: Literal["full", "thrifty"] = "full"
+    marks: BandMarks | None = None
 
 
 class RenditionsConfig(Section, frozen=True):

@@ -13,6 +13,7 @@ from perdure.context.injection_records import Frame, Injection, prompt_digest
 from perdure.context.injections import Injections, recall_reserve
 from perdure.context.prompt_encoder import PromptEncoder
 from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
+from perdure.core.band_marks import BandMarks, marks_of
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.tokens import TokenScale
@@ -73,6 +74,12 @@ class Composer:
             raise BudgetTooSmall(budget, LEAST_BUDGET)
         return budget
 
+    def marks_of(self, record: SessionRecord) -> BandMarks:
+        configured = self._services.config.history
+        if record.profile:
+            return marks_of(record.profile)
+        return configured.marks or marks_of(configured.profile)
+
     async def compose(
         self,
         record: SessionRecord,
@@ -130,6 +137,7 @@ class Composer:
                     strategy=strategy.name,
                     now=self._services.store.now(),
                     injected=self._read_injected(record),
+                    marks=self.marks_of(record),
                     number=self._requests,
                     keep=keep,
                 )

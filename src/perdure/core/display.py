@@ -1,4 +1,4 @@
-"""Sizes, plurals and suggestions of similar names, for people."""
+"""Sizes, plurals, first words, and suggestions of similar names, for people."""
 
 from __future__ import annotations
 
@@ -59,3 +59,13 @@ def plural(count: int, noun: str) -> str:
 def install_hint(extra: str) -> str:
     """How to get an optional part of Perdure."""
     return f"In a clone of Perdure, run: pip install '.[{extra}]'"
+
+
+def one_line(text: str, most: int) -> str:
+    """The words of a text on one line of at most so many characters, cut between two of them."""
+    line = " ".join(text[: most * 4].split())
+    if len(line) <= most and len(text) <= most * 4:
+        return line
+    cut = line[: most - 1]
+    space = cut.rfind(" ", most * 2 // 3)
+    return f"{cut[:space] if space > 0 else cut}…"

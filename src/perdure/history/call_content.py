@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.config import ArtifactRule
 from perdure.core.messages import sound
-from perdure.history.tool_patterns import matcher, tool_names
+from perdure.history.tool_patterns import json_object, matcher, tool_names
 
 DEFAULT_RULES: tuple[ArtifactRule, ...] = (
     ArtifactRule(("create_*artifact*", "update_*artifact*", "artifacts"), over=0, result=True),
@@ -117,12 +117,3 @@ def filename_in(arguments: str) -> str:
             path = PureWindowsPath(value) if "\\" in value else PurePosixPath(value)
             return path.name[:120]
     return ""
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Empty if the text is not the JSON of an object."""
-    try:
-        given = json.loads(text) if text.lstrip()[:1] == "{" else None
-    except (ValueError, RecursionError):
-        return {}
-    return given if isinstance(given, dict) else {}

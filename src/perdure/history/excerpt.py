@@ -197,7 +197,7 @@ def ends(
     if look:
         low, high = _edges(text, head, tail, max(half, 0))
         exits = [(start, end) for _, start, end in _exits(text) if start < high and end > low]
-        errors = _errors(text, low, high) if failed else []
+        errors = error_lines(text, low, high) if failed else []
         if any(start < last and end > first for start, end in (*exits, *errors)):
             first, last, shown = low, high, _chosen(exits, errors, aside)
     begin = text[:first] if not first or text[first - 1] == "\n" else f"{text[:first]}\n"
@@ -328,7 +328,8 @@ def _chosen(
     return sorted(chosen)
 
 
-def _errors(text: str, first: int, last: int) -> list[tuple[int, int]]:
+def error_lines(text: str, first: int, last: int) -> list[tuple[int, int]]:
+    """Where lines between two places tell of errors: of many, the first and the last ones."""
     found: dict[int, int] = {}
     for word in _ERROR_WORDS:
         low, high = first, last

@@ -18,6 +18,7 @@ import msgspec
 from perdure.core.display import format_size, plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult, Unknown
 from perdure.history.excerpt import unwrap
+from perdure.history.tool_patterns import json_object
 
 #: Arguments that tell by themselves what a call is about, the most telling first.
 _TELLING = (
@@ -44,11 +45,8 @@ def asked(call: ToolCall) -> str:
     text = call.arguments
     if call.reference is not None and not text:
         text = call.reference.head
-    try:
-        given: Any = json.loads(text) if text.lstrip().startswith(("{", "[")) else None
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+    given = json_object(text)
+    if not given and text.strip() != "{}":
         found = _field(text[:_LOOKED_AT])
         return _script(found[2] if found else text)
     for name in _TELLING:

@@ -2,55 +2,40 @@
 
 `plan` is a pure function from the last manifest, token counts, marks and a budget to a new
 manifest. The unit is the round. Tiers (R, S, C, T) work like those of a log-structured merge tree:
-each has a high and a low mark, as shares of the budget. An epoch takes rounds down from R until it
-is at its low mark; where a tier below is then over its high mark, its oldest go further down, to
-its low mark; what is oldest of all merges into ranges, and ranges into wider ranges::
+an epoch takes the oldest of a tier down to the next one, the newest tier first, until the window is
+at its goal; an older tier is touched only if that was not enough, because all that follows a change
+is written to the provider's cache anew. The oldest of a tier merge into ranges, and ranges into
+wider ranges::
 
-    T-1-through-512-T   …   T-880-T   T-881-C   …   T-902-S   T-903.1-through-903.9-S   (native)
+    T-1-through-512-T   T-880-T   T-881-through-890-C   T-891-C   T-902-S   T-903.1-S   (native)
 
-A turn goes to T as a whole. Rounds of a turn that cannot (it is still under way, or part of it is
-fresher) merge into ranges at C.
+A turn goes to T as a whole. Rounds of a turn that is still under way, or of a very long one, merge
+into ranges at C inside their turn.
 
-If that is more than the budget, the marks are scaled down until it fits: from one state, a larger
-budget never shows a round at a lower level. The newest round stays raw, and is reduced inside if it
-alone does not fit. The prompt is not the planner's: what it takes is given as `fixed`.
+Marks are shares of the goal, and the goal is a share of the room: the budget without the prompt and
+what is injected with it. While there is not enough history to fill the old tiers, the fresh ones
+take their room. The newest round stays raw, and is reduced inside if it alone does not fit. The
+prompt is not the planner's: what it takes is given as `fixed`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import Any
 
 import msgspec
 
+from perdure.core.band_marks import FULL, BandMarks
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import Level
 from perdure.history.manifest import Element, EpochManifest, Reduced, RoundId
 
 #: What an element's tags take, at most: of a turn, of a range or a run of rounds.
 TURN_TAGS, RANGE_TAGS = 14, 30
-FAN = 8  # Neighbours that merge into one range.
-#: A range takes a share of the budget, within limits: below the first it could name nothing, above
-#: the second the oldest past would crowd out what is between.
-_RANGE_SHARE, _RANGE_LEAST, _RANGE_MOST = 1 / 600, 48, 160
-
-
-class BandMark(msgspec.Struct, frozen=True, array_like=True):
-    """The shares of the budget at which a tier overflows, and down to which it is then emptied."""
-
-    high: float
-    low: float
-
-
-class BandMarks(msgspec.Struct, frozen=True):
-    """The marks of all tiers; docs/why.md says where they come from."""
-
-    raw: BandMark = BandMark(0.60, 0.10)
-    smooth: BandMark = BandMark(0.12, 0.06)
-    compact: BandMark = BandMark(0.08, 0.05)
-    tiny: BandMark = BandMark(0.18, 0.14)
+FAN = 8  # Neighbours at T that merge into one range.
 
 
 class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,14 +53,10 @@ class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     fixed: int = 0  # What the prompt and what is injected with it take.
     turn: int  # The turn under way: it cannot go to T.
-    rounds: Sequence[Sized]  # Unmerged rounds at R, S or C, and new ones, oldest first.
-    #: What turns take at T: those that have a round at C, or may get there.
+    rounds: Sequence[Sized]  # All behind the last element at T, oldest first.
+    #: What turns take at T: those of the rounds.
     tiny: Mapping[int, int]
-    marks: BandMarks = BandMarks()
-
-
-def range_tokens(budget: int) -> int:
-    return round(min(max(budget * _RANGE_SHARE, _RANGE_LEAST), _RANGE_MOST)) + RANGE_TAGS
+    marks: BandMarks = FULL
 
 
 def total(manifest: EpochManifest, rounds: Iterable[Sized]) -> int:
@@ -90,7 +71,7 @@ def total(manifest: EpochManifest, rounds: Iterable[Sized]) -> int:
 def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
     """The manifest of an epoch that is made now, after `last`.
 
-    Demotes even if that is not needed (the caller decides), unless the whole history fits raw.
+    Demotes nothing while the whole history fits raw, or what is shown takes little enough.
     Unchanged elements are the same objects as before; new ones have no digest yet, and an upper
     bound for their tokens. `at` is left as it was. Raises `BudgetTooSmall` if the prompt leaves no
     room for the newest round of an open turn.
@@ -104,44 +85,52 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
-_LEAST_WORDS = 10  # What a range says at least.
+_MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down to it.
+#: What a range says at least; and what turns have at C on average to merge into a range there:
+#: shorter ones have nothing to lose by T.
+_LEAST_WORDS, _WORTH_A_RANGE = 26, 80
+_LARGEST = 1 / 8  # Of the room, what one round takes at S or C at most.
+#: Of the goal, what rounds and turns at C have together when they merge into one range.
+_CHUNK = 1 / 20
+#: Of C, what stays as single rounds while older ones merge into ranges.
+_LOOSE = 0.6
+#: A window may be planned up to this share of the room where a large round takes most of it.
+_CEILING = 0.88
 
 _Item = Element | Sized
 
 
 class _Tiers(msgspec.Struct):
     tiny: list[Element]
-    compact: list[_Item]
+    compact: list[_Item]  # Ranges first: the oldest merge first.
     smooth: list[Sized]
     raw: list[Sized]
 
 
 class _Planner:
     def __init__(self, last: EpochManifest, window: PlannerInput) -> None:
-        self._last, self._window = last, window
-        self._range = range_tokens(window.budget)
+        self._last, self._window, self._marks = last, window, window.marks
+        self._room = max(window.budget - window.fixed, 1)
+        self._goal = self._room * window.marks.fill
+        self._most = self._room * (window.marks.fill + window.marks.slack)
+        #: What a round takes at S or C at most: a larger one would leave no room for others.
+        self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
         self._standing = self._tiers()
         newest = window.rounds[-1].place if window.rounds else RoundId(0)
         #: The newest round has results that its model has not seen.
         self._unseen = newest.turn == window.turn
 
     def plan(self) -> EpochManifest:
-        budget = self._window.budget
-        tiers = self._at(budget)
-        if self._cost(tiers) > budget:
-            fitting, too_much = -1, budget
-            while too_much - fitting > 1:
-                target = (fitting + too_much) // 2
-                if self._cost(self._at(target)) <= budget:
-                    fitting = target
-                else:
-                    too_much = target
-            tiers = self._at(max(fitting, 0))
-        return self._squeezed(self._manifest(tiers))
+        tiers = self._demoted(1)
+        for scale in (0.5, 0.25, 0.0):
+            if self._taken(tiers) <= self._room * _CEILING:
+                break
+            tiers = self._demoted(scale)
+        return self._squeezed(self._manifest(self._refilled(tiers)))
 
     def _tiers(self) -> _Tiers:
         hidden = self._last.hidden
-        rounds = deque(each for each in self._window.rounds if each.place > hidden)
+        rounds = deque(_capped(e, self._cap) for e in self._window.rounds if e.place > hidden)
         tiers = _Tiers([], [], [], [])
         for element in self._last.elements:
             if element.level == "T":
@@ -157,73 +146,189 @@ class _Planner:
         tiers.raw.extend(rounds)
         return tiers
 
-    def _at(self, target: int, *, keep: int = 1) -> _Tiers:
-        marks, standing = self._window.marks, self._standing
-        edge, size = 0, sum(each.raw for each in standing.raw)
-        while edge < len(standing.raw) - keep and size > marks.raw.low * target:
-            size -= standing.raw[edge].raw
-            edge += 1
-        raw = standing.raw[edge:]
-        smooth = standing.smooth + standing.raw[:edge]
-        edge, size = 0, sum(each.smooth for each in smooth)
-        if size > marks.smooth.high * target:
-            while edge < len(smooth) and size > marks.smooth.low * target:
-                size -= smooth[edge].smooth
-                edge += 1
-        demoted, smooth = smooth[:edge], smooth[edge:]
-        # Turns of which a part is fresher than C, and the one under way, cannot go to T.
-        busy = {each.place.turn for each in (*smooth, *raw)} | {self._window.turn}
-        compact, tiny = self._compacted([*standing.compact, *demoted], busy, target)
-        tiny = self._merged([*standing.tiny, *tiny], "T", marks.tiny, target)
-        return _Tiers(tiny, compact, smooth, raw)
+    def _demoted(self, scale: float, *, keep: int = 1) -> _Tiers:
+        """Tiers taken down, the newest first, until the window is at its goal. None goes below its
+        own share of it times `scale`.
+        """
+        marks, standing = self._marks, self._standing
+        taken, raw = self._taken(standing), sum(each.raw for each in standing.raw)
+        if scale == 1 and taken <= self._room * marks.keep and raw <= taken * marks.raw_most:
+            return standing  # What was injected is gone, and that is enough.
+        raw_share = marks.raw_inside if self._unseen else marks.raw
+        edge = _edge([each.raw for each in standing.raw], self._goal * raw_share * scale, keep)
+        # Not further than needed: an old history of few words leaves room for more.
+        tiers = msgspec.structs.replace(
+            standing,
+            raw=standing.raw[edge:],
+            smooth=standing.smooth + standing.raw[:edge],
+        )
+        sizes = [_at_s(each) for each in tiers.smooth]
+        wide = bool(tiers.tiny) and sum(sizes) > self._goal * marks.smooth_most
+        if wide or self._taken(tiers) > self._most:
+            edge = _edge(sizes, self._goal * marks.smooth * scale, 0)
+            tiers.compact = [*tiers.compact, *tiers.smooth[:edge]]
+            tiers.smooth = tiers.smooth[edge:]
+        least = self._goal * marks.tiny * scale
+        if sum(each.tokens for each in tiers.tiny) > self._goal * marks.tiny_most:
+            tiers.tiny = _merged(tiers.tiny, "T", least)  # first: so C need not make that room
+        if (taken := self._taken(tiers)) > self._most:
+            self._shed_compact(tiers, taken - self._goal, scale)
+        tiny, most = sum(each.tokens for each in tiers.tiny), self._goal * _MOST_TINY
+        excess = self._taken(tiers) - self._goal
+        if excess + self._goal > self._most or tiny > most:
+            tiers.tiny = _merged(tiers.tiny, "T", max(min(tiny - excess, most), least))
+        return tiers
 
-    def _cost(self, tiers: _Tiers) -> int:
+    def _refilled(self, tiers: _Tiers) -> _Tiers:
+        """Where the old tiers do not fill the window, S and R keep more than their shares: rounds
+        that would have gone down in this epoch stay, the newest first.
+        """
+        if self._taken(tiers) >= self._goal:
+            return tiers
+        standing = self._standing
+        loose = [item for item in tiers.compact if isinstance(item, Sized)]
+        first = len(standing.compact) and _last_of(standing.compact[-1])
+        fresh = [item for item in loose if not first or item.place > first]
+        stay = tiers.compact[: len(tiers.compact) - len(fresh)]
+        pool = [*fresh, *tiers.smooth, *tiers.raw]
+        was_raw = {each.place for each in standing.raw}
+        taken = self._taken(tiers)
+        raws, smooths = len(tiers.raw), len(tiers.smooth)
+        share = self._marks.raw / (self._marks.raw + self._marks.smooth)
+        size_r = sum(each.raw for each in tiers.raw)
+        size_s = sum(map(_at_s, tiers.smooth))
+        # To keep more raw helps little where few words are noise; at first there is nothing else.
+        most_r = self._goal * (self._marks.raw_most if tiers.tiny else 1)
+        while True:
+            # The newest at S comes up to R, or the newest at C to S, whichever is behind its share.
+            at_r = len(pool) - raws - 1
+            at_s = at_r - smooths
+            up_r = smooths and pool[at_r].place in was_raw and size_r + pool[at_r].raw <= most_r
+            up_s = at_s >= 0
+            if up_s and (not up_r or size_s * share <= size_r * (1 - share)):
+                each = pool[at_s]
+                more = _at_s(each) - _at_c(each)
+                if taken + more > self._goal:
+                    break
+                smooths, size_s = smooths + 1, size_s + _at_s(each)
+            elif up_r:
+                each = pool[at_r]
+                more = each.raw - _at_s(each)
+                if taken + more > self._goal:
+                    break
+                raws, smooths = raws + 1, smooths - 1
+                size_r, size_s = size_r + each.raw, size_s - _at_s(each)
+            else:
+                break
+            taken += more
+        at_r = len(pool) - raws
+        return _Tiers(
+            tiers.tiny,
+            stay + list(pool[: at_r - smooths]),
+            pool[at_r - smooths : at_r],
+            pool[at_r:],
+        )
+
+    def _taken(self, tiers: _Tiers) -> int:
         """What the tiers take, at most. It never grows when something goes down."""
         loose = [item for item in tiers.compact if isinstance(item, Sized)]
         merged = [item for item in tiers.compact if isinstance(item, Element)]
         text = (*loose, *tiers.smooth)
-        turns = {each.place.turn for each in (*text, *tiers.raw)}
         runs = [e for e in self._last.elements if not e.whole and not e.generation]
         first = text[0].place if text else self._last.native
         kept = sum(1 for run in runs if run.last >= first)
-        extra = sum(pin.tokens for pin in self._last.pins)
         return (
             sum(element.tokens for element in (*tiers.tiny, *merged))
-            + sum(each.compact + 1 for each in loose)
-            + sum(each.smooth + 1 for each in tiers.smooth)
+            + sum(map(_at_c, loose))
+            + sum(map(_at_s, tiers.smooth))
             + sum(each.raw for each in tiers.raw)
-            + TURN_TAGS * len(turns)
             # Where two tiers meet, one turn may stand in both.
             + RANGE_TAGS * (kept + 3)
-            + extra
-            + self._window.fixed
+            + sum(pin.tokens for pin in self._last.pins)
         )
 
-    def _manifest(self, tiers: _Tiers) -> EpochManifest:
-        unfinished = {each.place.turn for each in tiers.raw} | {self._window.turn}
-        fresher = {each.place.turn for each in tiers.smooth} | unfinished
-        elements = (
-            *tiers.tiny,
-            *self._grouped(tiers.compact, "C", fresher),
-            *self._grouped(tiers.smooth, "S", unfinished),
-        )
-        native = tiers.raw[0].place if tiers.raw else RoundId(self._window.turn)
-        return msgspec.structs.replace(self._last, elements=elements, native=native, reduced=())
+    def _shed_compact(self, tiers: _Tiers, excess: float, scale: float) -> None:
+        """Merge the oldest at C into ranges, and take the oldest ranges and turns to T."""
+        least = self._goal * self._marks.compact * scale
+        # Turns of which a part is fresher than C, and the one under way, cannot go to T.
+        busy = {each.place.turn for each in (*tiers.smooth, *tiers.raw)} | {self._window.turn}
+        ranges = deque(item for item in tiers.compact if isinstance(item, Element))
+        loose = deque(item for item in tiers.compact if isinstance(item, Sized))
+        size_loose = sum(map(_at_c, loose))
+        size = size_loose + sum(each.tokens for each in ranges)
+        while excess > 0 and size > least:
+            chunk, whole = self._chunk(loose, busy) if size_loose > least * _LOOSE else ([], False)
+            if chunk:
+                merged = _range_of(chunk, "C", 1, whole=whole)
+                saved = sum(map(_at_c, chunk)) - merged.tokens
+                if saved > 0:
+                    for _ in chunk:
+                        size_loose -= _at_c(loose.popleft())
+                    ranges.append(merged)
+                    size, excess = size - saved, excess - saved
+                    continue
+            gone = self._to_tiny(ranges, loose, busy)
+            if not gone:
+                break
+            of, elements = gone
+            was = sum(map(_at_c, of))
+            size_loose -= sum(_at_c(item) for item in of if isinstance(item, Sized))
+            size -= was
+            excess -= was - sum(each.tokens for each in elements)
+            tiers.tiny = [*tiers.tiny, *elements]
+        inside = [each for each in ranges if not each.whole and each.first.turn in busy]
+        if excess > 0 and inside:  # A turn that cannot go to T: its ranges merge.
+            left = sum(each.tokens for each in inside) - excess
+            merged_inside = _merged(inside, "C", left)
+            outside = [each for each in ranges if each.whole or each.first.turn not in busy]
+            ranges = deque([*outside, *merged_inside])
+        tiers.compact = [*ranges, *loose]
 
-    def _compacted(
-        self, items: list[_Item], busy: set[int], target: int
-    ) -> tuple[list[_Item], list[Element]]:
-        mark, tiny = self._window.marks.compact, list[Element]()
-        size = sum(map(_at_c, items))
-        if size <= mark.high * target:
-            return items, tiny
-        turns = deque((turn, list(of)) for turn, of in groupby(items, _turn_of))
-        while turns and size > mark.low * target and turns[0][0] not in busy:
-            turn, of = turns.popleft()
-            size -= sum(map(_at_c, of))
-            tiny.append(self._tiny_of(turn, of))
-        stay = [item for _, of in turns for item in of]
-        return self._merged(stay, "C", mark, target) if turns else stay, tiny
+    def _chunk(self, loose: Sequence[Sized], busy: set[int]) -> tuple[list[Sized], bool]:
+        """The oldest single rounds at C that merge into one range, and whether they are whole
+        turns. Rounds of one turn merge if it is under way, or has more than enough of them.
+        """
+        most = self._goal * _CHUNK
+        found, size = list[Sized](), 0
+        for turn, of in groupby(loose, lambda each: each.place.turn):
+            rounds = list(of)
+            takes = sum(map(_at_c, rounds))
+            if turn not in busy and rounds[0].place.round == 1 and takes <= most:
+                found, size = [*found, *rounds], size + takes
+                if size >= most:
+                    break
+            elif found:
+                break
+            else:
+                sizes = list(accumulate(map(_at_c, rounds)))
+                return rounds[: bisect_left(sizes, most) + 1], False
+        turns = len({each.place.turn for each in found})
+        worth = len(found) > 1 and size >= turns * _WORTH_A_RANGE
+        return found if worth else [], True
+
+    def _to_tiny(
+        self, ranges: deque[Element], loose: deque[Sized], busy: set[int]
+    ) -> tuple[list[_Item], list[Element]] | None:
+        """Take the oldest turn at C, or the turns of the oldest range, away: what it was, and its
+        elements at T. None if it cannot go there.
+        """
+        if not ranges and not loose:
+            return None
+        if ranges and ranges[0].whole:
+            oldest = ranges.popleft()
+            turns = range(oldest.first.turn, oldest.last.turn + 1)
+            rounds = [e for e in self._window.rounds if e.place.turn in turns]
+            by_turn = groupby(rounds, lambda each: each.place.turn)
+            return [oldest], [self._tiny_of(turn, list(of)) for turn, of in by_turn]
+        turn = _turn_of(ranges[0] if ranges else loose[0])
+        if turn in busy:
+            return None
+        of = list[_Item]()
+        while ranges and ranges[0].first.turn == turn:
+            of.append(ranges.popleft())
+        while loose and loose[0].place.turn == turn:
+            of.append(loose.popleft())
+        return of, [self._tiny_of(turn, of)]
 
     def _tiny_of(self, turn: int, of: Sequence[_Item]) -> Element:
         size = sum(map(_at_c, of))
@@ -236,32 +341,16 @@ class _Planner:
             raw=sum(item.raw for item in of),
         )
 
-    def _merged(self, items: list[Any], level: Level, mark: BandMark, target: int) -> list[Any]:
-        size = sum(map(_at_c, items))
-        if size <= mark.high * target:
-            return items
-        generations = _Generations(items)
-        while size > mark.low * target and (sources := generations.choice()):
-            merging = generations.oldest(sources)
-            merged = self._range_of(merging, level, max(sources) + 1)
-            saved = sum(map(_at_c, merging)) - merged.tokens
-            if saved <= 0:
-                break
-            generations.merge(sources, merged)
-            size -= saved
-        return generations.items()
-
-    def _range_of(self, of: Sequence[_Item], level: Level, generation: int) -> Element:
-        size = sum(map(_at_c, of))
-        return Element(
-            level=level,
-            first=_first_of(of[0]),
-            last=_last_of(of[-1]),
-            whole=level == "T",
-            tokens=min(self._range, max(size // 2, RANGE_TAGS + _LEAST_WORDS)),
-            raw=sum(item.raw for item in of),
-            generation=generation,
+    def _manifest(self, tiers: _Tiers) -> EpochManifest:
+        unfinished = {each.place.turn for each in tiers.raw} | {self._window.turn}
+        fresher = {each.place.turn for each in tiers.smooth} | unfinished
+        elements = (
+            *tiers.tiny,
+            *self._grouped(tiers.compact, "C", fresher),
+            *self._grouped(tiers.smooth, "S", unfinished),
         )
+        native = tiers.raw[0].place if tiers.raw else RoundId(self._window.turn)
+        return msgspec.structs.replace(self._last, elements=elements, native=native, reduced=())
 
     def _grouped(
         self, items: Sequence[_Item], level: Level, unfinished: set[int]
@@ -300,30 +389,27 @@ class _Planner:
             whole=whole,
             tokens=words + (TURN_TAGS if whole else RANGE_TAGS),
             raw=sum(each.raw for each in rounds),
+            cap=self._cap if any(_size(each, level) >= self._cap for each in rounds) else 0,
         )
 
-    def _room(self, manifest: EpochManifest) -> int:
-        taken = total(manifest, self._window.rounds) + self._window.fixed
-        return self._window.budget - taken
-
-    def _fits(self, manifest: EpochManifest) -> bool:
-        return self._room(manifest) >= 0
+    def _left(self, manifest: EpochManifest) -> int:
+        return self._window.budget - total(manifest, self._window.rounds) - self._window.fixed
 
     def _squeezed(self, manifest: EpochManifest) -> EpochManifest:
         """Nothing can go further down: give up pins, then reduce the newest round, then hide."""
-        while manifest.pins and not self._fits(manifest):
+        while manifest.pins and self._left(manifest) < 0:
             manifest = msgspec.structs.replace(manifest, pins=manifest.pins[1:])
         newest = self._window.rounds[-1] if self._window.rounds else None
         raw = newest.raw if newest is not None and manifest.is_native(newest.place) else 0
         least = min(raw, _LEAST_ROUND)
         manifest = self._hidden(manifest, least - raw)
-        room = self._room(manifest) + raw
+        room = self._left(manifest) + raw
         if room < least and not self._unseen:
             # A large prompt: the newest round goes down like any other.
-            lowest = self._manifest(self._at(0, keep=0))
+            lowest = self._manifest(self._demoted(0, keep=0))
             manifest = self._hidden(msgspec.structs.replace(lowest, pins=()), 0)
             raw = least = 0
-            room = self._room(manifest)
+            room = self._left(manifest)
         if room < least:
             raise BudgetTooSmall(self._window.budget, self._window.budget + least - room)
         if newest is not None and room < raw:
@@ -331,7 +417,7 @@ class _Planner:
         return manifest
 
     def _hidden(self, manifest: EpochManifest, least: int) -> EpochManifest:
-        while manifest.elements and self._room(manifest) < least:
+        while manifest.elements and self._left(manifest) < least:
             oldest, *rest = manifest.elements
             manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)
         return manifest
@@ -340,14 +426,14 @@ class _Planner:
 class _Generations:
     """Items by generation. None is of a lower one than what is newer: ranges widen with age."""
 
-    def __init__(self, items: Sequence[_Item]) -> None:
-        self._tiers = dict[int, deque[_Item]]()
+    def __init__(self, items: Sequence[Element]) -> None:
+        self._tiers = dict[int, deque[Element]]()
         generation = 0
         for item in reversed(items):
-            generation = max(generation, item.generation if isinstance(item, Element) else 0)
+            generation = max(generation, item.generation)
             self._tiers.setdefault(generation, deque()).appendleft(item)
 
-    def items(self) -> list[_Item]:
+    def items(self) -> list[Element]:
         return [item for g in sorted(self._tiers, reverse=True) for item in self._tiers[g]]
 
     def choice(self) -> list[int]:
@@ -361,7 +447,7 @@ class _Generations:
         two = [g for g in left for _ in self._tiers[g]][:2]
         return two if len(two) == 2 else []
 
-    def oldest(self, sources: Sequence[int]) -> list[_Item]:
+    def oldest(self, sources: Sequence[int]) -> list[Element]:
         return [
             item
             for g in dict.fromkeys(sources)
@@ -375,11 +461,56 @@ class _Generations:
         tier.append(merged)
 
 
+def _merged(items: Sequence[Element], level: Level, target: float) -> list[Element]:
+    """Neighbours merged into ranges, and ranges into wider ones, until they take `target`."""
+    size = sum(each.tokens for each in items)
+    generations = _Generations(items)
+    while size > target and (sources := generations.choice()):
+        merging = generations.oldest(sources)
+        while len(sources) > 2 and sum(e.tokens for e in merging[:-1]) // 2 >= size - target:
+            sources, merging = sources[:-1], merging[:-1]  # half of it goes: that is enough
+        merged = _range_of(merging, level, max(sources) + 1, whole=level == "T")
+        saved = sum(each.tokens for each in merging) - merged.tokens
+        if saved <= 0:
+            break
+        generations.merge(sources, merged)
+        size -= saved
+    return generations.items()
+
+
+def _range_of(of: Sequence[_Item], level: Level, generation: int, *, whole: bool) -> Element:
+    """One element for neighbours, with half of the words that they have."""
+    return Element(
+        level=level,
+        first=_first_of(of[0]),
+        last=_last_of(of[-1]),
+        whole=whole,
+        tokens=max(sum(map(_at_c, of)) // 2, RANGE_TAGS + _LEAST_WORDS),
+        raw=sum(item.raw for item in of),
+        generation=generation,
+    )
+
+
+def _capped(each: Sized, cap: int) -> Sized:
+    if each.smooth <= cap:
+        return each
+    return Sized(each.place, each.raw, cap, min(each.compact, cap))
+
+
+def _edge(sizes: Sequence[int], target: float, keep: int) -> int:
+    """How many of the oldest go, so that the others take `target`, or are only `keep`."""
+    edge, size = 0, sum(sizes)
+    while edge < len(sizes) - keep and size > target:
+        size -= sizes[edge]
+        edge += 1
+    return edge
+
+
 def _holder(elements: Iterable[Element], place: RoundId) -> Element | None:
     return next((e for e in elements if e.first <= place <= e.last), None)
 
 
-def _turn_of(item: _Item) -> int:
+def _turn_of(item: Any) -> int:
     return item.last.turn if isinstance(item, Element) else item.place.turn
 
 
@@ -392,7 +523,16 @@ def _last_of(item: _Item) -> RoundId:
 
 
 def _at_c(item: _Item) -> int:
-    return item.tokens if isinstance(item, Element) else item.compact
+    return item.tokens if isinstance(item, Element) else item.compact + _tags(item)
+
+
+def _at_s(each: Sized) -> int:
+    return each.smooth + _tags(each)
+
+
+def _tags(each: Sized) -> int:
+    """A line break, and the tags of its turn with the first round."""
+    return 1 + (TURN_TAGS if each.place.round == 1 else 0)
 
 
 def _size(each: Sized, level: Level) -> int:

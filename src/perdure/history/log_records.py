@@ -69,6 +69,8 @@ class SessionRecord(StateRecord, frozen=True, kw_only=True):
     #: How its history is shown, and in how many tokens; empty and 0: as configured.
     strategy: str = ""
     budget: int = 0
+    #: How full the gradient plans its window: a profile, or marks; empty: as configured.
+    profile: str | dict[str, float] = ""
 
     @property
     def forked_at(self) -> int:

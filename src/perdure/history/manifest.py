@@ -42,6 +42,7 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
     #: `rendition_records`.
     variants: bytes = b""
     digest: bytes = b""  # Of its text; empty until it is rendered.
+    cap: int = 0  # To so many tokens each of its rounds is cut; 0: none is so long.
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.core.display import plural
+from perdure.core.display import one_line, plural
 from perdure.core.messages import (
     ArtifactPointer,
     Media,
@@ -36,6 +36,7 @@ from perdure.core.messages import (
 from perdure.core.turns import Turn, is_prompt
 from perdure.history import gist, turn_tags
 from perdure.history.session_export import ExportSource, OnMissing, resolved
+from perdure.history.tool_patterns import json_object
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -152,12 +153,9 @@ def _arguments(call: ToolCall) -> Iterator[str]:
         yield from _part(call.reference, [])
         if not call.arguments:
             return
-    try:
-        given: Any = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        if call.arguments.strip():
+    given = json_object(call.arguments)
+    if not given:
+        if call.arguments.strip() not in {"", "{}"}:
             yield fenced(call.arguments)
         return
     long, short = dict[str, str](), dict[str, Any]()
@@ -244,9 +242,7 @@ def _reader() -> MarkdownIt:
 
 
 def _folded(summary: str, blocks: Iterable[str]) -> str:
-    words = " ".join(summary.split())
-    if len(words) > _SUMMARY:
-        words = f"{words[: _SUMMARY - 1]}…"
+    words = one_line(summary, _SUMMARY)
     inner = "\n\n".join(blocks)
     return (
         f"<details>\n<summary>{html.escape(_printable(words))}</summary>\n\n{inner}\n\n</details>"

@@ -28,6 +28,15 @@ def tool_names(name: str, program: str = "") -> list[str]:
     return [each.lower() for each in dict.fromkeys((program, name, short)) if each] or [""]
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Empty if the text is not the JSON of an object."""
+    try:
+        given = json.loads(text) if text.lstrip()[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
 _LONGEST = 2_000  # a longer command is a script
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash", "fish", "pwsh", "powershell", "cmd"})
 #: They choose among the lines that another program prints, or put them in order.
@@ -44,10 +53,7 @@ def program_of(call: ToolCall) -> str:
     """The program that a shell's call runs: ``ls``, ``git log``. Empty if it is not just one."""
     if len(call.arguments) > 2 * _LONGEST:
         return ""
-    try:
-        command = _command(json.loads(call.arguments))
-    except (ValueError, RecursionError):
-        return ""
+    command = _command(json_object(call.arguments))
     if isinstance(command, list):
         words = [str(word) for word in command]
         if len(words) < 3 or _name(words[0]) not in _SHELLS:
@@ -56,14 +62,12 @@ def program_of(call: ToolCall) -> str:
     return _of_script(command) if isinstance(command, str) else ""
 
 
-def _command(arguments: Any) -> Any:
-    for _ in range(2):
-        if not isinstance(arguments, dict):
-            break
+def _command(arguments: dict[str, Any]) -> Any:
+    action = arguments.get("action")  # of a local_shell call
+    for given in (arguments, action if isinstance(action, dict) else {}):
         for key in ("command", "cmd", "script"):
-            if key in arguments:
-                return arguments[key]
-        arguments = arguments.get("action")  # of a local_shell call
+            if key in given:
+                return given[key]
     return None
 
 

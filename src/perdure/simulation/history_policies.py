@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import compact
-from perdure.history.renditions.unit_choice import chosen
+from perdure.history.renditions.unit_choice import Room, chosen
 from perdure.history.renditions.unit_weights import SpeakerText
 from perdure.simulation.gradient_policy import GradientPolicy
 from perdure.simulation.prompt_cache import CacheBlock
@@ -133,7 +133,8 @@ class RollingSummary(_Windowed):
         self._first = end
         said = [self._words, *(compact(call.messages, str(call.position)) for call in dropped)]
         heard = [SpeakerText("", each) for each in said if each.strip()]
-        self._words = "\n".join(filter(None, chosen(heard, self._summary, o200k())))
+        room = Room(self._summary, self._summary, self._summary)
+        self._words = "\n".join(filter(None, chosen(heard, room, o200k())))
         self._text = without_lists(self._words)
 
 

@@ -14,6 +14,7 @@ not escaped: that is the business of whoever puts it into an element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from perdure.core.messages import (
@@ -32,13 +33,15 @@ from perdure.history.gist import described
 from perdure.history.renditions.merged_text import merge
 from perdure.history.renditions.sentences import truncate
 from perdure.history.renditions.tidy_text import corrected, tidied
+from perdure.history.renditions.tiny_text import outcome
 from perdure.history.renditions.tool_calls import Used, compact_use, excerpt, smooth_use
-from perdure.history.renditions.unit_choice import chosen, outcome
+from perdure.history.renditions.typing_slips import mended
+from perdure.history.renditions.unit_choice import Room, chosen
 from perdure.history.renditions.unit_weights import SpeakerText, announces
 
 #: The version of this algorithm. Any change of any output is a new one: stored renditions with
 #: another are stale.
-RECIPE = "a1"
+RECIPE = "a2"
 
 __all__ = [
     "RECIPE",
@@ -52,12 +55,17 @@ __all__ = [
     "truncate",
 ]
 
-#: Of a round's words, C keeps so much; words up to so many tokens stay.
-_C_SHARE, _C_SHORT = 0.30, 16
+#: Of a round's words, C keeps so much, and of what binds more, up to the most; words up to so many
+#: tokens stay.
+_C_SHARE, _C_LEAST, _C_MOST, _C_SHORT = 0.345, 0.345, 0.375, 16
+#: Words of fewer tokens are too short for a third to say anything: they may keep so many.
+_C_FROM, _C_FEW = 200, 78
 _LONG = 12_000
 _ORDER_SHARE, _ORDER = 0.6, 150
-#: T has room for so many tokens, and for more where 5 % of the turn are more.
-_T_SHORT, _T_LONG = 40, 120
+#: T has room for so many tokens, or for this share of a turn's words; of very long ones, for less.
+_T_SHORT, _T_SHARE, _T_MORE, _T_LONG = 40, 0.047, 0.017, 100
+#: Of fewer words than these T may take more, as long as it is 5 % of the turn with its tools.
+_T_FROM, _T_WORK = 1_000, 0.07
 _T_SAME = 80  # Up to so many tokens of words, C says it as briefly as T would.
 #: Up to so many tokens of words, T is compared with C.
 _T_COMPARED = 400
@@ -72,6 +80,8 @@ _Uses: TypeAlias = dict[tuple[int, int], Used]
 #: Up to this many characters two forms of a round are compared by their tokens; beyond it, what was
 #: left out is so much that its place cannot take more.
 _COMPARED = 65_536
+#: Shorter texts are smoothed once for all levels.
+_REMEMBERED = 16_384
 
 
 def raw(messages: Sequence[Message]) -> str:
@@ -118,17 +128,18 @@ def both(messages: Sequence[Message], place: str) -> tuple[str, str]:
 
 
 def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
-    """T of a turn: who wanted what and what came of it, in one or two sentences. At most 5 % of the
-    turn's tokens, or 40; never more than its words have.
+    """T of a turn: who wanted what and what came of it. Of more than 1,000 tokens of words, 1 to
+    5 %. Of fewer at most 40 tokens, or 5 % of the turn with its tools; never more than its words.
     """
     spoken = [list(_spoken(messages)) for messages in rounds]
     said = [each for words in spoken for each in words if each.text.strip()]
     if not said:
         return _without_words(rounds, counter)
     tokens = sum(counter.count(each.text) for each in said)
-    room = _T_SHORT + min(tokens // 14, 40 + tokens // 56, _T_LONG)
-    if room > _T_SHORT:
-        room = max(_T_SHORT, min(room, _at_least(rounds, 20 * room, counter) // 20))
+    room = int(min(tokens * _T_SHARE, _T_LONG + tokens * _T_MORE))
+    if tokens < _T_FROM:
+        more = _T_SHORT + int(min(tokens * _T_WORK, (_T_FROM - tokens) / 8))
+        room = max(_T_SHORT, room, min(more, _at_least(rounds, 20 * more, counter) // 20))
     if tokens < _T_COMPARED:
         # What C says of it may be less already, and T is never more.
         kept = [
@@ -205,7 +216,12 @@ def _smooth_lines(messages: Sequence[Message], uses: _Uses, place: str) -> Itera
 
 
 def _smooth_words(text: str) -> str:
-    return corrected(tidied(text))
+    return _smoothed_once(text) if len(text) < _REMEMBERED else corrected(mended(tidied(text)))
+
+
+@lru_cache(maxsize=64)  # S, C and T of a turn are made one after the other
+def _smoothed_once(text: str) -> str:
+    return corrected(mended(tidied(text)))
 
 
 def _compact_lines(
@@ -251,8 +267,11 @@ def _compact_words(
         # A short prompt that sets work going is an order: little of it can be spared.
         order = works and spoken.weight > 1 and many <= _ORDER
         room += min(many, _LONG) * (_ORDER_SHARE if order else _C_SHARE)
-    room = max(int(room), _C_SHORT)
-    return list(zip(said, chosen(said, room, counter), strict=True))
+    many = sum(min(each, _LONG) for each in tokens)
+    most = int(many * _C_MOST) if many >= _C_FROM else _C_FEW
+    aim = min(max(int(room), _C_SHORT), most)
+    least = int(many * _C_LEAST) if many >= _C_FROM else 0
+    return list(zip(said, chosen(said, Room(aim, least, most), counter), strict=True))
 
 
 def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:

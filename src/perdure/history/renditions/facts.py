@@ -49,7 +49,7 @@ _NO_NAMES = frozenset(
     """i i'm i'll i've i'd the a an and or but if in on at to for of it is this that we you he she
     they my your his her our their no yes ok okay not so as by with from what when where why how
     who which there here then also now all any each every some note todo please thanks thank hi
-    hello hey let's don't can't it's that's there's what's won't doesn't didn't isn't i’m i’ll
+    hello hey let let's don't can't it's that's there's what's won't doesn't didn't isn't i’m i’ll
     i’ve i’d let’s don’t can’t it’s that’s mr mrs ms dr oh wow yeah haha lol btw""".split()  # noqa: SIM905 (a text is easier to read)
 )
 #: Written in capitals to be heard.

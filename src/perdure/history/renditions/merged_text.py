@@ -20,7 +20,7 @@ from perdure.core.tokens import Counter
 from perdure.history.reduce_messages import level
 from perdure.history.renditions.facts import facts
 from perdure.history.renditions.sentences import binds, retracts, truncate
-from perdure.history.renditions.unit_choice import gist_of, names_of, value_of
+from perdure.history.renditions.tiny_text import gist_of, names_of, value_of
 from perdure.history.renditions.unit_weights import bounded, is_idle
 
 _LEAST = 26  # With less room than that, a part says nothing.

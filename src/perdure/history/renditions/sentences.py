@@ -225,6 +225,8 @@ _binds = re.compile(
     r"|satur|sun|tomorrow|tonight|noon|midnight|week\b|month|eod|\d|january|february|march|april|may"
     r"|june|july|august|september|october|november|december)|bis (?:zum|\d))"
 ).search
+#: Said to be kind.
+_encourages = re.compile(r"\bkeep (?:it |them |that )?(?:up|going|in touch|at it|me posted)\b")
 _turn = re.compile(
     r"\b(?:" + "|".join(sorted(_TURN - {"t"} | _VERDICT)) + r")\b|n['’]t\b", re.IGNORECASE
 )
@@ -255,6 +257,8 @@ _SHORT_ANSWER = 32
 def binds(text: str) -> int:
     """How many words tell of a constraint, a decision, a reason, a failure."""
     lowered = text.lower()
+    if "keep" in lowered:
+        lowered = _encourages.sub("", lowered)
     words = set(_words(lowered))
     many = len(_BIND & words)
     if not _MAY_BIND.isdisjoint(words) and _binds(lowered) is not None:

@@ -14,20 +14,20 @@ from functools import cache
 from importlib import resources
 
 #: What no correction may touch: fences (the last may be open), inline code, quoted or indented
-#: lines, lines of a shell, strings in double quotes, and every word with a sign of code in it.
+#: lines, lines of a shell, quotes, and every word with a sign of code in it.
 protected = re.compile(
     r"""(?P<fence>^[ ]{0,12}(?P<mark>`{3,}|~{3,})(?s:.*?)(?:^[ ]*(?P=mark)[`~]*[ ]*$|\Z))
       | ^(?:[ ]{4,}|\t|[ ]{0,3}>|[ ]*(?:\$|%|>>>|\#!)[ ]).*$
       | `[^`\n]+`
-      | "[^"\n]{1,400}"
+      | "[^"\n]{1,400}" | “[^”\n]{1,400}” | «[^»\n]{1,400}» | „[^“”\n]{1,400}[“”]
+      | (?<!\w)'[^'\n]{1,200}'(?!\w) | (?<!\w)‘[^’\n]{1,200}’(?!\w)
       | (?<!\S)[^\s]{0,400}?[/\\_@$=<>{}\[\]|~^&%\d]\S*
-    """,
+    """,  # noqa: RUF001 (quotation marks)
     re.VERBOSE | re.MULTILINE,
 )
 _trailing = re.compile(r"[ \t]+$", re.MULTILINE)
 _blank_lines = re.compile(r"\n{3,}")
 _marks = re.compile(r"!{2,}|\?{2,}|(?:[!?]{3,})|\.{4,}|,{2,}(?=\s)|;{2,}(?=\s)|…{2,}")
-_stretched = re.compile(r"([a-z])\1{4,}", re.IGNORECASE)
 # A line of prose with one gap in it: several gaps are a table.
 _gap = re.compile(r"^(\S+(?: \S+){3,}) {2,}(\S+(?: \S+){2,})$", re.MULTILINE)
 _rule = re.compile(r"^[ \t]*(?:[-=*_~#+]{4,}|[─━═]{3,})[ \t]*\n?", re.MULTILINE)
@@ -53,14 +53,14 @@ def tidied(text: str) -> str:
     if not text:
         return text
     fenced = "```" in text or "~~~" in text
-    changed = _outside_fences(text, _tidied_lines) if fenced else _tidied_lines(text)
+    changed = outside_fences(text, _tidied_lines) if fenced else _tidied_lines(text)
     return changed.strip("\n")
 
 
 _fences = re.compile(r"^[ ]{0,12}(`{3,}|~{3,})(?s:.*?)(?:^[ ]*\1[`~]*[ ]*$|\Z)", re.MULTILINE)
 
 
-def _outside_fences(text: str, change: Callable[[str], str]) -> str:
+def outside_fences(text: str, change: Callable[[str], str]) -> str:
     pieces: list[str] = []
     at = 0
     for found in _fences.finditer(text):
@@ -193,7 +193,7 @@ def script_of(text: str) -> str:
 
 
 _words = re.compile(r"[a-z]{3,24}").findall
-_LONGEST = 200_000  # more is not typed by anyone
+LONGEST = 200_000  # more is not typed by anyone
 # ``i`` is a variable, too: so only before what a person does.
 _lonely_i = re.compile(
     r"(?<![^\s(])i(?=(?:['’](?:m|ve|ll|d)|[ ](?:am|was|have|had|will|would|can|can't|could|should"
@@ -204,7 +204,7 @@ _lonely_i = re.compile(
 
 def corrected(text: str) -> str:
     """Corrects sure misspellings. Never raises."""
-    if len(text) > _LONGEST:
+    if len(text) > LONGEST:
         return text
     wrong = _misspellings().keys() & set(_words(text.lower()))
     lonely = " i " in text or " i'" in text or text.startswith(("i ", "i'"))

@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from perdure.core.display import plural
+from perdure.core.display import one_line, plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import EXIT_CODE, ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
@@ -129,7 +129,7 @@ def _to_a_word(text: str, line: str) -> str:
 
 
 def smooth_use(used: Used, place: str) -> str:
-    begin = f"tool {used.name}({_short(_asked(used.call), _LONGEST_ASKED['S'])})"
+    begin = f"tool {used.name}({one_line(_asked(used.call), _LONGEST_ASKED['S'])})"
     body = _body(used.call, place)
     if body:
         begin = f"{begin} with\n{body}\n"
@@ -144,7 +144,7 @@ def smooth_use(used: Used, place: str) -> str:
 def compact_use(used: Used, *, brief: bool = False) -> str:
     """C of a call and its result in one line; with `brief`, without saying that it was called."""
     whole = _asked(used.call)
-    what = _short(whole, _LONGEST_ASKED["C"]).replace("`", "'")
+    what = one_line(whole, _LONGEST_ASKED["C"]).replace("`", "'")
     begin = f"{used.name} `{what}`" if what else used.name
     if not brief:
         begin += " was called"
@@ -167,7 +167,7 @@ def came_of(result: ToolResult, printed: Printed) -> str:
             or _summary_line(tail)
             or output.partition("\n")[0]
         )
-        said = _short(line, _LONGEST_CAME)
+        said = one_line(line, _LONGEST_CAME)
         exit_code = f" (exit code {code})" if code else ""
         # Not everything that looks like it did fail.
         if not failed:
@@ -182,11 +182,11 @@ def came_of(result: ToolResult, printed: Printed) -> str:
         return " ".join([*" ".join(telling or [output]).split(), *filter(None, [notes])])
     line = _summary_line(tail) if lines > 1 else ""
     if not line:
-        head = _short(_first_line(output), 60)
+        head = one_line(_first_line(output), 60)
         line = f"{plural(lines, 'line')}: {head}" if lines > 1 else head
     elif lines > 12:
         line = f"{line} ({plural(lines, 'line')})"
-    return " ".join(filter(None, [_short(line, _LONGEST_CAME), notes]))
+    return " ".join(filter(None, [one_line(line, _LONGEST_CAME), notes]))
 
 
 def _smooth_result(result: ToolResult, printed: Printed, place: str) -> str:
@@ -240,16 +240,6 @@ def _notes(result: ToolResult) -> str:
 
 def _asked(call: ToolCall | None) -> str:
     return asked(call) if call is not None else ""
-
-
-def _short(text: str, longest: int) -> str:
-    """On one line, at most so long."""
-    line = " ".join(text[: longest * 4].split())
-    if len(line) <= longest and len(text) <= longest * 4:
-        return line
-    cut = line[: longest - 1]
-    space = cut.rfind(" ", longest * 2 // 3)
-    return f"{cut[:space] if space > 0 else cut}…"
 
 
 def _body(call: ToolCall | None, place: str) -> str:

@@ -8,7 +8,7 @@ list mark, its bold print and its opening courtesies.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from perdure.core.tokens import Counter
@@ -27,7 +27,8 @@ _decision = re.compile(
 _failure = re.compile(r"\w(?:Error|Exception)\b|\b(?:error|fatal|FAILED|failed|denied)\b:?").search
 _courtesy = re.compile(
     r"\W*(?:let me know|feel free|would you like|do you want me|want me to|shall i|i hope|happy to"
-    r"|if you(?:'d| would)? (?:like|want|need|have)|thank|sure\b|of course|certainly|great\b"
+    r"|if you(?:'d| would)? (?:like|want|need|have)|if (?:helpful|useful|needed|desired)"
+    r"|thank|sure\b|of course|certainly|great\b"
     r"|perfect"
     r"|excellent|awesome|you['’]re (?:absolutely )?(?:right|welcome)|no problem|sounds good"
     r"|tell me which"
@@ -80,11 +81,20 @@ _PALE = frozenset(
     yeah your yourself""".split()  # noqa: SIM905 (a text is easier to read)
 )
 _spoken = re.compile(r"[^\W_]").search
+#: What a unit may end with; behind others, a stop is set.
+STOPS = frozenset(".!?…]。！？")  # noqa: RUF001 (wide stops)
 # Nothing else is taken out of a sentence: more would change what it says.
 _filler = re.compile(
     r"(?<=\s)(?:really|very|basically|actually|simply|certainly|definitely|obviously|essentially"
     r"|literally|kindly)\s+(?=[a-z])"
 )
+#: A line of code that names what it is about: of most languages.
+_defines = re.compile(
+    r"(?:(?:export|public|private|protected|static|async|pub|abstract|default|final) )*"
+    r"(?:def|class|func|fn|function|interface|struct|enum|trait|impl|type|module|package|namespace|const|CREATE|ALTER"
+    r"|INSERT|SELECT|UPDATE|DELETE|@\w+)\b"
+).match
+_DEFINES, _CODE, _CODE_RUN = 0.4, 0.002, 4  # worth; worth of a token; lines
 _error_line = re.compile(r"(?:E\s+)?[\w.]{0,80}(?:Error|Exception)\b: ").match
 _digit = re.compile(r"\d").search
 #: What a sentence that binds is worth besides, and what is worth less says nothing.
@@ -128,6 +138,7 @@ def candidates(
 ) -> list[UnitCandidate]:
     """In order. For a narrative, whole sentences are worth more."""
     found: list[UnitCandidate] = []
+    speakers = {name for spoken in said for name in _meaning(spoken.speaker.casefold())}
     for who, spoken in enumerate(said):
         weight = spoken.weight
         words = bounded(spoken.text)
@@ -154,21 +165,59 @@ def candidates(
                 enough = _LEAD / 2 if weight > 1 else _LEAD
                 leads = not led and number < 3 and worth > enough and unit.kind == "sentence"
                 led = led or leads
-                if named and _courtesy(text):
-                    named = ()  # the name of who is greeted
+                if named:
+                    named = _worth_naming(unit, text, named, speakers)
                 if bound or turns(text):
                     # By themselves, these names would seem to be for what they are against.
                     named = tuple((fact, "") for fact, _ in named)
                 elif unit.kind == "row":
                     # And of a number nobody would know to whom it belongs.
                     named = tuple((fact, "" if _digit(name) else name) for fact, name in named)
-                cost = counter.count(text) + 1
+                cost = counter.count(text) + (text[-1] not in STOPS)
                 found.append(
                     UnitCandidate(
                         who, text, cost, named, worth * weight, weight, leads, bool(bound)
                     )
                 )
+            if unit.kind == "code" and not narrative:
+                found += _of_code(who, unit.text, weight, counter)
     return found
+
+
+def _of_code(who: int, text: str, weight: float, counter: Counter) -> Iterator[UnitCandidate]:
+    """More of it than its first line: what it defines, and where there is room, the rest."""
+    pieces = _code_pieces(text)
+    for number, (piece, defines) in enumerate(pieces):
+        cost = counter.count(piece)
+        worth = _DEFINES if defines else _CODE * cost * (1 - number / len(pieces))
+        yield UnitCandidate(who, piece, cost, (), worth * weight, weight, leads=False)
+
+
+def _code_pieces(text: str) -> list[tuple[str, bool]]:
+    lines = [line.strip() for line in text.splitlines()[1:]]
+    lines = [line for line in lines if _spoken(line)][1:]  # the first is a unit already
+    found: list[tuple[str, bool]] = []
+    run: list[str] = []
+    for line in (*lines, ""):
+        defines = _defines(line) is not None
+        if run and (defines or not line or len(run) == _CODE_RUN):
+            found.append((f"{' '.join(run)} …", False))
+            run = []
+        if defines:
+            found.append((f"{line} …", True))
+        elif line:
+            run.append(line)
+    return found
+
+
+def _worth_naming(
+    unit: Unit, text: str, named: tuple[tuple[str, str], ...], speakers: set[str]
+) -> tuple[tuple[str, str], ...]:
+    if _courtesy(text):
+        return ()  # the name of who is greeted
+    if unit.kind == "heading":  # there, most words have capitals
+        return tuple(each for each in named if not each[0].isalpha())
+    return tuple(each for each in named if each[0] not in speakers)  # they are named anyway
 
 
 def _with_condition(pieces: list[Unit]) -> list[Unit]:

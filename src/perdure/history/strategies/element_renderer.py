@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -51,7 +51,7 @@ class ElementRenderer:
         single = [_with_variants(e, variants) for e in new if not e.generation and e.level != "T"]
         merged = [e for e in new if e.generation]
         alone = [e for e in new if not e.generation and e.level == "T"]
-        left = {e: _left_over(e, before, texts) for e in merged}
+        left = {e: _left_over(e, before, texts, variants) for e in merged}
         turns = {e.first.turn for e in alone}
         turns |= {turn for e in merged if e.level == "T" for turn in left[e].turns}
         turns -= {turn for turn in turns if head.is_undone(turn)}
@@ -124,9 +124,19 @@ class ElementRenderer:
         texts = iter(await self._renditions.texts(record, head, wanted))
         found = dict[Element, str]()
         for element in elements:
-            said = [next(texts) for _ in element.variants]
+            said = [self._cut(next(texts), element.cap) for _ in element.variants]
             found[element] = "\n".join(filter(None, said)) or FORGOTTEN
         return found
+
+    def _cut(self, text: str, cap: int) -> str:
+        """A text of at most about `cap` tokens: most of its beginning, some of its end."""
+        counter = self._token_counts.counter
+        if not cap or (tokens := counter.count(text)) <= cap:
+            return text
+        from perdure.history.renditions.sentences import truncate  # not for those who only show
+
+        tail = text[-int(len(text) * (cap / 4) / tokens) :]
+        return truncate(text, cap - counter.count(tail) - 2, counter) + "\n" + tail.lstrip()
 
     async def _tiny(
         self, record: SessionRecord, head: Head, turns: Sequence[int]
@@ -160,7 +170,13 @@ class ElementRenderer:
     ) -> str:
         parts = dict(left.parts)
         parts |= {RoundId(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
-        parts |= {p: f"{p}: {rounds[p]}" for p in left.rounds if rounds.get(p)}
+        for place in left.rounds:
+            if said := rounds.get(place):
+                # A whole turn is one part of the range: its rounds stand behind its name.
+                begins = not element.whole or RoundId(place.turn) not in parts
+                name = f"T-{place.turn}" if element.whole else str(place)
+                at = RoundId(place.turn) if element.whole else place
+                parts[at] = f"{name}: {said}" if begins else f"{parts[at]}\n{said}"
         ordered = [parts[place] for place in sorted(parts)]
         cap = element.tokens - RANGE_TAGS
         from perdure.history.renditions import algorithm  # not for those who only show
@@ -174,7 +190,13 @@ class _Left(msgspec.Struct):
     rounds: list[RoundId]
 
 
-def _left_over(element: Element, before: EpochManifest, texts: Mapping[bytes, str]) -> _Left:
+def _left_over(
+    element: Element,
+    before: EpochManifest,
+    texts: Mapping[bytes, str],
+    known: Iterable[RoundId],
+) -> _Left:
+    """What a range is made of: texts that stood in the window, and turns or rounds to be read."""
     inside = [
         e
         for e in before.elements
@@ -192,8 +214,13 @@ def _left_over(element: Element, before: EpochManifest, texts: Mapping[bytes, st
         covered = {turn for e in inside for turn in range(e.first.turn, e.last.turn + 1)}
         turns = range(element.first.turn, element.last.turn + 1)
         return _Left(parts, [turn for turn in turns if turn not in covered], [])
-    done = {place for e in inside for place in _places(e)}
-    return _Left(parts, [], [place for place in _places(element) if place not in done])
+    rounds = [
+        place
+        for place in sorted(known)
+        if element.first <= place <= element.last
+        and not any(e.first <= place <= e.last for e in inside)
+    ]
+    return _Left(parts, [], rounds)
 
 
 def text_of(element: Element, body: str) -> str:

@@ -12,7 +12,6 @@ from perdure.history.epochs import FidelityWish, Reason
 from perdure.history.gradient_planner import (
     RANGE_TAGS,
     TURN_TAGS,
-    BandMarks,
     PlannerInput,
     Sized,
     plan,
@@ -49,11 +48,14 @@ class WindowContent(msgspec.Struct):
         return [e for e in self.rounds if e.place >= first and e.place.turn not in pinned]
 
     def tokens(self) -> int:
-        manifest = self.manifest
-        taken = LEAD + sum(element.tokens for element in manifest.shown()) + self.prompt_tokens
-        taken += sum(each.tokens for each in self.injected)
-        caps = {each.place: each.tokens for each in manifest.reduced}
-        return taken + sum(min(e.tokens, caps.get(e.place, e.tokens)) for e in self.native)
+        injected = sum(each.tokens for each in self.injected)
+        return LEAD + self.history() + self.prompt_tokens + injected
+
+    def history(self) -> int:
+        """Its tokens, without what was injected and the prompt."""
+        caps = {each.place: each.tokens for each in self.manifest.reduced}
+        native = sum(min(e.tokens, caps.get(e.place, e.tokens)) for e in self.native)
+        return native + sum(element.tokens for element in self.manifest.shown())
 
 
 class EpochDraft(msgspec.Struct, frozen=True):
@@ -72,12 +74,10 @@ class EpochPlanner:
         renditions: RenditionService,
         renderer: ElementRenderer,
         rounds: RawRounds,
-        marks: BandMarks,
     ) -> None:
         self._renditions = renditions
         self._renderer = renderer
         self._rounds = rounds
-        self._marks = marks
 
     async def drafted(
         self,
@@ -148,7 +148,7 @@ class EpochPlanner:
             turn=request.turn,
             rounds=rounds,
             tiny={turn: each.tokens for turn, each in tiny.items()},
-            marks=self._marks,
+            marks=request.marks,
         )
         return window, {each.place: each for each in made}
 
@@ -247,12 +247,9 @@ def without_undone(manifest: EpochManifest, head: Head) -> EpochManifest:
 
 
 def _first_live(manifest: EpochManifest) -> RoundId:
+    """The first round that is not at T yet, nor hidden."""
+    tiny = [element.last.turn for element in manifest.elements if element.level == "T"]
+    if tiny:
+        return RoundId(tiny[-1] + 1)
     last = manifest.hidden
-    for element in manifest.elements:
-        if element.level == "T":
-            last = RoundId(element.last.turn, ENDLESS)
-        elif element.generation:
-            last = element.last
-    if last.turn == 0:
-        return RoundId(1)
-    return RoundId(last.turn + 1) if last.round == ENDLESS else RoundId(last.turn, last.round + 1)
+    return RoundId(last.turn, last.round + 1) if last.turn else RoundId(1)

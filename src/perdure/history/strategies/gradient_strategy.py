@@ -2,7 +2,7 @@
 
 Between two epochs a request only grows at its end. An epoch is made before a request, never after
 one, when the provider's cache is hot. It is made when the window overflows; between two turns also
-at the raw tier's high mark, after ten turns if it pays, and when the cache is surely cold.
+at the high mark, after ten turns if it pays, and when the cache is surely cold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perdure.history.epochs import (
     Reason,
     epoch_key,
 )
-from perdure.history.gradient_planner import TURN_TAGS, BandMarks, plan, total
+from perdure.history.gradient_planner import TURN_TAGS, plan, total
 from perdure.history.manifest import (
     Element,
     EpochManifest,
@@ -44,6 +44,7 @@ from perdure.history.strategies.element_renderer import (
     range_text,
 )
 from perdure.history.strategies.epoch_planner import (
+    LEAD,
     EpochPlanner,
     WindowContent,
     about_to_be,
@@ -92,21 +93,19 @@ class GradientStrategy:
 
     name: Final[Name] = "gradient"
 
-    def __init__(  # noqa: PLR0917 (what it works with)
+    def __init__(
         self,
         reader: TurnReader,
         artifacts: ArtifactStore,
         token_counts: TokenCounts,
         renditions: RenditionService,
         epochs: Epochs,
-        marks: BandMarks = BandMarks(),  # noqa: B008 (frozen)
     ) -> None:
         self._reader = reader
         self._epochs = epochs
-        self._marks = marks
         self._rounds = RawRounds(reader, artifacts, token_counts)
         self._renderer = ElementRenderer(renditions, epochs, token_counts)
-        self._planning = EpochPlanner(renditions, self._renderer, self._rounds, marks)
+        self._planning = EpochPlanner(renditions, self._renderer, self._rounds)
         self._state: _State | None = None
         #: The request that `_state` was looked up for, and what its window holds.
         self._number = 0
@@ -365,13 +364,12 @@ class GradientStrategy:
             return "budget"
         if not request.prompted or not standing.manifest.elements:
             return None
-        raw = sum(each.tokens for each in standing.native)
-        if raw > self._marks.raw.high * request.budget:
+        share = standing.history() / max(request.budget - request.fixed - LEAD, 1)
+        if share > request.marks.high:
             return "mark"
-        if (
-            request.now - request.head.time > _COLD
-            and raw > 2 * self._marks.raw.low * request.budget
-        ):
+        if share <= request.marks.keep:
+            return None  # it would stay as it is
+        if request.now - request.head.time > _COLD:
             return "cold"
         # Looked at after ten turns, twenty, forty: a look takes longer than a request.
         tens, odd = divmod(request.head.turn - prefix.turns, _TURNS)
@@ -403,11 +401,8 @@ class GradientStrategy:
         """Whether an epoch saves more until the next one than it writes anew. As many requests are
         expected as there were since the last one.
         """
-        before, least = standing.manifest, self._marks.raw.low * request.budget
+        before = standing.manifest
         requests = sum(1 for each in standing.rounds if each.place >= before.at)
-        raw = sum(each.tokens for each in standing.native)
-        if (raw - least) * _READ * requests < least * (_WRITE - _READ):
-            return False  # not even if nothing were left of it: no need to look closer
         window, _ = await self._planning.window(request, before, standing)
         after = plan(before, window)
         same = 0

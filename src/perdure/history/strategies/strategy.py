@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from perdure.core.band_marks import FULL, BandMarks
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message
@@ -53,6 +54,7 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: Microseconds.
     now: int
     injected: ReadInjected
+    marks: BandMarks = FULL  # How full the gradient plans its window.
     number: int = 0  # Tells requests apart; 0 if it is not known whether this is another one.
     keep: bool = True  # Write down what is decided. Otherwise it is as if nobody had asked.
 

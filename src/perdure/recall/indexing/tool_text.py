@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from perdure.history.excerpt import error_lines
 from perdure.recall.words import terms
 
 #: Characters from the beginning, and as many from the end.
@@ -20,8 +21,6 @@ _HALF = 80
 _LOOKED_AT = 40_000
 #: Lines that tell of a fault, and characters of each.
 _FAULTS, _LINE = 3, 160
-#: Places of each sign of a fault that are looked at.
-_TRIED = 8
 #: Terms of names that one passage has, and characters of a name.
 _NAMED, _NAME = 96, 60
 
@@ -32,16 +31,6 @@ _NAMED, _NAME = 96, 60
 _without_escapes = re.compile(r"(?<!\\)\\++[ntr\"']").sub
 #: Words, behind the number of a line, too; numbers of versions.
 _words_in = re.compile(r"[^\W\d]\w*+(?:[./:-]++\w++)*+|(?<!\w)\d++\.\d++(?:\.\d++)?").findall
-#: Ends of words, and words, by which a line tells of a fault.
-_is_fault = re.compile(
-    r"(?:Error|Exception|Warning|ERROR|FATAL|FAILED)\b"
-    r"|\b(?:error|[Ff]atal|[Ff]ailed|[Pp]anic|denied|not found)\b|\*\* \("
-).match
-#: What each of them has. To look for these one by one takes a tenth of what the pattern takes.
-_SIGNS = (
-    *("Error", "Exception", "Warning", "ERROR", "FATAL", "FAILED", "** ("),
-    *("error", "atal", "ailed", "anic", "denied", "not found"),
-)
 #: What stands before the name of something that is defined.
 _DEFINES = frozenset(
     "def class fn func function interface struct enum trait defmodule defp".split()  # noqa: SIM905
@@ -79,26 +68,9 @@ def answered(text: str) -> Excerpt:
         return Excerpt(text)
     ends = f"{text[:_HALF]}\n{text[-_HALF:]}"
     between = text[_HALF:-_HALF][:_LOOKED_AT]
-    faults = list(islice(_faults(between), _FAULTS))
+    lines = error_lines(between, 0, len(between))[:_FAULTS]
+    faults = [between[start:end].strip()[:_LINE] for start, end in lines]
     return Excerpt(ends, faults, list(islice(_named(between), _NAMED)))
-
-
-def _faults(text: str) -> Iterator[str]:
-    """The lines that tell of a fault."""
-    end = -1
-    for at in sorted(at for sign in _SIGNS for at in islice(_places(text, sign), _TRIED)):
-        if at > end and (_is_fault(text, at) or _is_fault(text, max(at - 1, 0))):
-            start = text.rfind("\n", 0, at) + 1
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            yield text[start:end].strip()[:_LINE]
-
-
-def _places(text: str, sign: str) -> Iterator[int]:
-    at = text.find(sign)
-    while at >= 0:
-        yield at
-        at = text.find(sign, at + 1)
 
 
 def _named(text: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.display import one_line
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.core.tokens import EstimatedCounter
@@ -215,8 +216,7 @@ def _pointing(shown: Shown, session: str) -> Shown:
 
 
 def _gist(shown: Shown) -> Shown:
-    line = " ".join(shown.text[: 4 * _GIST].split())
-    cut = line if len(line) <= _GIST else f"{line[: _GIST - 1]}…"
+    cut = one_line(shown.text, _GIST)
     return Shown("T", cut, _estimate(cut), shown.key, shown.time)
 
 

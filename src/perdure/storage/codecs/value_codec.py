@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from perdure.core.errors import Corrupted, InvalidValue, PerdureError
@@ -94,16 +96,9 @@ class Foreign:
         self.content_type = codec.content_type
 
     def encode(self, value: object) -> bytes:
-        try:
+        name = type(value).__name__
+        with _foreign(InvalidValue, f"A {name} cannot be stored as {self.content_type}", _WRITING):
             data = self.codec.encode(value)
-        except PerdureError:
-            raise
-        except Exception as exc:  # it is the user's code: anything may come out of it
-            raise InvalidValue(
-                f"A {type(value).__name__} cannot be stored as {self.content_type}:"
-                f" {type(exc).__name__}: {exc}.",
-                hint="Mend the value, or the codec that was registered for it.",
-            ) from exc
         if not isinstance(data, bytes):
             raise InvalidValue(
                 f"The codec of {self.content_type} made {type(data).__name__}, not bytes.",
@@ -112,12 +107,8 @@ class Foreign:
         return data
 
     def decode(self, data: bytes, type: type[T]) -> T:
-        try:
+        with _foreign(Corrupted, f"A stored value cannot be read as {self.content_type}", _READING):
             found = self.codec.decode(data, type)
-        except PerdureError:
-            raise
-        except Exception as exc:  # as above
-            raise self._unreadable(exc) from exc
         if not isinstance(found, type):
             raise Corrupted(
                 f"The codec of {self.content_type} read a {found.__class__.__name__}, not a"
@@ -127,15 +118,19 @@ class Foreign:
         return found
 
     def decode_plain(self, data: bytes) -> Any:
-        try:
+        with _foreign(Corrupted, f"A stored value cannot be read as {self.content_type}", _READING):
             return self.codec.decode_plain(data)
-        except PerdureError:
-            raise
-        except Exception as exc:  # as above
-            raise self._unreadable(exc) from exc
 
-    def _unreadable(self, exc: Exception) -> Corrupted:
-        return Corrupted(
-            f"A stored value cannot be read as {self.content_type}: {type(exc).__name__}: {exc}.",
-            hint="If the type has changed, add a migration to its declaration.",
-        )
+
+_WRITING = "Mend the value, or the codec that was registered for it."
+_READING = "If the type has changed, add a migration to its declaration."
+
+
+@contextmanager
+def _foreign(kind: type[PerdureError], what: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except PerdureError:
+        raise
+    except Exception as exc:  # it is the user's code: anything may come out of it
+        raise kind(f"{what}: {type(exc).__name__}: {exc}.", hint=hint) from exc

@@ -35,25 +35,16 @@ class MetricsSource(NamedTuple):
     process: str = ""
 
 
-class _Sample(NamedTuple):
-    suffix: str
-    labels: Labels
-    value: float
-
-
-class _Family(NamedTuple):
-    name: str
-    kind: str
-    help: str
-    samples: list[_Sample]
+#: Suffix of the name, labels, value.
+_Sample: TypeAlias = tuple[str, Labels, float]
+#: Name without its common beginning, kind, help, samples.
+_Family: TypeAlias = tuple[str, str, str, list[_Sample]]
 
 
 def render(sources: Iterable[MetricsSource], sizes: Sequence[Size] = ()) -> str:
     """The text of a scrape. Families without samples are left out."""
-    lines: list[str] = []
-    for family in _families(list(sources), sizes):
-        if family.samples:
-            lines += _rendered(family)
+    families = _families(list(sources), sizes)
+    lines = [line for family in families if family[-1] for line in _rendered(*family)]
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -64,83 +55,42 @@ def _families(sources: list[MetricsSource], sizes: Sequence[Size]) -> Iterator[_
         for each in source.counted.figures
     ]
     for name, field, text in _COUNTERS:
-        samples = [_Sample("", labels, getattr(measure, field)) for measure, labels in figures]
-        yield _Family(f"perdure_storage_{name}", "counter", text, samples)
-    yield _Family(
-        "perdure_storage_calls",
-        "counter",
-        "Calls by operation, each counted once.",
-        [
-            _Sample("", _labels(source, operation=operation), totals.count)
-            for source in sources
-            for operation in sorted({each.operation for each in source.counted.figures})
-            for totals in [source.counted.totals(operation)]
-        ],
-    )
-    yield _Family(
-        "perdure_storage_operation_seconds",
-        "histogram",
-        "How long calls took, waiting included.",
-        [
-            sample
-            for measure, labels in figures
-            for sample in _histogram(measure.buckets, measure.seconds, labels)
-        ],
-    )
-    yield _Family(
-        "perdure_storage_bytes",
-        "counter",
-        "Bytes of values that were read and written, before they are compressed.",
-        [
-            _Sample("", (*labels, ("direction", direction)), count)
-            for measure, labels in figures
-            for direction, count in (
-                ("read", measure.bytes_read),
-                ("written", measure.bytes_written),
-            )
-        ],
-    )
-    yield _Family(
-        "perdure_storage_errors",
-        "counter",
-        "Calls that failed, by the type of the error.",
-        [
-            _Sample("", (*labels, ("type", kind)), count)
-            for measure, labels in figures
-            for kind, count in sorted(measure.errors.items())
-        ],
-    )
-    yield from _cache(sources)
-    yield _Family(
-        "perdure_storage_rows",
-        "gauge",
-        "Rows that a collection holds.",
-        [_Sample("", (("collection", size.collection),), size.rows) for size in sizes],
-    )
-    yield _Family(
-        "perdure_storage_size_bytes",
-        "gauge",
-        "Bytes that a collection takes, with its indexes.",
-        [
-            _Sample("", (("collection", size.collection),), size.bytes)
-            for size in sizes
-            if size.bytes is not None
-        ],
-    )
-
-
-def _cache(sources: list[MetricsSource]) -> Iterator[_Family]:
+        counts = [("", labels, getattr(measure, field)) for measure, labels in figures]
+        yield name, "counter", text, counts
+    calls: list[_Sample] = [
+        ("", _labels(source, operation=operation), source.counted.totals(operation).count)
+        for source in sources
+        for operation in sorted({each.operation for each in source.counted.figures})
+    ]
+    yield "calls", "counter", "Calls by operation, each counted once.", calls
+    times = [
+        sample
+        for measure, labels in figures
+        for sample in _histogram(measure.buckets, measure.seconds, labels)
+    ]
+    yield "operation_seconds", "histogram", "How long calls took, waiting included.", times
+    moved: list[_Sample] = [
+        ("", (*labels, ("direction", direction)), count)
+        for measure, labels in figures
+        for direction, count in (("read", measure.bytes_read), ("written", measure.bytes_written))
+    ]
+    text = "Bytes of values that were read and written, before they are compressed."
+    yield "bytes", "counter", text, moved
+    errors: list[_Sample] = [
+        ("", (*labels, ("type", kind)), count)
+        for measure, labels in figures
+        for kind, count in sorted(measure.errors.items())
+    ]
+    yield "errors", "counter", "Calls that failed, by the type of the error.", errors
     for name in sorted({name for source in sources for name in source.cache}):
-        yield _Family(
-            f"perdure_storage_cache_{name}",
-            "counter",
-            f"Cache {name.replace('_', ' ')}.",
-            [
-                _Sample("", _labels(source), source.cache[name])
-                for source in sources
-                if name in source.cache
-            ],
-        )
+        kept = [source for source in sources if name in source.cache]
+        found: list[_Sample] = [("", _labels(source), source.cache[name]) for source in kept]
+        yield f"cache_{name}", "counter", f"Cache {name.replace('_', ' ')}.", found
+    places = [((("collection", size.collection),), size) for size in sizes]
+    rows: list[_Sample] = [("", labels, size.rows) for labels, size in places]
+    yield "rows", "gauge", "Rows that a collection holds.", rows
+    taken: list[_Sample] = [("", at, size.bytes) for at, size in places if size.bytes is not None]
+    yield "size_bytes", "gauge", "Bytes that a collection takes, with its indexes.", taken
 
 
 def _labels(source: MetricsSource, **labels: str) -> Labels:
@@ -152,19 +102,18 @@ def _histogram(buckets: Sequence[int], seconds: float, labels: Labels) -> Iterat
     passed = 0
     for edge, calls in zip((*BUCKETS, float("inf")), buckets, strict=True):
         passed += calls
-        yield _Sample("_bucket", (*labels, ("le", _number(edge))), passed)
-    yield _Sample("_sum", labels, seconds)
-    yield _Sample("_count", labels, passed)
+        yield "_bucket", (*labels, ("le", _number(edge))), passed
+    yield "_sum", labels, seconds
+    yield "_count", labels, passed
 
 
-def _rendered(family: _Family) -> Iterator[str]:
-    total = "_total" if family.kind == "counter" else ""
-    yield f"# HELP {family.name}{total} {_escaped(family.help)}"
-    yield f"# TYPE {family.name}{total} {family.kind}"
-    for sample in family.samples:
-        labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in sample.labels)
-        place = f"{family.name}{total}{sample.suffix}" + (f"{{{labels}}}" if labels else "")
-        yield f"{place} {_number(sample.value)}"
+def _rendered(name: str, kind: str, text: str, samples: list[_Sample]) -> Iterator[str]:
+    name = f"perdure_storage_{name}{'_total' if kind == 'counter' else ''}"
+    yield f"# HELP {name} {_escaped(text)}"
+    yield f"# TYPE {name} {kind}"
+    for suffix, labels, value in samples:
+        shown = ",".join(f'{label}="{_quoted(of)}"' for label, of in labels)
+        yield f"{name}{suffix}{f'{{{shown}}}' if shown else ''} {_number(value)}"
 
 
 def _number(value: float) -> str:

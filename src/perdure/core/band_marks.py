@@ -1,0 +1,87 @@
+"""How full a gradient's window is planned, and how it is shared out among the levels.
+
+A *profile* is a name for marks: `full` uses the budget, `thrifty` leaves most of it empty, which
+costs less and shows less. docs/why.md says where the numbers come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+
+
+class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`fill`, `slack`, `keep` and `high` are shares of the room: the budget without the prompt and
+    what is injected with it. The others are shares of what an epoch plans: no level goes below its
+    own while the window can be planned without.
+    """
+
+    fill: float = 0.72  # What an epoch plans down to.
+    slack: float = 0.05  # How much more it leaves, rather than touch S, C or T.
+    keep: float = 0.86  # What an epoch leaves as it is.
+    high: float = 0.94  # Above it, an epoch is made between two turns.
+    raw: float = 0.11
+    raw_most: float = 0.20  # Above it, an epoch takes R down to `raw`, whatever there is room for.
+    raw_inside: float = 0.20  # Inside a turn: a model must see what its tools have just said.
+    smooth: float = 0.42
+    smooth_most: float = 0.48  # The same for S, where there is a T.
+    compact: float = 0.18
+    tiny: float = 0.20
+    tiny_most: float = 0.24  # The same for T: it is merged.
+
+    def __post_init__(self) -> None:
+        shares = {name: getattr(self, name) for name in self.__struct_fields__}
+        if not all(0 <= share <= 1 for share in shares.values()):
+            raise ValueError("marks are shares: from 0 to 1")
+        if not 0 < self.fill <= self.fill + self.slack <= self.keep <= self.high:
+            raise ValueError("fill + slack ≤ keep ≤ high has to hold, and fill be above 0")
+        if self.raw + self.smooth + self.compact + self.tiny > 1:
+            raise ValueError("raw, smooth, compact and tiny are more than 1 together")
+        for level in ("raw", "smooth", "tiny"):
+            if shares[f"{level}_most"] < shares[level]:
+                raise ValueError(f"{level}_most is below {level}")
+
+
+FULL: Final = BandMarks()
+THRIFTY: Final = BandMarks(
+    fill=0.33,
+    slack=0.04,
+    keep=0.40,
+    high=0.85,
+    raw=0.28,
+    raw_most=0.40,
+    raw_inside=0.28,
+    smooth=0.17,
+    smooth_most=0.30,
+    compact=0.14,
+    tiny=0.33,
+    tiny_most=0.45,
+)
+PROFILES: Final[Mapping[str, BandMarks]] = {"full": FULL, "thrifty": THRIFTY}
+_HINT = f"Name a profile ({', '.join(PROFILES)}) or give marks, such as {{'fill': 0.5}}."
+
+
+def parse_profile(given: Any) -> str | dict[str, float]:
+    """A profile as it is kept: its name, or marks of one's own instead of those of `full`. Raises
+    `InvalidInput`.
+    """
+    if isinstance(given, BandMarks):
+        given = msgspec.structs.asdict(given)
+    if isinstance(given, str) and given in PROFILES:
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{given!r} is no profile.", hint=_HINT)
+    try:
+        msgspec.convert(dict(given), BandMarks)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidInput(f"These are no marks: {error}", hint=_HINT) from error
+    return {name: float(share) for name, share in given.items()}
+
+
+def marks_of(profile: str | Mapping[str, float]) -> BandMarks:
+    """The marks of a parsed profile."""
+    return PROFILES[profile] if isinstance(profile, str) else BandMarks(**profile)
