@@ -54,4 +54,4 @@ def test_smooth_and_compact_name_what_stands_in_the_middle_of_a_file() -> None:
     for name in ("load_errors", "compute_data", "breakpoint_map"):
         assert name in smooth
     assert "left out but for these; the whole result: T-1.1" in smooth
-    assert "compute_data" in compact
+    assert "load_errors" in compact  # as much as there is room for

@@ -21,12 +21,12 @@ _has_sign = re.compile(r"[_$./:\d-]|[a-z][A-Z]").search
 def telling_lines(text: str, cap: int, *, ends: int = 3) -> dict[int, str] | None:
     """Lines of at most `cap` characters together, by their number from 0, in order; `ends` of them
     at either end, as far as these take a quarter of the room. None if there are too few lines to
-    choose from, or if they name too little to fill the room.
+    choose from, or if they name nothing. Where names leave room, more of both ends fills it.
     """
     lines = _numbered.sub("", text).split("\n")
     if len(lines) < _FEWEST:
         return None
-    chosen, left = dict[int, str](), cap
+    chosen, left, told = dict[int, str](), cap, False
     for at in _both_ends(len(lines), ends):
         if cap - left + len(lines[at]) + 1 <= cap // 4:
             chosen[at] = lines[at]
@@ -44,11 +44,17 @@ def telling_lines(text: str, cap: int, *, ends: int = 3) -> dict[int, str] | Non
             continue
         if at in chosen or len(lines[at]) + 1 > left:
             continue
-        chosen[at] = lines[at]
+        chosen[at], told = lines[at], True
         named |= names[at]
         left -= len(lines[at]) + 1
-    if left > cap // 2:
+    if not told:
         return None
+    for at in _both_ends(len(lines), (len(lines) + 1) // 2 if ends else 0):
+        if at not in chosen:
+            if len(lines[at]) + 1 > left:
+                break
+            chosen[at] = lines[at]
+            left -= len(lines[at]) + 1
     return {at: chosen[at].rstrip() for at in sorted(chosen)}
 
 
