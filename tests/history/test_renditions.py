@@ -318,6 +318,12 @@ MEGABYTE = 1_000_000
         ", but i ",
         "x y\n",
         "T-1: ",
+        "A ",
+        "WHY IS IT, ",
+        "the the ",
+        "we   was  , ",
+        "'a “b ",
+        "```\ndef f():\n",
     ],
 )
 def test_the_work_grows_with_the_text_and_no_faster(piece: str) -> None:

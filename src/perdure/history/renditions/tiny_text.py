@@ -103,7 +103,11 @@ def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
     best = leads[0] if leads else best_of(offered, range(len(offered)), room)
     if best is None or room < 4:
         return ""
-    verdicts = [at for at, each in enumerate(offered) if each.binds and decides(each.text)]
+    verdicts = [
+        at
+        for at, each in enumerate(offered)
+        if each.binds and decides(each.text) and not is_idle(each.text)
+    ]
     if spoken.weight <= 1 and verdicts and not reports(offered[best].text):
         best = verdicts[-1]
     for at, each in enumerate(offered if spoken.weight > 1 else ()):

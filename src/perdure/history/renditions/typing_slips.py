@@ -37,7 +37,9 @@ _letters = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
 # Spacing
 _spaced = re.compile(r"(?<=[^\W\d_]{2}) +(?:(,)|([;!?]{1,3}))(?=\s|$)", re.MULTILINE)
-_gap = re.compile(r"(?<=\S) {2,}(?=\S)")
+_gap = re.compile(r"(?<=\S) {2,}(?=[^\s#/])")  # not before the comment of a line of code
+#: Fewer words before the only gap of a line are the left of two columns.
+_COLUMN = 3
 _after_comma = re.compile(r"(?<=[^\W\d_],) {2,}(?=\S)")
 _joined = re.compile(r"(?<!\S)([a-z]{2,}),([a-z]{2,})(?=[\s.!?]|$)")
 _ended = re.compile(r"(?<=[a-z]{2})([!?])(?=[A-Z][a-z])")
@@ -104,7 +106,8 @@ _SIGNS = (
 _loud = re.compile(r"[A-Z][ ,]{1,2}[A-Z]{2,}['’ ,.!?\n]").search
 _sentence = re.compile(r"[^.!?\n]+")
 _QUERY = frozenset(
-    "SELECT INSERT WHERE JOIN VALUES TABLE CREATE ALTER GRANT DROP UPDATE DELETE INTO".split()  # noqa: SIM905
+    """SELECT INSERT WHERE JOIN VALUES TABLE CREATE ALTER GRANT DROP UPDATE DELETE INTO INDEX KEY
+    TEXT UNIQUE NULL PRIMARY USING INTEGER""".split()  # noqa: SIM905 (a text is easier to read)
 )
 _reported = re.compile(r"\W*(?:ERROR|WARN(?:ING)?|INFO|DEBUG|FATAL|CRITICAL|TRACE|FAILED)\b").match
 _SHOUTED, _SHOUTED_INSIDE = 3, 4  # words
@@ -126,7 +129,7 @@ def mended(text: str) -> str:
     if loud:
         text = _calmed(text)
     if spaced:
-        text = outside_fences(text, lambda piece: "\n".join(map(_respaced, piece.split("\n"))))
+        text = outside_fences(text, _respaced_lines)
     for pattern, right in _slips:
         if pattern.search(text):
             text = outside(text, lambda piece: pattern.sub(right, piece))  # noqa: B023 (used at once)
@@ -144,11 +147,25 @@ def _badly_spaced(text: str) -> bool:
     return any(at.start() and text[at.start() - 1] not in "\n\t" for at in _wide(text))
 
 
-def _respaced(line: str) -> str:
+def _respaced_lines(text: str) -> str:
+    lines = text.split("\n")
+    gaps = [{at.end() for at in _gap.finditer(line)} if "  " in line else set() for line in lines]
+    above, below = [set(), *gaps[:-1]], [*gaps[1:], set()]
+    return "\n".join(
+        _respaced(line, columns=bool(own & (before | after)) or _two_columns(line, own))
+        for line, own, before, after in zip(lines, gaps, above, below, strict=True)
+    )
+
+
+def _two_columns(line: str, gaps: set[int]) -> bool:
+    return len(gaps) == 1 and len(_letters.findall(line, 0, *gaps)) < _COLUMN
+
+
+def _respaced(line: str, *, columns: bool) -> str:
     if not _badly_spaced(line) or _laid_out(line):
         return line
     small = sum(word in _SMALL for word in _letters.findall(line.lower()))
-    prose = small > 1 and small * 8 > line.count(" ") - 8
+    prose = not columns and small > 1 and small * 8 > line.count(" ") - 8
     ternary = " : " in line
     slip = False
 

@@ -27,7 +27,8 @@ _decision = re.compile(
 _failure = re.compile(r"\w(?:Error|Exception)\b|\b(?:error|fatal|FAILED|failed|denied)\b:?").search
 _courtesy = re.compile(
     r"\W*(?:let me know|feel free|would you like|do you want me|want me to|shall i|i hope|happy to"
-    r"|if you(?:'d| would)? (?:like|want|need|have)|thank|sure\b|of course|certainly|great\b"
+    r"|if you(?:'d| would)? (?:like|want|need|have)|if (?:helpful|useful|needed|desired)"
+    r"|thank|sure\b|of course|certainly|great\b"
     r"|perfect"
     r"|excellent|awesome|you['’]re (?:absolutely )?(?:right|welcome)|no problem|sounds good"
     r"|tell me which"
