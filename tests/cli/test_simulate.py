@@ -209,7 +209,8 @@ def test_real_transcripts(ask: Ask) -> None:
     assert policies["unlimited"]["hit_ratio"] > 0.98
     assert {each["prefix_violations"] for each in policies.values()} == {0}
     assert policies["drop_oldest"]["cost"] > 2 * policies["drop_half"]["cost"]
-    assert policies["gradient_thrifty"]["cost"] < policies["rolling_summary"]["cost"]
+    # What is recalled stays until an epoch, and is paid for.
+    assert policies["gradient_thrifty"]["cost"] < 1.1 * policies["rolling_summary"]["cost"]
     assert policies["gradient"]["fill_mean"] > policies["gradient_thrifty"]["fill_mean"]
     assert policies["gradient"]["max_tokens"] <= 30_000
     assert policies["gradient"]["covered"] == 1.0
