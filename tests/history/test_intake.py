@@ -587,10 +587,13 @@ async def test_what_pruning_leaves_out_is_in_the_artifact_store(
 async def test_the_tokens_of_a_pruned_result_are_a_setting(make_bank: MakeBank) -> None:
     bank = await make_bank(prune_tokens=300)
     session = await bank.session("a/b")
-    output = "some words of output\n" * 1_000
-    await session.append([user("go"), call("c"), result("c", text=output), assistant("done")])
-    view = (await session.turn(1, prune=True)).messages[2].results[0].text
-    assert 200 < o200k().count(view) <= 300
+    for times in (1_000, 150):
+        output = "some words of output\n" * times
+        await session.append([user("go"), call("c"), result("c", text=output), assistant("done")])
+        (shown,) = (await session.turns(1, prune=True))[0].messages[2].results[0].content
+        assert isinstance(shown, ArtifactPointer)
+        assert 200 < o200k().count(shown.head) <= 300
+        assert await bank.artifacts.read(shown.artifact) == output.encode()
 
 
 async def test_pruning_is_a_view(bank: Bank, session: Session) -> None:

@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal, Optional
 import msgspec
 import pytest
 
-from perdure.core.errors import InvalidInput, InvalidRecordType, InvalidValue, TooLarge
+from perdure.core.errors import (
+    Corrupted,
+    InvalidInput,
+    InvalidRecordType,
+    InvalidValue,
+    TooLarge,
+)
 from perdure.storage import records
 from perdure.storage.records import (
     Compressed,
@@ -22,7 +28,7 @@ from perdure.storage.records import (
     system_record,
     type_of,
 )
-from perdure.storage.rows import MAX_VALUE_BYTES, Column, Index
+from perdure.storage.rows import MAX_VALUE_BYTES, Column, Index, Row
 from tests.storage.notes import Author, Mood, Note, Spark
 
 Frozen = msgspec.Struct
@@ -249,3 +255,24 @@ def test_oversize_values_are_refused() -> None:
 def test_other_types_are_refused() -> None:
     with pytest.raises(InvalidValue, match="holds Note, not Author"):
         type_of(Note).encode(Author("a", "A"), None, None)  # type: ignore[arg-type]
+
+
+def row(key: str, value: bytes, content_type: str = "application/msgpack") -> Row:
+    return Row(key, value, content_type, 1, 1, 0, 0, None, 0)
+
+
+def test_many_rows_are_decoded_like_each_of_them() -> None:
+    declared = type_of(Author)
+    one, two = Author("a", "Ada"), Author("b", "Bo", ["a"])
+    rows = [
+        row("a", msgspec.msgpack.encode(one)),
+        row("b", msgspec.json.encode(two), "application/json"),  # written by another serializer
+    ]
+    assert declared.decode_all(rows) == [declared.decode(each) for each in rows] == [one, two]
+
+
+def test_of_many_rows_the_damaged_one_is_named() -> None:
+    rows = [row("a", msgspec.msgpack.encode(Author("a", "Ada"))), row("b", b"\xc1")]
+    with pytest.raises(Corrupted, match="authors/b") as caught:
+        type_of(Author).decode_all(rows)
+    assert caught.value.record == "authors/b"

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _HEAVY = 512 * 1024
 _SMALL_MEDIA = 512  # Bytes of an image or file that are not worth a row of their own.
 _HEAD = 200  # What a reference shows of its text.
-#: Readers of pruned results see so many lines: of a longer one, the artifact store has the whole.
-_MOST_LINES = 1_000
+#: What pruning leaves of files and output: all up to so many characters, of more so many lines.
+_PRUNED_OVER, _MOST_LINES = 2_000, 1_000
 _CALLS_KEPT = 256  # Calls whose results may still come.
 
 _part = msgspec.msgpack.Decoder(Part)
@@ -84,6 +84,9 @@ class Intake:
         self._masker = masker
         self._settings = settings
         self._limit = settings.offload_over
+        # Of a file or an output that pruning cuts, the artifact store has the whole. Few languages
+        # have tokens that are shorter than a character.
+        self._result_limit = min(self._limit, max(_PRUNED_OVER, settings.prune_tokens))
         self._rule_for = rules_for(settings.artifacts)
         self._calls: dict[str, _Call] = {}
         #: Gives what was said last, when a result comes whose call was written by somebody else.
@@ -102,7 +105,7 @@ class Intake:
             size = weight(messages)
         results = self._remember(messages)
         await self._find_calls(results)
-        if size <= self._limit and not self._must_move(messages, results):
+        if size <= self._result_limit and not self._must_move(messages, results):
             return IntakeResult(messages, masked, ())
         moved: list[bytes] = []
         messages = tuple(self._lightened(message, moved.append) for message in messages)
@@ -205,7 +208,7 @@ class Intake:
 
     def _light(self, part: Part, move: Callable[[bytes], None]) -> Part:
         if isinstance(part, ToolResult):
-            limit = 0 if self._makes_artifacts(part) else self._limit
+            limit = 0 if self._makes_artifacts(part) else self._result_limit
             call = self._calls.get(part.call, _Call(""))
             filename = call.filename or filename_in(call.arguments)
             content = tuple(
@@ -283,7 +286,7 @@ class Intake:
 def _has_many_lines(part: Part) -> bool:
     return (
         isinstance(part, Text)
-        and len(part.text) > 2 * _MOST_LINES
+        and len(part.text) > _PRUNED_OVER
         and part.text.count("\n") >= _MOST_LINES
     )
 
