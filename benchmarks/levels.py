@@ -67,6 +67,9 @@ async def run(report: Report, *, quick: bool) -> None:
     for kind, turns in (await _kinds(report, quick=quick)).items():
         figures[kind] = _measured(turns)
         report.say(f"  {kind}: {figures[kind]}")
+        for level, least in (("c", C_FROM), ("t", T_FROM)):
+            if (many := figures[kind][f"{level}_texts"]) < _FEW:
+                report.say(f"    {many} texts above {least:,} tokens: too few to count for {level}")
     for level in ("c_in_range", "t_in_range"):
         shares = [figures[kind][level] for kind in KINDS]
         figures[level] = min((share for share in shares if share is not None), default=None)

@@ -26,10 +26,10 @@ class Target(NamedTuple):
         return figure < self.limit if self.strict else figure <= self.limit
 
     def of(self, figures: Mapping[str, Any]) -> float | None:
-        """The figure among those of its benchmark."""
+        """The figure among those of its benchmark; None in figures of before it was promised."""
         found: Any = figures
         for name in self.metric.split("."):
-            found = found[name]
+            found = (found or {}).get(name)
         figure: float | None = found
         return figure
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from perdure.config import HistoryConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Position
 from perdure.simulation import History, simulate
@@ -202,6 +203,18 @@ async def test_the_gradient_runs_with_recall() -> None:
     assert taken <= 1_500
     # What was injected with earlier prompts stands there as well, and is no history.
     assert last.history <= taken - last.injected - given[-1].prompt_tokens
+
+
+async def test_profiles_are_policies_and_the_configured_one_holds() -> None:
+    both = ("gradient", "gradient_thrifty")
+    found = (await simulate(CONVERSATION, budget=3_000, policies=both)).policies
+    full, thrifty = found["gradient"].fill_mean, found["gradient_thrifty"].fill_mean
+    assert full is not None
+    assert thrifty is not None
+    assert full > thrifty + 0.1
+    shown = HistoryConfig(strategy="regular", profile="thrifty")
+    again = await simulate(CONVERSATION, budget=3_000, policies=["gradient"], shown=shown)
+    assert again.policies["gradient"] == found["gradient_thrifty"]
 
 
 async def test_calls_may_be_left_out() -> None:

@@ -86,7 +86,8 @@ async def simulate(
     from perdure.simulation.policy_replay import Bill, check_budget, policy_named
 
     # What can be wrong is found before files are read.
-    bill = Bill.of(rules_for(prices), model, Prices.load(settings.load().gateway.prices))
+    config = settings.load()
+    bill = Bill.of(rules_for(prices), model, Prices.load(config.gateway.prices))
     check_budget(budget)
     chosen = policy or list(POLICIES)
     for name in chosen:
@@ -101,6 +102,7 @@ async def simulate(
             budget=budget,
             system=system,
             injection=injection,
+            shown=config.history,
         )
     if settings.json:
         terminal.emit(_described(history, compared))

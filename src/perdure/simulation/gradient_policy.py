@@ -37,8 +37,9 @@ class GradientPolicy:
     mind. Close it.
     """
 
-    def __init__(self, setting: ReplaySetting) -> None:
-        self._setting = setting
+    def __init__(self, setting: ReplaySetting, profile: str | None = None) -> None:
+        """Without a profile, that of the setting holds."""
+        self._setting, self._profile = setting, profile
         self._counter = o200k()
         self._parts = _Parts(self._counter)
         self._texts = _Texts()
@@ -102,9 +103,11 @@ class GradientPolicy:
     async def _open(self) -> tuple[Bank, Session]:
         if self._opened is None:
             enter = self._open_things.enter_async_context
-            bank = await enter(scratch_bank(Config(recall=_PATIENT), lambda: self._now))
+            config = Config(recall=_PATIENT, history=self._setting.shown)
+            bank = await enter(scratch_bank(config, lambda: self._now))
             await bank.services.recall.start()
-            self._opened = bank, await bank.session(_SESSION)
+            session = await bank.session(_SESSION, strategy="gradient", profile=self._profile)
+            self._opened = bank, session
         return self._opened
 
     async def _append(self, session: Session, number: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from perdure.core.tokens import o200k
@@ -185,6 +186,7 @@ POLICIES: dict[str, Callable[[ReplaySetting], Policy]] = {
     "rolling_summary": RollingSummary,
     "masking": Masking,
     "gradient": GradientPolicy,
+    "gradient_thrifty": partial(GradientPolicy, profile="thrifty"),
 }
 
 

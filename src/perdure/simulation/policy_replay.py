@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from perdure.config import HistoryConfig
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.gateway.prices import DOLLAR, Prices
 from perdure.simulation.history_policies import POLICIES, Policy
@@ -87,9 +88,11 @@ async def simulate(
     bill: Bill | None = None,
     system: int = SYSTEM,
     injection: int = 0,
+    shown: HistoryConfig | None = None,
     progress: Progress | None = None,
 ) -> PolicyComparison:
-    """Replay the history under each policy. Raises `BudgetTooSmall` if the budget is below 500 or
+    """Replay the history under each policy; `shown` is how Perdure is configured to show one, its
+    profile and marks above all. Raises `BudgetTooSmall` if the budget is below 500 or
     does not hold the largest prompt, and `InvalidInput` for an unknown policy.
     """
     check_budget(budget)
@@ -97,7 +100,13 @@ async def simulate(
     if budget < largest:
         raise BudgetTooSmall(budget, largest)
     uses = await asyncio.to_thread(lambda: history.old_uses)
-    setting = ReplaySetting(calls=history.calls, budget=budget, injection=injection, old_uses=uses)
+    setting = ReplaySetting(
+        calls=history.calls,
+        budget=budget,
+        injection=injection,
+        old_uses=uses,
+        shown=shown or HistoryConfig(),
+    )
     bill = bill or Bill.of(rules_for("anthropic"))
     made = {name: policy_named(name)(setting) for name in policies}
     found = dict[str, PolicyFigures]()

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from perdure.bank import Bank
-from perdure.config import Config
+from perdure.config import Config, HistoryConfig
 from perdure.core.clock import Clock, now
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.levels import Level
@@ -221,6 +221,7 @@ class ReplaySetting(msgspec.Struct, frozen=True, kw_only=True):
     injection: int = 0  # What is injected with each request.
     #: Of each call, what it names again after a while; empty if nobody asks.
     old_uses: Sequence[Sequence[str]] = ()
+    shown: HistoryConfig = HistoryConfig()  # How a session of Perdure shows its history.
 
     def room(self, number: int) -> int:
         """What the prompt of this call, and its injection, leave for the history. Raises

@@ -18,6 +18,7 @@ from perdure.core.display import one_line, plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import EXIT_CODE, ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
+from perdure.history.renditions.line_choice import telling_lines
 from perdure.history.renditions.unit_weights import is_idle
 
 SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least these characters.
@@ -25,6 +26,8 @@ SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least t
 #: the others a little less is kept, so that all together come to a third.
 _LONGEST_ASKED = {"S": 240, "C": 90}
 _LONGEST_CAME = 160
+#: Of a text of so many characters C tells some lines: a share of it, and so many characters at most.
+_NAMED_FROM, _NAMED_SHARE, _NAMED_MOST = 1_000, 0.06, 480
 _LONGEST_LINE = 600
 _LONGEST_WORD = 60
 #: What failed is shown whole if it is no longer, and the rest was dots.
@@ -93,6 +96,12 @@ def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
         text = _passed_lines.sub(_counted, text)
         if len(text) <= max(cap, _FAILURES):
             return text
+    if not trouble and len(text) <= _LARGE and (lines := telling_lines(text, cap)) is not None:
+        left = text.count("\n") + 1 - len(lines)
+        notice = f"[… {plural(left, 'line')} left out but for these; the whole result: {place}]"
+        first = next((at for at, number in enumerate(lines) if at != number), len(lines))
+        said = list(lines.values())
+        return "\n".join([*said[:first], notice, *said[first:]])
     short = ends(text, _MANY_LINES, _MANY_LINES, cap, place, look=True, failed=trouble)
     return _between_words(text, short) if len(short) < len(text) * 0.8 else text
 
@@ -153,7 +162,21 @@ def compact_use(used: Used, *, brief: bool = False) -> str:
     came = came_of(used.result, used.printed)
     if len(whole) > 8:
         came = came.replace(whole, "…")  # its path, said once more
+    if not used.printed.trouble and (named := _named_in(used)):
+        came = f"{came}; {named}"
     return f"{begin}: {came}"
+
+
+def _named_in(used: Used) -> str:
+    """A few lines of a long output, or of what was written: those that name most."""
+    text = used.printed.output[:_LARGE]
+    if used.call is not None and len(used.call.arguments) > len(text):
+        text = "\n".join(_long_strings(used.call.arguments))[:_LARGE]
+    if len(text) < _NAMED_FROM:
+        return ""
+    cap = min(int(len(text) * _NAMED_SHARE), _NAMED_MOST)
+    lines = telling_lines(text, cap, ends=0)
+    return " · ".join(" ".join(line.split()) for line in (lines or {}).values())
 
 
 def came_of(result: ToolResult, printed: Printed) -> str:

@@ -99,9 +99,13 @@ def features(
     notes: Sequence[Note],
     before: Sequence[Note | None] = (),
     meanings: Meanings | None = None,
+    *,
+    named: Collection[str] = (),
 ) -> Features:
-    """Features of the rows of `evidence`, from as much as is known about them."""
-    named = named_by(cues, [*notes, *before])
+    """Features of the rows of `evidence`, from as much as is known about them.
+
+    `named` are the speakers whom the question names: see `named_by`.
+    """
     speaker = next(iter(named)) if len(named) == 1 else ""
     terms = kept(cues, named)
     lengths = _lengths(notes)
@@ -116,8 +120,11 @@ def features(
     for name in (*GROUPS["context"], "alike_near"):
         column[name] = column[name] * near
     _by_time(column, notes, cues)
-    if any(note.speaker for note in notes):
-        _by_speaker(column, notes, speaker)
+    speakers = [note.speaker for note in notes]
+    if any(speakers):
+        if speaker:
+            said = [(each == speaker) - (each not in {speaker, ""}) for each in speakers]
+            column["speaker"] = np.array(said, float)
         _by_shape(column, notes, before)
     column["binds"] = np.array([note.binds for note in notes], float)
     if column["in_time"].any():
@@ -200,15 +207,6 @@ def _relative(lengths: Array) -> Array:
     average = np.maximum(lengths.sum(axis=1) / there, _LEAST_AVERAGE)
     relative: Array = 1 - _BY_LENGTH + _BY_LENGTH * lengths / average[:, None]
     return relative
-
-
-def _by_speaker(column: dict[str, Array], notes: Sequence[Note], speaker: str) -> None:
-    if not speaker:
-        return
-    said = np.array(
-        [(note.speaker == speaker) - (note.speaker not in {speaker, ""}) for note in notes]
-    )
-    column["speaker"] = said.astype(float)
 
 
 def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> None:

@@ -252,11 +252,11 @@ async def weighed(
     if noted is None:
         return None
     alike = None
+    named = named_by(cues, [*noted.notes, *noted.before])
     if meant is not None:
-        named = named_by(cues, [*noted.notes, *noted.before])
         meant = await meant.without(question.text, named)
         alike = await meanings(store, scope, noted.evidence, meant, noting.vectors)
-    values = features(noted.evidence, cues, noted.notes, noted.before, alike)
+    values = features(noted.evidence, cues, noted.notes, noted.before, alike, named=named)
     return Weighed(question, scope, cues, noted, values)
 
 
