@@ -255,6 +255,39 @@ async def test_thinking_is_kept_until_the_prefix_changes_or_the_model_does(bank:
     assert thoughts(full) == []
 
 
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        ("claude-sonnet-4-5-20250929", True),
+        ("claude-opus-4-20250514", True),
+        ("anthropic/claude-fable-5-1-20261001", False),
+        ("claude-fable-6", False),
+        ("deepseek-r3", True),
+    ],
+)
+async def test_thinking_of_a_turn_that_was_only_appended_is_kept_unless_bound_to_its_prompt(
+    bank: Bank, model: str, kept: bool
+) -> None:
+    session = await bank.session("planner/auth", budget=8_000)
+    for number in range(2):
+        parts = (Reasoning(f"hm {number}", signature="sig"), Text("Done."))
+        await session.append([user(f"Task {number}"), Message("assistant", parts, model=model)])
+    before: dict[str, list[str]] = {}
+    for prompt in ("Next?", "And then?"):
+        context = await session.context(prompt, model=model, recall=False)
+        thoughts = [p.text for m in context.messages for p in m.parts if isinstance(p, Reasoning)]
+        assert thoughts == (["hm 0", "hm 1"] if kept else [])
+        for wire in WIRES:
+            assert codec(wire).violations(body_of(context, wire)) == []
+            sent = blocks(context, wire)
+            assert sent[: len(before.get(wire, []))] == before.get(wire, [])
+            before[wire] = sent
+        await session.append([assistant("Done.")], context=context)
+    other = await session.context("By another model?", model="gpt-y", recall=False)
+    assert not any(isinstance(part, Reasoning) for m in other.messages for part in m.parts)
+    assert [epoch.reason for epoch in await session.epochs()] == (["model"] if kept else [])
+
+
 async def test_a_turn_is_shown_at_the_level_that_was_asked_for(session: Session) -> None:
     for number in range(1, 60):
         async for _ in live(session, number):

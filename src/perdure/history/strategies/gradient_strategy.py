@@ -7,7 +7,8 @@ at the high mark, after ten turns if it pays, and when the cache is surely cold.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.core.clock import SECOND
 from perdure.core.errors import BudgetTooSmall, Conflict, InvalidInput
-from perdure.core.messages import Message, Reasoning, is_same_model
+from perdure.core.messages import Message, Reasoning, bare_model, is_same_model
 from perdure.core.tokens import count_messages
 from perdure.history.epochs import (
     Delta,
@@ -59,6 +60,9 @@ from perdure.history.turn_tags import escaped
 from perdure.storage.concurrency import retry_conflicts
 
 R = TypeVar("R")
+
+#: The version of a Claude model: ``claude-fable-5-1``.
+_claude = re.compile(r"claude-[a-z]+-(\d{1,2})(?:-(\d{1,2}))?(?!\d)")
 
 _TURNS = 10  # Turns after which an epoch is considered, mark or no mark.
 #: Microseconds without a word after which no provider has the prefix any more. The longest that
@@ -315,8 +319,8 @@ class GradientStrategy:
         rounds = list[Native]()
         for each in standing.native:
             cap = manifest.cap(each.place)
-            is_sent = each.place.turn in sent and each.place >= manifest.at
-            rounds.append(self._native(each, cap, request.budget, thinking=is_sent))
+            valid = each.place >= manifest.at and _thinks_on(each, sent)
+            rounds.append(self._native(each, cap, request.budget, thinking=valid))
         under_way = None if request.prompted else request.turn
         raw = sum(element.raw for element in manifest.elements)
         return ShownHistory(
@@ -510,6 +514,27 @@ def _sent_by_us(standing: WindowContent) -> set[int]:
     return {each.turn for each in standing.injected if each.strategy in {"", "gradient"}}
 
 
+def _thinks_on(said: RawRound, sent: Collection[int]) -> bool:
+    """Whether what was thought in a round is valid in this window: it was thought there, or is not
+    bound to what stood before it. What was appended without `context` was thought elsewhere: its
+    text and what is encrypted may be sent again all the same, and older signatures prove the text
+    alone; those of Claude from 5.1 on also prove all that stood before it, and would be refused.
+    """
+    if said.place.turn in sent:
+        return True
+    return not any(
+        isinstance(part, Reasoning) and part.signature and binds_prefix(message.model)
+        for message in said.messages
+        for part in message.parts
+    )
+
+
+def binds_prefix(model: str) -> bool:
+    """Whether a model's signatures prove what stood before a thought, too."""
+    found = _claude.search(bare_model(model).replace(".", "-"))
+    return found is not None and (int(found[1]), int(found[2] or 0)) >= (5, 1)
+
+
 def _waits(said: RawRound) -> bool:
     calls = {call.id for message in said.messages for call in message.calls}
     return bool(calls - {result.call for m in said.messages for result in m.results})
@@ -520,7 +545,7 @@ def _has_thoughts_of_others(standing: WindowContent, model: str) -> bool:
     return any(
         message.model and not is_same_model(message.model, model)
         for each in standing.native
-        if each.place >= standing.manifest.at and each.place.turn in sent
+        if each.place >= standing.manifest.at and _thinks_on(each, sent)
         for message in each.messages
         if any(isinstance(part, Reasoning) for part in message.parts)
     )
