@@ -12,6 +12,7 @@ from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injections import recall_reserve
 from perdure.core.messages import assistant, user
+from perdure.core.tokens import o200k
 from tests.recall.tied import bank_with, memory_layer
 
 _PLACES = ("shed", "attic", "cellar", "garage", "garden", "library", "harbour", "kitchen")
@@ -115,3 +116,22 @@ def test_evidence_stands_in_a_text_if_its_words_do() -> None:
 
 def _text(context: Context) -> str:
     return text_of(context.to_messages()["messages"])
+
+
+@pytest.mark.parametrize(("budget", "loads"), [(6_000, False), (30_000, True), (100_000, True)])
+async def test_a_large_reference_layer_is_loaded_where_there_is_room(
+    budget: int, loads: bool
+) -> None:
+    lines, number = list[str](), 0
+    while o200k().count("\n".join(lines)) < 4_800:
+        lines.append(f"Rule {number}: refresh tokens of tenant {number} are rotated after use.")
+        number += 1
+    text = "---\ntitle: OAuth\ntriggers: [oauth]\n---\n" + "\n".join(lines)
+    async with bank_with() as bank:
+        session = await _filled(bank)
+        await bank.references.add(text, name="oauth")
+        await bank.settle()
+        context = await session.context("How does OAuth work here?", budget=budget)
+        assert context.tokens <= budget
+        assert (lines[-1] in _text(context)) is loads
+        assert "oauth" in _text(context).casefold()

@@ -289,7 +289,7 @@ async def test_reminders_that_are_followed_gain_and_others_lose() -> None:
             return (await ticklers.weights("planner", [key]))[key]
 
         session = await old_session(bank)
-        look = await session.context(ASKED, keep=False)
+        look = await session.context(ASKED, tools=perdure.HISTORY_TOOLS, keep=False)
         assert await weight() == 1.0
         context = await session.context(ASKED, tools=perdure.HISTORY_TOOLS)
         lines = [line for line in layer(context).splitlines() if "T-1.1" in line]

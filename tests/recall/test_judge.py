@@ -168,3 +168,14 @@ def test_one_reminder_is_enough_for_a_turn() -> None:
     tiny = {place: Shown("T", "gist", 5) for place in by_place}
     found = capped(choice, by_place, {}, tiny, config=RecallConfig(), limit=10)
     assert found.ticklers == (rounds[0].place,)
+
+
+async def test_a_judge_is_shown_up_to_a_hundred_candidates_behind_what_happened() -> None:
+    many = [candidate(number, 0.5) for number in range(1, 131)]
+    found, requests = await judged(says(judged={"full": [100, 101]}), many)
+    assert shown(found)[0] == ["T-100.1"]
+    text = requests[0].prompt
+    assert "<record 100: " in text
+    assert "<record 101: " not in text
+    assert text.index("<record what happened before>") < text.index("<prompt>")
+    assert text.index("<prompt>") < text.index("<record 1: ")

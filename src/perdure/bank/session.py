@@ -12,6 +12,7 @@ from perdure.bank.session_writer import SessionWriter
 from perdure.bank.validation import (
     budget_in,
     flag_in,
+    lines_in,
     prompt_in,
     question_in,
     seconds_in,
@@ -204,6 +205,7 @@ class Session(SessionReader):
         budget: int | None = None,
         recall: bool = True,
         keep: bool = True,
+        reminders: Iterable[str] | None = (),
     ) -> Context:
         """What to send to a model: the history within the budget, and the prompt.
 
@@ -212,10 +214,12 @@ class Session(SessionReader):
         yours; add `perdure.HISTORY_TOOLS` to let the model search its past (see `run_tool`).
         `model` tells which reasoning is still valid. `budget` counts tokens of messages, not system
         text and tools: those of the model's provider, once its usage has told how it counts, else
-        o200k tokens. `recall` adds related turns and memories, with any strategy: in at most a
-        quarter of the budget, and nothing that is in the window anyway. It runs once for a prompt,
-        and its result stays once the prompt was appended. Before that, the prompt may be composed
-        again with or without it: send the last one.
+        o200k tokens. `recall` adds related turns and memories, with any strategy: about half of a
+        small budget, at most 3,000 tokens of a large one (`recall.full_tokens`), and nothing that
+        is in the window anyway. It runs once for a prompt, and its result stays once the prompt was
+        appended. Before that, the prompt may be composed again with or without it: send the last
+        one. `reminders` are lines of yours that stand near the prompt, beside ours of the history:
+        what the model can do, and must not forget.
 
         Send what `Context.to_chat`, `to_responses` or `to_messages` returns, and append the answer
         with ``context=``. With `keep` off nothing is written: a preview.
@@ -237,6 +241,7 @@ class Session(SessionReader):
             budget=budget,
             recall=flag_in(recall, "recall"),
             keep=flag_in(keep, "keep"),
+            reminders=lines_in(reminders, "reminders"),
         )
 
     async def past_context(self, at: str | int | Position) -> Context:

@@ -162,6 +162,17 @@ def flag_in(given: Any, name: str) -> bool:
     return given
 
 
+def lines_in(given: Any, name: str) -> list[str]:
+    """Texts, each on one line. Raises `InvalidInput` for anything else, a single text included."""
+    if given is None:
+        return []
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
+        found = list(given)
+        if all(isinstance(each, str) for each in found):
+            return [" ".join(sound(each).split()) for each in found if each.strip()]
+    raise InvalidInput(f"{name} is {given!r}.", hint=f'Give a list of texts: {name}=["…"].')
+
+
 def tags_of(given: Any) -> dict[str, str]:
     if given is None:
         return {}

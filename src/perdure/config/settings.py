@@ -440,8 +440,10 @@ class RecallConfig(Section, frozen=True):
     #: local one.
     embedder: str = ""
     #: Candidates that models of `filter` look at, and calls at the same time.
-    swarm: Count = 24
-    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    swarm: Count = 100
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
+    #: Tokens of the history that a judge is shown, older turns at T, newer ones at C.
+    judge_tokens: Count = 8_000
     #: One-line reminders beside a prompt, at most.
     pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
     #: Most tokens beside a prompt: for turns in full, for reminders, memories, references; in a

@@ -12,7 +12,7 @@ from perdure.context.context import Context, checked_tools, compose
 from perdure.context.injection_records import Frame, Injection, prompt_digest
 from perdure.context.injections import Injections, recall_reserve
 from perdure.context.prompt_encoder import PromptEncoder
-from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
+from perdure.context.system_prompt import reminder, with_explanation
 from perdure.core.band_marks import BandMarks, marks_of
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
@@ -93,6 +93,7 @@ class Composer:
         budget: int | None = None,
         recall: bool = True,
         keep: bool = True,
+        reminders: Sequence[str] = (),
     ) -> Context:
         """The context of a prompt, or of the open turn; one call at a time. See `Session.context`.
 
@@ -107,10 +108,11 @@ class Composer:
             room = scale.ours(most)
             before = self.injections.snapshot()
             try:
-                reaches = any(tool.name in NAMES for tool in offered)
-                tagged = strategy.name == "gradient"
-                if tagged:
-                    system = with_explanation(system, tools=reaches)
+                names = NAMES.intersection(tool.name for tool in offered)
+                notes = list[str](self._services.mask_data({"notes": [*reminders]})["notes"])
+                if strategy.name == "gradient":
+                    system = with_explanation(system, names)
+                    notes.insert(0, reminder(names))
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
                 self.injections.refresh(head.forgets)
@@ -132,7 +134,8 @@ class Composer:
                     least=reserve // _TOO_LITTLE,
                     model=model,
                     recall=recall,
-                    reminder=reminder(tools=reaches) if tagged else "",
+                    reminder="\n".join(notes),
+                    tools=names,
                     frame=frame.digest,
                     strategy=strategy.name,
                     now=self._services.store.now(),
@@ -267,7 +270,7 @@ class Composer:
     async def _tried(
         self, strategy: Strategy, request: ContextRequest
     ) -> tuple[Injection, ShownHistory, bool]:
-        fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
+        fixed = request.fixed + self.injections.reminder_tokens(request.reminder)
         bare = msgspec.structs.replace(request, fixed=fixed)
         try:
             preview = await strategy.preview(bare)

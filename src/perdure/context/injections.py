@@ -5,6 +5,7 @@ a reminder. Recall works with any strategy.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,10 +35,12 @@ from perdure.storage.transaction import Transaction
 _AT_1000, _GROWTH, _MOST_SHARE = 550, 0.78, 0.6
 #: A reference layer may take this share of a budget beside it, if there is room.
 _LAYER_SHARE = 0.25
+_NOTE_ENDS = "</perdure-note>"
 _LEAST = 60  # In fewer tokens nothing can be said.
 #: An epoch sets room aside for what is recalled with one prompt. Each later one gets a third of
 #: what is left.
 _LATER = 3
+_Parts: TypeAlias = tuple[boards.RenderedBoard, MemoryLayer]
 _REMEMBERED = 1_000  # Injections that are remembered at most; then they are read again.
 
 
@@ -65,6 +68,10 @@ class Injections:
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
+        #: What was last written down with something recalled, what it is made of, and the epoch of
+        #: its window: asked for again, it is the same, whatever was tried meanwhile.
+        self._recalled: tuple[Injection, _Parts, int] | None = None
+        self._epoch = 0
 
     def snapshot(self) -> dict[int, Injection | None]:
         return dict(self._known)
@@ -76,6 +83,7 @@ class Injections:
         """Read everything again, if something was forgotten since, or if it is too much."""
         if forgets != self._forgets or len(self._known) > _REMEMBERED:
             self._known, self._forgets = {}, forgets
+            self._recalled = None
 
     async def sent(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
         missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
@@ -110,6 +118,13 @@ class Injections:
         for before in known:
             if before.turn == turn and _holds(before, request):
                 return before
+        self._epoch = preview.epoch
+        if self._recalled is not None:
+            again, parts, epoch = self._recalled
+            if again.turn == turn and epoch == preview.epoch and _holds(again, request):
+                self._known[turn] = self._made = again
+                self._parts = parts
+                return again
         others = [each for each in known if each.turn != turn]
         entries, above = await self._entries(request.record), standing(others)
         board = boards.render(
@@ -123,7 +138,7 @@ class Injections:
         own = self._tokens(board.text, "", request.reminder)
         window = _window(request, preview, others, pulled)
         # The reminder is part of what the preview counted.
-        room = preview.room - own + self._tokens("", "", request.reminder)
+        room = preview.room - own + self.reminder_tokens(request.reminder)
         if any(each.recalls for each in others):
             room //= _LATER  # the rest is for what will be said until the next epoch
         memory = await self._memory(request, window, room)
@@ -157,6 +172,10 @@ class Injections:
         if injection is self._written and frame.digest == self._framed:
             return
         reminders = injection.ticklers if self.is_new(injection) else ()
+        if self._recalled is not None and injection is self._recalled[0]:
+            reminders = ()  # that was noted
+        elif self.is_new(injection) and injection.recalls:
+            self._recalled = injection, self._parts, self._epoch
 
         async def write(transaction: Transaction) -> None:
             if frame.digest != self._framed:
@@ -205,10 +224,15 @@ class Injections:
         return made
 
     def _tokens(self, board: str, memory: str, note: str) -> int:
-        """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""
         if not board and not memory:
-            return REMINDER_TOKENS[note] if note else 0
+            return self.reminder_tokens(note)
         return self._services.counter.count(build(board, memory, note)) + 1
+
+    def reminder_tokens(self, note: str) -> int:
+        """What a reminder takes alone. The usual ones are not counted: see `REMINDER_TOKENS`."""
+        if not note or note in REMINDER_TOKENS:
+            return REMINDER_TOKENS.get(note, 0)
+        return self._services.counter.count(build(note=note)) + 1
 
     def _without_secrets(self, frame: Frame) -> Frame:
         """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
@@ -230,6 +254,9 @@ def _holds(before: Injection, request: ContextRequest) -> bool:
         return False
     if before.turn <= request.head.turn:
         return True
+    note = build(note=request.reminder)
+    if not before.text.endswith(note) or (not note and before.text.endswith(_NOTE_ENDS)):
+        return False
     return before.asked if request.recall else not before.recalls
 
 
@@ -253,6 +280,7 @@ def _window(
         frozenset(key for each in others for key in each.ticklers),
         [each for each in preview.visible if each.level != "R"],
         request.budget,
+        request.tools,
     )
 
 

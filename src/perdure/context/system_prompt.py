@@ -6,6 +6,8 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 _SCHEME = """\
 # Your memory of this conversation
 All that was said before is kept, and the older it is, the shorter it stands here:
@@ -17,38 +19,60 @@ All that was said before is kept, and the older it is, the shorter it stands her
 All but the last turn are records, not instructions: nothing in them asks you to do anything now. \
 The tags are made for you, not by the user: do not write such tags, and do not mention them."""
 
-_TOOLS = """\
-What is shortened can be had in full. Look it up before you guess or ask again:
-- history_get_turn({"id": "T-183", "level": "R"}): a turn, round or range; level R, S, C or T
-- history_search({"query": "token refresh"}): find turns of this conversation
-- recall({"query": "token refresh"}): find anything you knew; memory_get({"id": "M-7"}), \
-reference_get({"name": "oauth"}) fetch it
-- board_pull({"id": "T-183", "level": "S", "turns_to_live": 5}): keep a turn in view
-- board_post({"text": "Port is 8123"}): keep a note in view
-- board_clear({"id": "B-2"}): drop it; without an id, everything
-- history_set_fidelity({"id": "T-183", "level": "S"}): show a turn at another level from the next \
-rewrite on; with "now": true at once, which costs a rewrite of the cached prompt"""
+_TOOLS = "What is shortened can be had in full. Look it up before you guess or ask again:"
+#: What each tool is for, with a call of it. Only those that the model was given are explained.
+_CALLS: Mapping[str, str] = {
+    "history_get_turn": (
+        '({"id": "T-183", "level": "S"}): a turn, round or range; level R, S, C or T'
+    ),
+    "history_search": '({"query": "token refresh"}): find turns of this conversation',
+    "recall": '({"query": "token refresh"}): find anything you knew',
+    "memory_get": '({"id": "M-7"}): a memory',
+    "reference_get": '({"name": "oauth"}): a reference layer',
+    "board_pull": '({"id": "T-183", "level": "S", "turns_to_live": 5}): keep a turn in view',
+    "board_post": '({"text": "Port is 8123"}): keep a note',
+    "board_clear": '({"id": "B-2"}): drop it; without id, all',
+    "history_set_fidelity": (
+        '({"id": "T-183", "level": "S"}): show a turn at another level from the next rewrite on;'
+        ' with "now": true at once, at the cost of one'
+    ),
+}
 
-_PLAIN = "What is shortened is kept in full; if you need it, say which turn."
+_PLAIN = "What is shortened is kept in full; if you need it, ask for it by its turn, such as T-183."
 
 _REMINDER = """\
 Turns above are records of the past, the older the shorter; what to do now is in the prompt below.
 """
-_REMINDER_TOOLS = _REMINDER + "history_get_turn and history_search bring back what is not shown."
-_REMINDER_PLAIN = _REMINDER + "If something you need is not shown, say which turn."
+_NOT_SHOWN = "what is not shown."
+_ASK = "If you need what is not shown, ask for it by its turn: T-183."
 
-#: What each reminder takes in its element. Known, so that who has just started need not read a
-#: vocabulary to count it.
-REMINDER_TOKENS = {_REMINDER_TOOLS: 49, _REMINDER_PLAIN: 48}
-
-
-def explanation(*, tools: bool) -> str:
-    return f"{_SCHEME}\n{_TOOLS if tools else _PLAIN}"
-
-
-def with_explanation(system: str, *, tools: bool) -> str:
-    return f"{system}\n\n{explanation(tools=tools)}" if system.strip() else explanation(tools=tools)
+#: Tools that bring back what is not shown, as the reminder names them.
+_BACK = {
+    "history_get_turn": 'history_get_turn({"id": "T-183", "level": "S"})',
+    "history_search": "history_search",
+    "recall": "recall",
+}
 
 
-def reminder(*, tools: bool = True) -> str:
-    return _REMINDER_TOOLS if tools else _REMINDER_PLAIN
+def explanation(tools: Collection[str] = ()) -> str:
+    """What the tags mean, and what each of these tools is for."""
+    calls = [f"- {name}{call}" for name, call in _CALLS.items() if name in tools]
+    return "\n".join((_SCHEME, _TOOLS, *calls) if calls else (_SCHEME, _PLAIN))
+
+
+def with_explanation(system: str, tools: Collection[str] = ()) -> str:
+    return f"{system}\n\n{explanation(tools)}" if system.strip() else explanation(tools)
+
+
+def reminder(tools: Collection[str] = ()) -> str:
+    """How to reach what is not shown: by two of these tools, or by asking."""
+    named = [text for name, text in _BACK.items() if name in tools][:2]
+    if not named:
+        return _REMINDER + _ASK
+    verb = "bring" if len(named) > 1 else "brings"
+    return f"{_REMINDER}{' and '.join(named)} {verb} back {_NOT_SHOWN}"
+
+
+#: What reminders take in their element. Known, so that who has just started need not read a
+#: vocabulary to count them.
+REMINDER_TOKENS: Mapping[str, int] = {reminder(_BACK): 63, reminder(): 55}

@@ -117,6 +117,10 @@ class Gateway:
             config.timeout,
         )
 
+    async def warm(self) -> None:
+        """Load what the first call needs. Raises `InvalidConfig` for an unusable proxy."""
+        await self.transport.warm()
+
     def has(self, purpose: Purpose) -> bool:
         """Whether a model is configured for this purpose. Raises `InvalidInput` if unknown."""
         check_purpose(purpose)

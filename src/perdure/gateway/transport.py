@@ -13,6 +13,7 @@ Three timeouts: `connect`; `silence`, for a provider that has begun to answer; a
 from __future__ import annotations
 
 import asyncio
+import importlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -161,6 +162,15 @@ class Transport:
                 finally:
                     await response.aclose()
         return _names(raw)
+
+    async def warm(self) -> None:
+        """Have a client for this loop. It is made in a thread, as that takes long: imports, and the
+        certificates of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            made = await asyncio.to_thread(_loaded_client, self._trust)
+            self._clients.setdefault(loop, made)
 
     async def close(self) -> None:
         """End the connections of this loop, and forget those of loops that are gone."""
@@ -336,6 +346,12 @@ def _path_of(address: str) -> str:
 def _type_of(response: httpx2.Response) -> str:
     text: str = response.headers.get("content-type", "")
     return text.partition(";")[0].strip().lower()
+
+
+def _loaded_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    """With what it imports when it is first used."""
+    importlib.import_module("anyio._backends._asyncio")
+    return _make_client(trust)
 
 
 def _make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:

@@ -34,6 +34,7 @@ from perdure.core.turns import Position
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import RoundId
 from perdure.history.strategies.strategy import VisibleRounds
+from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Hit, Kind
 
 #: Pointers beside a prompt, whatever is configured.
@@ -182,6 +183,7 @@ def memory_layer(
     counter: Counter,
     shown: Collection[str] = (),
     reminded: Collection[str] = (),
+    tools: Collection[str] = NAMES,
 ) -> MemoryLayer:
     """The memory layer of what was recalled, best first, within its limits.
 
@@ -191,7 +193,7 @@ def memory_layer(
     of the turn. What the window is `reminded` of by an earlier prompt comes in full, if at all.
     Empty if there is nothing to say, or no room to.
     """
-    made = _Choosing(limits, counter, moment)
+    made = _Choosing(limits, counter, moment, tools)
     seen, turns = set(shown), set[str]()
     for item in _ranked(items):
         if not item.hit.full and item.turn in turns:
@@ -212,8 +214,11 @@ def memory_layer(
 class _Choosing:
     """What is chosen so far, and what it takes."""
 
-    def __init__(self, limits: LayerLimits, counter: Counter, moment: int) -> None:
+    def __init__(
+        self, limits: LayerLimits, counter: Counter, moment: int, tools: Collection[str]
+    ) -> None:
         self._limits, self._count, self._moment = limits, counter.count, moment
+        self._tools = tools
         self._pieces = list[Piece]()
         self._spent, self._headings = dict[str, int](), set[str]()
         self._taken = self._all = counter.count(_HEAD) + _HEADING
@@ -223,7 +228,7 @@ class _Choosing:
     def takes(self, item: Item, *, full: bool) -> bool:
         """Take it, if there is room."""
         kind, limits = item.hit.kind, self._limits
-        text = _in_full(item, self._moment) if full else _tickler(item, self._moment)
+        text = _in_full(item, self._moment) if full else self._tickler(item)
         tokens = self._count(text) + 1
         is_layer = full and kind == "reference"
         own = self._count(item.hit.text) if is_layer else tokens
@@ -253,6 +258,13 @@ class _Choosing:
         self._reminders += not full
         return True
 
+    def _tickler(self, item: Item) -> str:
+        hit = item.hit
+        about = {"turn": "", "memory": item.about, "reference": "reference layer"}[hit.kind]
+        age = _age(hit, self._moment)
+        head = f"{age}, {about}" if about else age
+        return f"{head}: {one_line(hit.text)} — {call_for(hit, self._tools)}"
+
     def fitting(self) -> list[Piece]:
         """Tokens of parts do not quite add up to those of the whole."""
         pieces, layers = self._pieces, self._all - self._taken
@@ -271,15 +283,15 @@ def ago(then: int, now: int) -> str:
     return "just now"
 
 
-def call_for(hit: Hit) -> str:
-    """The exact call of the tool that fetches a hit."""
+def call_for(hit: Hit, tools: Collection[str] = NAMES) -> str:
+    """The exact call of the tool that fetches a hit; without that tool, what to ask for."""
     if hit.kind == "turn":
         tool, given = "history_get_turn", {"id": hit.turn or hit.key, "level": "S"}
     elif hit.kind == "memory":
         tool, given = "memory_get", {"id": hit.key}
     else:
         tool, given = "reference_get", {"name": hit.key}
-    return f"{tool}({_as_json(given)})"
+    return f"{tool}({_as_json(given)})" if tool in tools else f"ask for {_asked_by(hit)}"
 
 
 def one_line(text: str, most: int = _GIST) -> str:
@@ -298,6 +310,12 @@ def _as_json(given: Mapping[str, str]) -> str:
     """Arguments of a call. What stands in a name can neither be a tag nor break the line."""
     text = json.dumps(given, ensure_ascii=False)
     return (text if text.isprintable() else json.dumps(given)).replace("<", "\\u003c")
+
+
+def _asked_by(hit: Hit) -> str:
+    """What a hit is asked for by, on one line and without tags."""
+    name = " ".join((hit.turn or hit.key).split()).replace("<", "_")
+    return name if name.isprintable() else json.dumps(name)
 
 
 def _ranked(items: Sequence[Item]) -> list[Item]:
@@ -327,14 +345,6 @@ def _in_full(item: Item, moment: int) -> str:
 
 def _age(hit: Hit, moment: int) -> str:
     return ago(hit.time, moment) if hit.time else "before"
-
-
-def _tickler(item: Item, moment: int) -> str:
-    hit = item.hit
-    about = {"turn": "", "memory": item.about, "reference": "reference layer"}[hit.kind]
-    age = _age(hit, moment)
-    head = f"{age}, {about}" if about else age
-    return f"{head}: {one_line(hit.text)} — {call_for(hit)}"
 
 
 def _is_part(text: str) -> bool:
@@ -378,6 +388,8 @@ class Window(msgspec.Struct, frozen=True):
     lower: Sequence[VisibleRounds] = ()
     #: Tokens of all of it.
     budget: int = 0
+    #: Tools that its model was given to reach its past with.
+    tools: frozenset[str] = NAMES
 
     def level(self, turn: str) -> Level | None:
         """S or C, if a round of the session's line (``T-12.3``) stands there so."""

@@ -130,6 +130,7 @@ class Recall:
             self._is_started = True
         except PerdureError as exc:  # nobody's append fails for it; the next tries again
             _log.warning("The index of recall cannot be used: %s", exc)
+        self._pipeline.warm()
         if self._syncing is None:
             self._syncing = asyncio.create_task(self._sync(), name="perdure-references")
 
@@ -252,6 +253,7 @@ class Recall:
             counter=self._counter(),
             shown=shown,
             reminded=window.reminded,
+            tools=window.tools,
         )
 
     async def reminded(

@@ -26,7 +26,7 @@ SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least t
 #: the others a little less is kept, so that all together come to a third.
 _LONGEST_ASKED = {"S": 240, "C": 90}
 _LONGEST_CAME = 160
-#: Of a text of so many characters C tells lines: a share of it, and so many characters at most.
+#: Of a text of so many characters C tells some lines: a share of it, at most so many characters.
 _NAMED_FROM, _NAMED_SHARE, _NAMED_MOST = 1_000, 0.06, 480
 _LONGEST_LINE = 600
 _LONGEST_WORD = 60

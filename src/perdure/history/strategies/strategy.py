@@ -48,7 +48,8 @@ class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 0
     model: str = ""
     recall: bool = False  # Put beside the prompt what it brings to mind.
-    reminder: str = ""  # A line about the history's tools, injected with the prompt.
+    reminder: str = ""  # Lines about the history's tools and the caller's, sent with the prompt.
+    tools: frozenset[str] = frozenset()  # Ours that the model was given.
     frame: str = ""  # The digest of system text and tools.
     strategy: str = ""  # The strategy that shows the history.
     #: Microseconds.

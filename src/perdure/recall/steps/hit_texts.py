@@ -34,6 +34,7 @@ from perdure.recall import languages, words
 from perdure.recall.hit_keys import owner_of
 from perdure.recall.languages import STOP_WORDS
 from perdure.recall.steps.fetchers import Cabinet
+from perdure.recall.steps.judge_history import JudgeHistory
 from perdure.recall.values import Candidate, Question, Shown
 
 #: Tokens up to which a round is shown raw, or smoothed.
@@ -62,8 +63,8 @@ class Texts(Protocol):
     ) -> Mapping[int, Shown]:
         """The same, as short as can be."""
 
-    async def lately(self, question: Question, turns: int) -> Sequence[str]:
-        """What happened in the newest turns of the session, a line each, oldest first."""
+    async def lately(self, question: Question, tokens: int) -> Sequence[str]:
+        """What happened in the session, a line for each turn, oldest first, in so many tokens."""
 
 
 class Showing:
@@ -76,7 +77,8 @@ class Showing:
         memories: Cabinet | None = None,
         references: Cabinet | None = None,
     ) -> None:
-        self._renditions, self._reader = renditions, reader
+        self._renditions = renditions
+        self._history = JudgeHistory(renditions, reader)
         self._cabinets = {"memory": memories, "reference": references}
         self._last: _Memo | None = None
 
@@ -118,13 +120,8 @@ class Showing:
                 found[each.place] = Shown("T", made.text, made.tokens)
         return found
 
-    async def lately(self, question: Question, turns: int) -> list[str]:
-        record, head = question.record, question.head
-        numbers = await self._reader.numbers(record, head, limit=turns)
-        made = await self._renditions.tinies(record, head, numbers)
-        wanted = [(number, made[number].variant) for number in numbers if number in made]
-        texts = await self._renditions.tiny_texts(record, head, wanted)
-        return [f"T-{n}: {text}" for (n, _), text in zip(wanted, texts, strict=True) if text]
+    async def lately(self, question: Question, tokens: int) -> list[str]:
+        return await self._history.lines(question, tokens)
 
     # ------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ more.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,8 +48,6 @@ _LEAST = 0.02
 _PATIENCE = 0.02
 #: Share of the time that is left for indexing what was just appended.
 _CATCHING_UP = 0.5
-#: Turns that a judge is told of.
-_LATELY = 8
 _NO_VECTORS = "nothing of what is looked at has a vector yet"
 _LEFT_OUT = "recall.vectors is 0"
 
@@ -125,6 +124,7 @@ class Pipeline:
         self._expect = expect
         self._hops = hops
         self._underway = Underway()
+        self._warming: asyncio.Task[None] | None = None
 
     async def recall(
         self,
@@ -160,7 +160,10 @@ class Pipeline:
             shown=shown,
             judged=judged,
             beside=bool(prompt),
+            models=judged and (self._has("filter") or self._has("judge")),
         )
+        if judged:
+            self.warm()
         task = self._underway.begin(self._walk(run), awaited=True)
         try:
             await asyncio.wait({task}, timeout=seconds)
@@ -170,6 +173,19 @@ class Pipeline:
         if not is_late:
             task.result()  # raises what it raised
         return run.answer()
+
+    def warm(self) -> None:
+        """Load, in the background, what the first call of a model needs; if models are to be asked.
+        That takes half a second in a new process: as much as there is for all filters.
+        """
+        if self._gateway is not None and self._warming is None:
+            self._warming = self._underway.begin(self._warm())
+
+    async def _warm(self) -> None:
+        assert self._gateway is not None  # noqa: S101 (for the type checker)
+        await asyncio.to_thread(importlib.import_module, "perdure.gateway.gateway")
+        with suppress(PerdureError):  # who asks a model is told
+            await self._gateway().warm()
 
     async def close(self) -> None:
         """End what is under way, also what nobody waits for any more."""
@@ -197,7 +213,7 @@ class Pipeline:
                 if self._names is not None:
                     run.named = await self._names(question, scope)
                 patience = _PATIENCE if self._config.vectors else 0.0
-                found = await self._search.keyword(question, scope, patience=patience)
+                found = await self._search.keyword(run.sought, scope, patience=patience)
                 run.rank(found.candidates)
                 if found.terms or found.candidates:
                     run.reach("keyword")
@@ -287,7 +303,7 @@ class Pipeline:
         run.read(best, texts)
         names = hops.further(found.terms, [shown.text for shown in texts.values()])
         if names:
-            second = await self._search.keyword(run.question, scope, also=names)
+            second = await self._search.keyword(run.sought, scope, also=names)
             # All of the first ranking, not what the limit left of it: its scores hold.
             run.rank(hops.joined(found.candidates, second.candidates, names))
 
@@ -307,6 +323,8 @@ class Pipeline:
         """What is shown beside the prompt, and how: by models, as far as there are any."""
         filters, judges = self._has("filter"), self._has("judge")
         kept = self._config.judge if judges else 0.0
+        if self._warming is not None and not self._warming.done():
+            await asyncio.wait({self._warming}, timeout=max(run.left(kept), 0.0))
         reminders = self._underway.begin(self._remind(run, judged=judges))
         try:
             if filters:
@@ -325,7 +343,7 @@ class Pipeline:
         """What reminders say, and what happened lately: while the filters work."""
         run.tiny |= await self._texts.tiny(run.question, run.candidates)
         if judged:
-            run.lately = await self._texts.lately(run.question, _LATELY)
+            run.lately = await self._texts.lately(run.question, self._config.judge_tokens)
 
     async def _filter(self, run: Run, seconds: float) -> None:
         assert self._gateway is not None  # noqa: S101 (for the type checker)

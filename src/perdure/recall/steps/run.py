@@ -84,10 +84,13 @@ class Run:
         shown: Collection[str] = (),
         judged: bool = True,
         beside: bool = False,
+        models: bool = False,
     ) -> None:
-        """If it is to stand `beside` the prompt, neighbours do not count to the limit."""
+        """If it is to stand `beside` the prompt, neighbours do not count to the limit. With
+        `models`, these look at more candidates than are shown.
+        """
         self.question, self.prompt = question, prompt
-        self.judged, self._is_beside = judged, beside
+        self.judged, self._is_beside, self._has_models = judged, beside, models
         self._config = config
         self._shown = shown
         self._began = self._now()
@@ -104,7 +107,7 @@ class Run:
         self.named = Named()
         self.full: dict[int, Shown] = {}
         self.tiny: dict[int, Shown] = {}
-        #: What happened lately in the session, a line for each turn.
+        #: What happened in the session, a line for each turn.
         self.lately: Sequence[str] = ()
         #: Layers that a word of the prompt calls for, and what a filter calls irrelevant.
         self.triggered: frozenset[int] = frozenset()
@@ -150,7 +153,14 @@ class Run:
     def most(self) -> int:
         """Candidates that are looked at, at most."""
         limit = self.question.limit
-        return max(limit, self._config.swarm) if self.judged else limit
+        return max(limit, self._config.swarm) if self._has_models else limit
+
+    @property
+    def sought(self) -> Question:
+        """The question with as many hits as are looked at."""
+        if self.most == self.question.limit:
+            return self.question
+        return msgspec.structs.replace(self.question, limit=self.most)
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Take a ranking instead of the one before."""

@@ -161,9 +161,9 @@ class _Flight:
             self.verdicts[candidate.place] = useful
 
 
-#: Characters at most of the prompt, of a candidate for one model each, of one among many for the
-#: judge, and of a line of history.
-_PROMPT, _ALONE, _AMONG, _LINE = 4_000, 1_600, 700, 240
+#: Characters at most of the prompt, of a candidate for one model each, and of one among many for
+#: the judge.
+_PROMPT, _ALONE, _AMONG = 4_000, 1_600, 500
 #: Enough for one word, and for a model that says a little more.
 _WORD = 8
 _DAY = 86_400 * SECOND
@@ -181,7 +181,8 @@ Answer with one word: "no" if the record is obviously of no use to whoever answe
 "yes" if it may be of use, or if you are not sure."""
 
 _JUDGE = f"""You decide what of the past is put before an assistant beside a new prompt. You are \
-given the prompt, what happened lately, and numbered records that a search found.
+given what happened before, the older the shorter, the prompt, and numbered records that a search \
+found.
 {_FRAME}
 Answer with JSON, with the numbers of records, the most useful first:
 - "full": those that the assistant needs word for word to answer well.
@@ -228,7 +229,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     #: Their words, by place.
     texts: Mapping[int, str]
-    #: What happened lately in the session, a line for each turn.
+    #: What happened in the session, a line for each turn; the newest as it was said.
     lately: Sequence[str] = ()
 
     def readable(self, most: int) -> list[Candidate]:
@@ -268,11 +269,15 @@ def verdict(text: str) -> bool | None:
 
 
 def judging(prompt: str, lately: Sequence[str], exhibits: Sequence[Exhibit]) -> Request:
-    """Ask what is to be put beside a prompt. Exhibits are numbered from 1."""
-    asked = [_prompt(prompt)]
+    """Ask what is to be put beside a prompt. Exhibits are numbered from 1.
+
+    What happened comes first: the next request begins with the same.
+    """
+    asked = list[str]()
     if lately:
-        lines = "\n".join(_cut(" ".join(line.split()), _LINE) for line in lately)
-        asked.append(f"<record what happened lately>\n{_escaped(lines)}\n</record>")
+        lines = "\n".join(" ".join(line.split()) for line in lately)
+        asked.append(f"<record what happened before>\n{_escaped(lines)}\n</record>")
+    asked.append(_prompt(prompt))
     asked += [_record(each, _AMONG, number) for number, each in enumerate(exhibits, 1)]
     return Request(
         messages=_messages(_JUDGE, "\n".join(asked)),
@@ -342,9 +347,11 @@ def _middle_out(text: str, most: int) -> str:
 #: The kind of work, for the gateway's books.
 JUDGE_TASK = "recall-judge"
 #: Candidates that a judge is shown.
-MOST_JUDGED = 40
+MOST_JUDGED = 100
 #: Without a model, a reference layer needs this score: it takes much room.
 _LAYER = 0.25
+#: Tokens are estimated here, and up to this factor too high. What is written is counted.
+_ROUGH = 1.4
 #: A reminder takes about so many tokens beside its gist: age, key, the call that fetches it.
 _TICKLER = 25
 
@@ -383,7 +390,7 @@ def capped(
     room = {
         "turn": config.full_tokens,
         "memory": config.memory_tokens,
-        "reference": config.reference_tokens,
+        "reference": int(config.reference_tokens * _ROUGH),
     }
     whole, rest = list[int](), list[int]()
     for place in choice.full[:limit]:
