@@ -89,6 +89,7 @@ _MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down
 #: What a range says at least; and what turns have at C on average to merge into a range there:
 #: shorter ones have nothing to lose by T.
 _LEAST_WORDS, _WORTH_A_RANGE = 26, 80
+_OFTEN = 16  # Rounds since the last epoch below which epochs come often.
 _LARGEST = 1 / 8  # Of the room, what one round takes at S or C at most.
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
 _CHUNK = 1 / 20
@@ -111,14 +112,15 @@ class _Planner:
     def __init__(self, last: EpochManifest, window: PlannerInput) -> None:
         self._last, self._window, self._marks = last, window, window.marks
         self._room = max(window.budget - window.fixed, 1)
-        self._goal = self._room * window.marks.fill
-        self._most = self._room * (window.marks.fill + window.marks.slack)
-        #: What a round takes at S or C at most: a larger one would leave no room for others.
-        self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
-        self._standing = self._tiers()
         newest = window.rounds[-1].place if window.rounds else RoundId(0)
         #: The newest round has results that its model has not seen.
         self._unseen = newest.turn == window.turn
+        fill = self._fill()
+        self._goal = self._room * fill
+        self._most = self._room * min(fill + window.marks.slack, window.marks.keep)
+        #: What a round takes at S or C at most: a larger one would leave no room for others.
+        self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
+        self._standing = self._tiers()
 
     def plan(self) -> EpochManifest:
         tiers = self._demoted(1)
@@ -127,6 +129,15 @@ class _Planner:
                 break
             tiers = self._demoted(scale)
         return self._squeezed(self._manifest(self._refilled(tiers)))
+
+    def _fill(self) -> float:
+        """The share of the room that is planned. Where epochs come with every other prompt, because
+        what is injected takes much of a small window, less would not make them fewer.
+        """
+        marks, since = self._marks, sum(e.place >= self._last.at for e in self._window.rounds)
+        if self._unseen or not self._last.elements or since >= _OFTEN:
+            return marks.fill
+        return marks.keep - (marks.keep - marks.fill) * since / _OFTEN
 
     def _tiers(self) -> _Tiers:
         hidden = self._last.hidden
