@@ -50,6 +50,7 @@ from perdure.recall.searching import ranking
 from perdure.recall.searching.searcher import Searcher, SearchResult
 from perdure.recall.values import Question
 from perdure.search.engine import Embedding, Near, TextFound, TextSearch, VectorSearch, engine_of
+from perdure.storage.middleware import SearchCall
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
@@ -317,10 +318,13 @@ class _Everything:
 
 
 class _Store:
-    """A store as a searcher sees it: nothing but its adapter."""
+    """A store as a searcher sees it: nothing but its adapter, without middleware."""
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
+
+    async def search(self, search: SearchCall) -> Any:
+        return await search.ask()
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from perdure.storage.transaction import Transaction
 
 #: Tokens for what is recalled in a budget of 1,000; how they grow with it; and the share of what a
 #: prompt leaves that they never exceed.
-_AT_1000, _GROWTH, _MOST_SHARE = 550, 0.78, 0.6
+_AT_1000, _GROWTH, _MOST_SHARE = 600, 0.78, 0.6
 #: A reference layer may take this share of a budget beside it, if there is room.
 _LAYER_SHARE = 0.25
 _NOTE_ENDS = "</perdure-note>"
