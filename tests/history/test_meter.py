@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
 from perdure.history.log_records import TurnCount
 from perdure.jobs import PendingMark
-from perdure.storage.middleware import Call, Commit
+from perdure.storage.middleware import Call, Commit, Handler
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, config_for, everywhere
@@ -214,6 +215,46 @@ async def test_gaps_that_a_dead_process_left_are_found(
     assert await marks.query().count() == 0
 
 
+class _LateAnswer:
+    """Middleware that keeps the answer to the first commit of a turn until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.committed, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, call: Call, proceed: Handler) -> Any:
+        answer = await proceed(call)
+        if _writes(call, "perdure_turns") and not self.committed.is_set():
+            self.committed.set()
+            await self.go_on.wait()
+        return answer
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_mark_covers_what_was_committed_before_the_answer_came(
+    make_bank: MakeBank, is_lost: bool
+) -> None:
+    """Two writers of one session; the second appends before the first hears that it has."""
+    late = _LateAnswer()
+    dying = await make_bank(middleware=(late,))
+    await dying.jobs._idle.stop(0)  # it counts nothing any more
+    first, second = await dying.session("a/b"), await dying.session("a/b")
+    appending = asyncio.create_task(first.append([*chat(1), *chat(2)]))
+    async with asyncio.timeout(60):
+        await late.committed.wait()
+        if is_lost:
+            appending.cancel()
+            await asyncio.wait({appending})
+        await second.append(chat(3))
+        late.go_on.set()
+        await asyncio.wait({appending})
+    bank = await make_bank()
+    again = await bank.session("a/b")
+    assert await uncounted(again) == [1, 2, 3]
+    await bank.settle()
+    await assert_counted(again)
+
+
 async def test_marks_are_left_once_and_go_when_all_is_counted(
     bank: Bank, session: Session, clock: ManualClock
 ) -> None:
@@ -255,11 +296,15 @@ async def test_nothing_is_counted_twice(bank: Bank, session: Session) -> None:
     assert before == after == [1, 1, 1]
 
 
+def _writes(call: Call, collection: str) -> bool:
+    return isinstance(call, Commit) and any(
+        write.collection == collection for write in call.batch.writes
+    )
+
+
 class _Refusing(Fault):
     def picks(self, call: Call) -> bool:
-        return isinstance(call, Commit) and any(
-            write.collection == "perdure_counts" for write in call.batch.writes
-        )
+        return _writes(call, "perdure_counts")
 
 
 async def test_a_store_that_fails_while_counting_loses_no_count(
@@ -281,6 +326,28 @@ async def test_a_store_that_fails_while_counting_loses_no_count(
     await bank.settle()
     await assert_counted(session)
     assert "counting tokens failed" in caplog.text
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_counting_for_others_that_is_cancelled_is_not_forgotten(
+    make_bank: MakeBank, clock: ManualClock
+) -> None:
+    """Its mark would go, though nobody has counted."""
+    dying = await make_bank()
+    await dying.jobs._idle.stop(0)  # it counts nothing any more
+    await fill(await dying.session("a/b"), 2)
+    clock.advance("5m")
+    fault = _Refusing()
+    fault.error = asyncio.CancelledError()
+    bank = await make_bank(middleware=(fault,))
+    session = await bank.session("a/b")
+    with pytest.raises(asyncio.CancelledError):
+        await bank.settle()
+    assert await uncounted(session) == [1, 2]
+    bank.services.renditions._noted.clear()  # what it reads, it counts
+    fault.error = None
+    await bank.settle()
+    await assert_counted(session)
 
 
 async def test_a_bank_can_be_closed_while_its_store_fails(

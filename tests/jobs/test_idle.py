@@ -232,6 +232,19 @@ async def test_a_mark_that_did_not_commit_is_none(runner: Runner, store: Store) 
     assert await marks_of(store, "turns") == []
 
 
+async def test_a_mark_that_is_overtaken_keeps_its_number(runner: Runner, store: Store) -> None:
+    """The second is left before the first is known to be there, and written over it."""
+    Pile(runner, covers="turns")
+    async with store.transaction() as second, store.transaction() as first:
+        await runner.mark(first, "turns", "a/b", 1)
+        await runner.mark(second, "turns", "a/b", 4)
+    (mark,) = await marks_of(store, "turns")
+    assert mark.first == 1
+    await runner.settle_idle()  # all is done, whatever was marked
+    await leave(runner, store, "a/b", 7)
+    assert runner.pending("turns") == {"a/b": 7}
+
+
 async def test_what_others_marked_is_seen_and_adopted_when_they_are_dead(
     make_runner: MakeRunner, store: Store, clock: ManualClock
 ) -> None:

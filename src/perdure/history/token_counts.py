@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from perdure.artifacts import ArtifactStore
-from perdure.core.errors import ArtifactMissing, Corrupted, InvalidKey, PerdureError
+from perdure.core.errors import ArtifactMissing, Corrupted, InvalidKey
 from perdure.core.messages import Message, Reasoning, bare_model, references
 from perdure.core.tokens import (
     Calibration,
@@ -123,7 +123,7 @@ class TokenCounts:
                     await self.count(name, first, head.turn)
             except Corrupted as exc:
                 _log.warning("the turns of %s cannot all be counted: %s", name, exc)
-            except PerdureError:
+            except BaseException:  # cancelled, too: else its mark would go
                 self._missed[name] = min(first, self._missed.get(name, ENDLESS))
                 raise
         some = _FEW

@@ -70,6 +70,9 @@ class ProcessMarks:
         #: By kind and key: what is stored, and its version.
         self._own: dict[str, dict[str, tuple[PendingMark, int]]] = {}
         self._adopted: dict[str, dict[str, int]] = {}
+        #: By kind and key: the lowest number of all that was to be marked. Not only of `_own`: the
+        #: next append may write the row again before we are told of a commit, or if we never are.
+        self._lowest: dict[str, dict[str, int]] = {}
         self._made = False  # The collection.
 
     async def leave(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
@@ -82,8 +85,9 @@ class ProcessMarks:
             mark, _ = known
             if mark.first <= first and not mark.done and abs(now - mark.time) < _RENEW:
                 return
-            first = min(first, mark.first)
-        new = PendingMark(f"{key}/{kind}.{self.process}", first, now)
+        lowest = self._lowest.setdefault(kind, {})
+        lowest[key] = min(first, lowest.get(key, first))
+        new = PendingMark(f"{key}/{kind}.{self.process}", lowest[key], now)
         if not self._made:
             await self._store.declare(PendingMark)
             self._made = True
@@ -140,6 +144,7 @@ class ProcessMarks:
 
     async def remove(self, kind: str) -> None:
         own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})
+        self._lowest.pop(kind, None)
         records = self._store.collection(PendingMark)
         for key, version in (adopted | {mark.id: at for mark, at in own.values()}).items():
             # Who writes from now on leaves another mark, and that one stays.
