@@ -191,11 +191,14 @@ async def ticking(stalls: list[float]) -> AsyncIterator[None]:
             await asyncio.sleep(interval)
             stalls.append(max(0.0, perf_counter() - due))
 
+    begun, before = perf_counter(), len(stalls)
     ticker = asyncio.create_task(tick())
     try:
         yield
     finally:
         ticker.cancel()
+        if len(stalls) == before:  # it was over before the first tick, or the loop stood still
+            stalls.append(max(0.0, perf_counter() - begun - interval))
 
 
 def work_folder() -> tempfile.TemporaryDirectory[str]:
