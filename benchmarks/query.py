@@ -25,7 +25,7 @@ LIMIT = 20
 STARS = 2
 
 
-@record("calls")
+@record("calls", serializer="msgpack")  # as the rows that are read by hand
 class Call(msgspec.Struct, frozen=True):
     """One model call: whose, how good, how long."""
 

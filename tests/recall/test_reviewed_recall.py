@@ -85,7 +85,8 @@ async def test_swarm_and_judge_change_what_is_sent() -> None:
     counts = [text.count(r".1:\n> ") for text in (everything, filtered, chosen, nothing)]
     assert counts[0] == counts[1] + 1 > 2
     assert counts[2:] == [1, 0]
-    assert chosen.count("— history_get_turn({") + chosen.count("\\u2014 history_get_turn({") == 1
+    assert chosen.count("ask for planner/other#") == 1  # a tickler; there are no tools
+    assert nothing.count("ask for planner/other#") == 0
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ async def test_with_recall_requests_extend_one_another_and_can_be_rebuilt(
             sent_before, epoch = messages, context.shown.epoch
             await session.append(assistant("Done. " + "word " * 60), context=context)
         assert told >= 10
-        assert extended >= 10 or strategy == "regular"  # which keeps no injection in view
+        assert extended >= 8 or strategy == "regular"  # which keeps no injection in view
         for context in kept:
             past = await session.past_context(f"T-{context.turn}")
             assert sent(past) == sent(context)

@@ -20,7 +20,7 @@ prompt is not the planner's: what it takes is given as `fixed`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, islice
@@ -56,6 +56,7 @@ class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Sequence[Sized]  # All behind the last element at T, oldest first.
     #: What turns take at T: those of the rounds.
     tiny: Mapping[int, int]
+    least: int = 0  # What the newest round takes at least, however it is reduced.
     marks: BandMarks = FULL
 
 
@@ -85,11 +86,16 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
-_MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down to it.
-#: What a range says at least; and what turns have at C on average to merge into a range there:
-#: shorter ones have nothing to lose by T.
+#: Of the goal, what T takes where it is a tier of its own: tools leave nothing there, and then C
+#: has its room.
+_ENOUGH_TINY = 0.12
+_MOST_TINY = 0.30  # Of the goal, what T takes at most when C has just come down to it.
+#: What a range says at least; and what a turn has at C to begin a range there: a shorter one has
+#: nothing to lose by T.
 _LEAST_WORDS, _WORTH_A_RANGE = 26, 80
-_LARGEST = 1 / 8  # Of the room, what one round takes at S or C at most.
+_OFTEN = 32  # Rounds since the last epoch below which epochs come often.
+#: Of the room, what one round takes at most: at S or C, and raw.
+_LARGEST, _LARGEST_RAW = 1 / 8, 0.3
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
 _CHUNK = 1 / 20
 #: Of C, what stays as single rounds while older ones merge into ranges.
@@ -111,14 +117,17 @@ class _Planner:
     def __init__(self, last: EpochManifest, window: PlannerInput) -> None:
         self._last, self._window, self._marks = last, window, window.marks
         self._room = max(window.budget - window.fixed, 1)
-        self._goal = self._room * window.marks.fill
-        self._most = self._room * (window.marks.fill + window.marks.slack)
-        #: What a round takes at S or C at most: a larger one would leave no room for others.
-        self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
-        self._standing = self._tiers()
         newest = window.rounds[-1].place if window.rounds else RoundId(0)
         #: The newest round has results that its model has not seen.
         self._unseen = newest.turn == window.turn
+        fill = self._fill()
+        self._goal = self._room * fill
+        self._most = self._room * min(fill + window.marks.slack, window.marks.keep)
+        #: What a round takes at S or C at most: a larger one would leave no room for others.
+        self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
+        #: What the newest takes raw: it is reduced inside, or all others would go down for it.
+        self._newest = max(int(self._room * _LARGEST_RAW), _LEAST_ROUND, window.least)
+        self._standing = self._tiers()
 
     def plan(self) -> EpochManifest:
         tiers = self._demoted(1)
@@ -127,6 +136,15 @@ class _Planner:
                 break
             tiers = self._demoted(scale)
         return self._squeezed(self._manifest(self._refilled(tiers)))
+
+    def _fill(self) -> float:
+        """The share of the room that is planned. Where epochs come with every other prompt, because
+        what is injected takes much of a small window, less would not make them fewer.
+        """
+        marks, since = self._marks, sum(e.place >= self._last.at for e in self._window.rounds)
+        if self._unseen or not self._last.elements or since >= _OFTEN:
+            return marks.fill
+        return marks.keep - (marks.keep - marks.fill) * since / _OFTEN
 
     def _tiers(self) -> _Tiers:
         hidden = self._last.hidden
@@ -144,6 +162,8 @@ class _Planner:
                 elif element.level == "S":
                     tiers.smooth.append(each)
         tiers.raw.extend(rounds)
+        if tiers.raw and tiers.raw[-1].raw > self._newest:
+            tiers.raw[-1] = msgspec.structs.replace(tiers.raw[-1], raw=self._newest)
         return tiers
 
     def _demoted(self, scale: float, *, keep: int = 1) -> _Tiers:
@@ -171,8 +191,13 @@ class _Planner:
         least = self._goal * marks.tiny * scale
         if sum(each.tokens for each in tiers.tiny) > self._goal * marks.tiny_most:
             tiers.tiny = _merged(tiers.tiny, "T", least)  # first: so C need not make that room
-        if (taken := self._taken(tiers)) > self._most:
-            self._shed_compact(tiers, taken - self._goal, scale)
+        excess = self._taken(tiers) - self._goal
+        tiny, compact = sum(e.tokens for e in tiers.tiny), sum(map(_at_c, tiers.compact))
+        if tiny > self._goal * _ENOUGH_TINY and compact > self._goal * marks.compact_most:
+            over = compact - self._goal * (marks.compact + marks.compact_most) / 2
+            self._shed_compact(tiers, max(excess, over), scale)
+        elif excess + self._goal > self._most:
+            self._shed_compact(tiers, excess, scale)
         tiny, most = sum(each.tokens for each in tiers.tiny), self._goal * _MOST_TINY
         excess = self._taken(tiers) - self._goal
         if excess + self._goal > self._most or tiny > most:
@@ -199,12 +224,13 @@ class _Planner:
         size_s = sum(map(_at_s, tiers.smooth))
         # To keep more raw helps little where few words are noise; at first there is nothing else.
         most_r = self._goal * (self._marks.raw_most if tiers.tiny else 1)
+        most_s = self._goal * (self._marks.smooth_most if tiers.tiny else 1)
         while True:
             # The newest at S comes up to R, or the newest at C to S, whichever is behind its share.
             at_r = len(pool) - raws - 1
             at_s = at_r - smooths
             up_r = smooths and pool[at_r].place in was_raw and size_r + pool[at_r].raw <= most_r
-            up_s = at_s >= 0
+            up_s = at_s >= 0 and size_s + _at_s(pool[at_s]) <= most_s
             if up_s and (not up_r or size_s * share <= size_r * (1 - share)):
                 each = pool[at_s]
                 more = _at_s(each) - _at_c(each)
@@ -254,6 +280,7 @@ class _Planner:
         busy = {each.place.turn for each in (*tiers.smooth, *tiers.raw)} | {self._window.turn}
         ranges = deque(item for item in tiers.compact if isinstance(item, Element))
         loose = deque(item for item in tiers.compact if isinstance(item, Sized))
+        gone_down = list[Element]()
         size_loose = sum(map(_at_c, loose))
         size = size_loose + sum(each.tokens for each in ranges)
         while excess > 0 and size > least:
@@ -275,7 +302,7 @@ class _Planner:
             size_loose -= sum(_at_c(item) for item in of if isinstance(item, Sized))
             size -= was
             excess -= was - sum(each.tokens for each in elements)
-            tiers.tiny = [*tiers.tiny, *elements]
+            gone_down += elements
         inside = [each for each in ranges if not each.whole and each.first.turn in busy]
         if excess > 0 and inside:  # A turn that cannot go to T: its ranges merge.
             left = sum(each.tokens for each in inside) - excess
@@ -283,6 +310,7 @@ class _Planner:
             outside = [each for each in ranges if each.whole or each.first.turn not in busy]
             ranges = deque([*outside, *merged_inside])
         tiers.compact = [*ranges, *loose]
+        tiers.tiny = [*tiers.tiny, *gone_down]
 
     def _chunk(self, loose: Sequence[Sized], busy: set[int]) -> tuple[list[Sized], bool]:
         """The oldest single rounds at C that merge into one range, and whether they are whole
@@ -294,6 +322,8 @@ class _Planner:
             rounds = list(of)
             takes = sum(map(_at_c, rounds))
             if turn not in busy and rounds[0].place.round == 1 and takes <= most:
+                if not found and takes < _WORTH_A_RANGE:
+                    break
                 found, size = [*found, *rounds], size + takes
                 if size >= most:
                     break
@@ -302,9 +332,7 @@ class _Planner:
             else:
                 sizes = list(accumulate(map(_at_c, rounds)))
                 return rounds[: bisect_left(sizes, most) + 1], False
-        turns = len({each.place.turn for each in found})
-        worth = len(found) > 1 and size >= turns * _WORTH_A_RANGE
-        return found if worth else [], True
+        return found if len(found) > 1 else [], True
 
     def _to_tiny(
         self, ranges: deque[Element], loose: deque[Sized], busy: set[int]
@@ -316,9 +344,10 @@ class _Planner:
             return None
         if ranges and ranges[0].whole:
             oldest = ranges.popleft()
-            turns = range(oldest.first.turn, oldest.last.turn + 1)
-            rounds = [e for e in self._window.rounds if e.place.turn in turns]
-            by_turn = groupby(rounds, lambda each: each.place.turn)
+            said = self._window.rounds
+            first = bisect_left(said, oldest.first, key=lambda each: each.place)
+            behind = bisect_right(said, oldest.last, key=lambda each: each.place)
+            by_turn = groupby(said[first:behind], lambda each: each.place.turn)
             return [oldest], [self._tiny_of(turn, list(of)) for turn, of in by_turn]
         turn = _turn_of(ranges[0] if ranges else loose[0])
         if turn in busy:
@@ -350,7 +379,12 @@ class _Planner:
             *self._grouped(tiers.smooth, "S", unfinished),
         )
         native = tiers.raw[0].place if tiers.raw else RoundId(self._window.turn)
-        return msgspec.structs.replace(self._last, elements=elements, native=native, reduced=())
+        newest = self._window.rounds[-1] if tiers.raw else None
+        large = newest is not None and newest.raw > self._newest
+        reduced = (Reduced(newest.place, self._newest),) if newest is not None and large else ()
+        return msgspec.structs.replace(
+            self._last, elements=elements, native=native, reduced=reduced
+        )
 
     def _grouped(
         self, items: Sequence[_Item], level: Level, unfinished: set[int]
@@ -401,6 +435,8 @@ class _Planner:
             manifest = msgspec.structs.replace(manifest, pins=manifest.pins[1:])
         newest = self._window.rounds[-1] if self._window.rounds else None
         raw = newest.raw if newest is not None and manifest.is_native(newest.place) else 0
+        if newest is not None and raw:
+            raw = manifest.cap(newest.place) or raw
         least = min(raw, _LEAST_ROUND)
         manifest = self._hidden(manifest, least - raw)
         room = self._left(manifest) + raw

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 #: Without any of these a text has no headings and nothing that reaches beyond its end.
-_remarkable = re.compile(r"<|```|~~~|\]:|^[ >*+\-\d.)]*(?:#|=+ *$|-+ *$)", re.MULTILINE).search
+_remarkable = re.compile(
+    r"<|```|~~~|\]:|^[ \t>*+\-\d.)]*(?:#|=+[ \t]*$|-+[ \t]*$)", re.MULTILINE
+).search
 _TAIL = "perdure"
 #: Headings of messages begin below those of turns.
 _DOWN = 2

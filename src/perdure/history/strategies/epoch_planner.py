@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
+from perdure.core.tokens import count_messages
 from perdure.history.epochs import FidelityWish, Reason
 from perdure.history.gradient_planner import (
     RANGE_TAGS,
@@ -19,11 +20,13 @@ from perdure.history.gradient_planner import (
 )
 from perdure.history.log_records import ENDLESS, Head
 from perdure.history.manifest import Element, EpochManifest, Injected, Reduced, RoundId
+from perdure.history.reduce_messages import reduced
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.renditions.rendition_store import RoundSizes
 from perdure.history.strategies.element_renderer import ElementRenderer
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest
+from perdure.history.turn_tags import escaped
 
 _IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})  # They demote nothing.
 LEAD = 14  # Tokens of the leading message besides its text: itself, and an opening tag.
@@ -103,7 +106,7 @@ class EpochPlanner:
         while True:
             fits = total(base, window.rounds) + window.fixed <= room
             told = msgspec.structs.replace(window, budget=room)
-            planned = base if fits and reason in _IN_PLACE else plan(base, told)
+            planned = base if fits and reason in _IN_PLACE else self._plan(base, told, standing)
             rendered = await self._renderer.render(
                 request.record,
                 request.head,
@@ -121,6 +124,20 @@ class EpochPlanner:
             room -= over + RANGE_TAGS
             if room <= 0:
                 raise BudgetTooSmall(request.budget, request.budget + over)
+
+    def _plan(
+        self, base: EpochManifest, window: PlannerInput, standing: WindowContent | None
+    ) -> EpochManifest:
+        planned = plan(base, window)
+        newest = standing.rounds[-1] if standing is not None and standing.rounds else None
+        cap = planned.cap(newest.place) if newest is not None else None
+        if newest is None or cap is None:
+            return planned
+        # Many calls take their room even without what they answered.
+        counter, tags = self._rounds.counter, TURN_TAGS if newest.place.round == 1 else 0
+        left = reduced(map(escaped, newest.messages), str(newest.place), cap - tags, counter)
+        least = count_messages(counter, left) + tags
+        return plan(base, msgspec.structs.replace(window, least=least)) if least > cap else planned
 
     async def window(
         self, request: ContextRequest, manifest: EpochManifest, standing: WindowContent | None
