@@ -20,18 +20,19 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own while the window can be planned without.
     """
 
-    fill: float = 0.72  # What an epoch plans down to.
+    fill: float = 0.73  # What an epoch plans down to.
     slack: float = 0.05  # How much more it leaves, rather than touch S, C or T.
     keep: float = 0.86  # What an epoch leaves as it is.
     high: float = 0.94  # Above it, an epoch is made between two turns.
     raw: float = 0.11
     raw_most: float = 0.20  # Above it, an epoch takes R down to `raw`, whatever there is room for.
     raw_inside: float = 0.20  # Inside a turn: a model must see what its tools have just said.
-    smooth: float = 0.42
-    smooth_most: float = 0.48  # The same for S, where there is a T.
+    smooth: float = 0.41
+    smooth_most: float = 0.47  # The same for S, where there is a T.
     compact: float = 0.18
-    tiny: float = 0.20
-    tiny_most: float = 0.24  # The same for T: it is merged.
+    compact_most: float = 0.26  # The same for C, where T has enough to say.
+    tiny: float = 0.23
+    tiny_most: float = 0.28  # The same for T: it is merged.
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -41,7 +42,7 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("fill + slack ≤ keep ≤ high has to hold, and fill be above 0")
         if self.raw + self.smooth + self.compact + self.tiny > 1:
             raise ValueError("raw, smooth, compact and tiny are more than 1 together")
-        for level in ("raw", "smooth", "tiny"):
+        for level in ("raw", "smooth", "compact", "tiny"):
             if shares[f"{level}_most"] < shares[level]:
                 raise ValueError(f"{level}_most is below {level}")
 
@@ -58,6 +59,7 @@ THRIFTY: Final = BandMarks(
     smooth=0.17,
     smooth_most=0.30,
     compact=0.14,
+    compact_most=0.22,
     tiny=0.33,
     tiny_most=0.45,
 )

@@ -86,11 +86,14 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
-_MOST_TINY = 0.28  # Of the goal, what T takes at most when C has just come down to it.
+#: Of the goal, what T takes where it is a tier of its own: tools leave nothing there, and then C
+#: has its room.
+_ENOUGH_TINY = 0.12
+_MOST_TINY = 0.30  # Of the goal, what T takes at most when C has just come down to it.
 #: What a range says at least; and what a turn has at C to begin a range there: a shorter one has
 #: nothing to lose by T.
 _LEAST_WORDS, _WORTH_A_RANGE = 26, 80
-_OFTEN = 16  # Rounds since the last epoch below which epochs come often.
+_OFTEN = 32  # Rounds since the last epoch below which epochs come often.
 #: Of the room, what one round takes at most: at S or C, and raw.
 _LARGEST, _LARGEST_RAW = 1 / 8, 0.3
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
@@ -188,8 +191,13 @@ class _Planner:
         least = self._goal * marks.tiny * scale
         if sum(each.tokens for each in tiers.tiny) > self._goal * marks.tiny_most:
             tiers.tiny = _merged(tiers.tiny, "T", least)  # first: so C need not make that room
-        if (taken := self._taken(tiers)) > self._most:
-            self._shed_compact(tiers, taken - self._goal, scale)
+        excess = self._taken(tiers) - self._goal
+        tiny, compact = sum(e.tokens for e in tiers.tiny), sum(map(_at_c, tiers.compact))
+        if tiny > self._goal * _ENOUGH_TINY and compact > self._goal * marks.compact_most:
+            over = compact - self._goal * (marks.compact + marks.compact_most) / 2
+            self._shed_compact(tiers, max(excess, over), scale)
+        elif excess + self._goal > self._most:
+            self._shed_compact(tiers, excess, scale)
         tiny, most = sum(each.tokens for each in tiers.tiny), self._goal * _MOST_TINY
         excess = self._taken(tiers) - self._goal
         if excess + self._goal > self._most or tiny > most:
@@ -216,12 +224,13 @@ class _Planner:
         size_s = sum(map(_at_s, tiers.smooth))
         # To keep more raw helps little where few words are noise; at first there is nothing else.
         most_r = self._goal * (self._marks.raw_most if tiers.tiny else 1)
+        most_s = self._goal * (self._marks.smooth_most if tiers.tiny else 1)
         while True:
             # The newest at S comes up to R, or the newest at C to S, whichever is behind its share.
             at_r = len(pool) - raws - 1
             at_s = at_r - smooths
             up_r = smooths and pool[at_r].place in was_raw and size_r + pool[at_r].raw <= most_r
-            up_s = at_s >= 0
+            up_s = at_s >= 0 and size_s + _at_s(pool[at_s]) <= most_s
             if up_s and (not up_r or size_s * share <= size_r * (1 - share)):
                 each = pool[at_s]
                 more = _at_s(each) - _at_c(each)
