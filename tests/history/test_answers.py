@@ -8,6 +8,7 @@ import random
 import weakref
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.bank import Bank
@@ -15,7 +16,7 @@ from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
 from perdure.history.answer_drafts import Partial
-from perdure.history.log_records import AnswerDraft
+from perdure.history.log_records import ALIVE_FOR, AnswerDraft
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
@@ -507,6 +508,14 @@ async def test_a_partial_turn_is_continued_by_another_process(make_bank: MakeBan
     assert turn.messages[1].model == "m"
     assert await later.partials() == []
     assert await problems(second) == []
+
+
+def test_a_draft_without_a_sign_of_life_is_readable_and_has_no_writer() -> None:
+    whole = AnswerDraft(id="a/b/1", content=b"", started=1, updated=2, heartbeat=3)
+    written = msgspec.msgpack.decode(msgspec.msgpack.encode(whole))
+    del written["heartbeat"]
+    draft = msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=AnswerDraft)
+    assert draft.writer(now=ALIVE_FOR) == "gone"
 
 
 async def test_each_kind_of_part_goes_on_where_it_was_cut(session: Session) -> None:
