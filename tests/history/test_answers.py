@@ -510,6 +510,41 @@ async def test_a_partial_turn_is_continued_by_another_process(make_bank: MakeBan
     assert await problems(second) == []
 
 
+@everywhere
+async def test_a_partial_turn_is_resumed_once(bank: Bank, session: Session) -> None:
+    await session.append(user("1"))
+    partial = await abandon(session, "It i")
+    async with session.answer(resume=partial) as answer:
+        await answer.text("s so")
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        async with session.answer(resume=partial):
+            pytest.fail("there is nothing to resume")
+    assert await session.partials() == []
+    assert texts(await said(session)) == ["1", "It is so"]
+    assert await problems(bank) == []
+
+
+@everywhere
+async def test_of_two_who_resume_at_once_the_first_to_finish_wins(bank: Bank) -> None:
+    session, other = await bank.session("a/b"), await bank.session("a/b")
+    await session.append(user("1"))
+    partial = await abandon(session, "It i")
+    one, two = session.answer(resume=partial), other.answer(resume=partial)
+    await one.__aenter__()
+    await two.__aenter__()
+    await two.text("s not")
+    await one.text("s so")
+    await one.finish()  # though the other saved its draft last
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        await two.end_part()
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        await two.finish()
+    await two.__aexit__(InvalidInput, None, None)
+    assert await session.partials() == []
+    assert texts(await said(session)) == ["1", "It is so"]
+    assert await problems(bank) == []
+
+
 def test_a_draft_without_a_sign_of_life_is_readable_and_has_no_writer() -> None:
     whole = AnswerDraft(id="a/b/1", content=b"", started=1, updated=2, heartbeat=3)
     written = msgspec.msgpack.decode(msgspec.msgpack.encode(whole))
