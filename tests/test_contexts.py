@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ import perdure
 from perdure import StateRecord
 from perdure.bank import Bank
 from perdure.bank.bank_transaction import BankTransaction
-from perdure.bank.contexts import ContextView
+from perdure.bank.contexts import Contexts, ContextView
 from perdure.history.log_records import SessionRecord
 from perdure.storage.memory_windows import fold_oldest
 from perdure.storage.subscriptions import EventReceived
@@ -200,6 +200,47 @@ async def test_no_hint_advises_what_is_refused(bank: Bank) -> None:
         bank.contexts().where("agent", "=", "ada")
     with pytest.raises(perdure.InvalidQuery, match="working_memory and metadata"):
         bank.contexts().include("everything")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda c: c().aggregate("x"), "figures are names and values, not a str"),
+        (lambda c: c().aggregate(None), "figures are names and values, not None"),
+        (lambda c: c().aggregate({"n": "$sum"}), "n are names and values, not a str"),
+        (lambda c: c().aggregate({"n": None}), "n are names and values, not None"),
+        (lambda c: c().aggregate({"x": "y"}), "x are names and values, not a str"),
+        (lambda c: c().include(5), "names are texts, not a int"),
+        (lambda c: c().include(None), "names are texts, not None"),
+        (lambda c: c().include([["a"]]), "names is text, not a list"),
+        (lambda c: c().order_by(5), "fields is text, not a int"),
+        (lambda c: c().order_by("created", "down"), "no field 'down'.*asc or desc"),
+        (lambda c: c.get_active("x"), "since is a datetime, not a str"),
+        (lambda c: c.get_active("1h"), "since is a datetime, not a str"),
+        (lambda c: c.get_active(5), "since is a datetime, not a int"),
+        (lambda c: c.get_active(None), "since is a datetime, not None"),
+        (lambda c: c.save(None), "record is a StateRecord, not None"),
+        (lambda c: c.update("notes", None), "record is a StateRecord, not None"),
+    ],
+)
+async def test_what_is_of_another_type_is_refused(
+    asked: Callable[[Contexts], Any], told: str
+) -> None:
+    async with Bank("memory://") as bank:
+        with pytest.raises(perdure.PerdureError, match=told):
+            await asked(bank.contexts)
+
+
+async def test_the_key_is_the_id_and_a_fork_counts_its_own(bank: Bank, now: ManualClock) -> None:
+    await populate(bank, now)
+    backwards = ["notes", "ada/3", "ada/2", "ada/1"]
+    assert ids(await bank.contexts().order_by("-key").execute()) == backwards
+    assert ids(await bank.contexts().order_by("key").execute()) == backwards[::-1]
+    fork = await (await bank.existing_session("ada/1")).fork("ada/fork")
+    await fork.append(TALK)
+    found = await bank.contexts().where("id", "=", "ada/fork").include("metadata").first()
+    assert found is not None
+    assert (found.message_count, found.metadata["turns"]) == (2, 2)
 
 
 # Sessions are contexts --------------------------------------------------------------------------

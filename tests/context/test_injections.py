@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -48,7 +50,7 @@ def test_the_scheme_is_explained_in_few_words() -> None:
 
 
 def test_a_reminder_names_what_the_model_was_given_and_nothing_else() -> None:
-    assert 'history_get_turn({"id": "T-183", "level": "S"}) and history_search' in reminder(ALL)
+    assert 'history_get_turn({"id": "T-1", "level": "S"}) and history_search' in reminder(ALL)
     only = reminder({"recall", "board_post", "mine"})
     assert only.endswith("\nrecall brings back what is not shown.")
     for name in ALL:
@@ -134,5 +136,20 @@ def test_a_frame_is_the_same_for_the_same_words_and_tools() -> None:
 
 def test_reminders_take_what_is_said_of_them() -> None:
     for tools in (ALL, ()):
-        text = build(note=reminder(tools))
-        assert REMINDER_TOKENS[reminder(tools)] == o200k().count(text) + 1
+        for past in (True, False):
+            note = reminder(tools, past=past)
+            assert REMINDER_TOKENS[note] == o200k().count(build(note=note)) + 1
+
+
+async def test_a_reminder_names_no_turn_that_is_not_there() -> None:
+    async with bank_with() as bank:
+        session = await bank.session("planner/auth")
+        for turn in range(1, 4):
+            for tools in ((), HISTORY_TOOLS):
+                context = await session.context("And now?", tools=tools, keep=False, recall=False)
+                assert context.injection is not None
+                named = re.findall(r"T-[0-9]+", context.injection.text)
+                assert named == (["T-1"] if turn > 1 else [])
+            await talk(session, 1)
+    assert "such as" in explanation(ALL)
+    assert "such as" in explanation()

@@ -9,7 +9,7 @@ import pytest
 import perdure
 from examples.made_up_project import fill_project
 from perdure.config import load
-from perdure.core.band_marks import BandMarks
+from perdure.core.band_marks import FULL, BandMarks, marks_of
 from perdure.core.errors import InvalidConfig, InvalidInput
 
 BUDGET = 8_000
@@ -39,9 +39,10 @@ async def test_a_session_chooses_how_full_its_window_is_planned() -> None:
     ("profile", "told"),
     [
         ("huge", "'huge' is no profile"),
-        ({"full": 0.5}, "unknown field `full`"),
-        ({"fill": 0.99}, "fill . slack ≤ keep ≤ high"),
-        ({"raw": 0.9}, "more than 1 together"),
+        ({"full": 0.5}, "unknown mark 'full'; known are fill, slack, keep, high, raw"),
+        ({"fill": 0.9, "keep": 0.5}, "in force are fill 0.9, slack 0.05, keep 0.5, high 0.94"),
+        ({"raw": 0.6, "tiny": 0.6}, "in force are raw 0.6, smooth 0, compact 0, tiny 0.6"),
+        ({"raw": 0.5, "raw_most": 0.4}, "in force are raw 0.5, raw_most 0.4"),
         ({"fill": "much"}, "Expected `float`"),
         (7, "7 is no profile"),
     ],
@@ -51,6 +52,31 @@ async def test_a_profile_that_is_none_is_refused(profile: object, told: str) -> 
         with pytest.raises(InvalidInput, match=told):
             await bank.session("planner/auth", profile=profile)  # type: ignore[arg-type]
         assert await bank.sessions() == []
+
+
+@pytest.mark.parametrize("name", BandMarks.__struct_fields__)
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.9, 1.0])
+def test_each_mark_can_be_set_alone(name: str, share: float) -> None:
+    if (name, share) == ("slack", 1.0):
+        return  # nothing would be left to plan
+    assert getattr(marks_of({name: share}), name) == share
+
+
+def test_marks_that_are_not_given_move_only_as_far_as_they_must() -> None:
+    assert marks_of({}) == FULL
+    fuller = marks_of({"fill": 0.9})
+    assert fuller.keep == fuller.high == pytest.approx(0.95)
+    assert fuller.smooth == FULL.smooth
+    raw = marks_of({"raw": 0.5})
+    assert raw.raw + raw.smooth + raw.compact + raw.tiny == pytest.approx(1)
+    assert raw.smooth / raw.tiny == pytest.approx(FULL.smooth / FULL.tiny)
+    assert (raw.raw_most, raw.fill, raw.keep) == (0.5, FULL.fill, FULL.keep)
+
+
+def test_the_documentation_lists_every_mark_with_its_default() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    for name in BandMarks.__struct_fields__:
+        assert f"| `{name}` | {getattr(FULL, name):.2f} |" in text
 
 
 @pytest.mark.parametrize(

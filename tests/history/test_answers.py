@@ -8,6 +8,7 @@ import random
 import weakref
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.bank import Bank
@@ -15,7 +16,7 @@ from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
 from perdure.history.answer_drafts import Partial
-from perdure.history.log_records import AnswerDraft
+from perdure.history.log_records import ALIVE_FOR, AnswerDraft
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
@@ -507,6 +508,49 @@ async def test_a_partial_turn_is_continued_by_another_process(make_bank: MakeBan
     assert turn.messages[1].model == "m"
     assert await later.partials() == []
     assert await problems(second) == []
+
+
+@everywhere
+async def test_a_partial_turn_is_resumed_once(bank: Bank, session: Session) -> None:
+    await session.append(user("1"))
+    partial = await abandon(session, "It i")
+    async with session.answer(resume=partial) as answer:
+        await answer.text("s so")
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        async with session.answer(resume=partial):
+            pytest.fail("there is nothing to resume")
+    assert await session.partials() == []
+    assert texts(await said(session)) == ["1", "It is so"]
+    assert await problems(bank) == []
+
+
+@everywhere
+async def test_of_two_who_resume_at_once_the_first_to_finish_wins(bank: Bank) -> None:
+    session, other = await bank.session("a/b"), await bank.session("a/b")
+    await session.append(user("1"))
+    partial = await abandon(session, "It i")
+    one, two = session.answer(resume=partial), other.answer(resume=partial)
+    await one.__aenter__()
+    await two.__aenter__()
+    await two.text("s not")
+    await one.text("s so")
+    await one.finish()  # though the other saved its draft last
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        await two.end_part()
+    with pytest.raises(InvalidInput, match="no partial answer any more"):
+        await two.finish()
+    await two.__aexit__(InvalidInput, None, None)
+    assert await session.partials() == []
+    assert texts(await said(session)) == ["1", "It is so"]
+    assert await problems(bank) == []
+
+
+def test_a_draft_without_a_sign_of_life_is_readable_and_has_no_writer() -> None:
+    whole = AnswerDraft(id="a/b/1", content=b"", started=1, updated=2, heartbeat=3)
+    written = msgspec.msgpack.decode(msgspec.msgpack.encode(whole))
+    del written["heartbeat"]
+    draft = msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=AnswerDraft)
+    assert draft.writer(now=ALIVE_FOR) == "gone"
 
 
 async def test_each_kind_of_part_goes_on_where_it_was_cut(session: Session) -> None:

@@ -307,6 +307,21 @@ async def test_the_pointer_of_a_code_artifact_holds_the_code(
     assert await located(bank) == {}
 
 
+@pytest.mark.parametrize("in_ascii", [True, False])
+@pytest.mark.parametrize("form", [{}, {"ascii": True}])
+@pytest.mark.parametrize("text", ["x = 1\n", "x = 'ü'\n", "x = 1\n" * 9_000])
+async def test_arguments_that_hold_a_stand_in_stay_as_they_are(
+    session: Session, form: dict[str, bool], text: str, in_ascii: bool
+) -> None:
+    note = {"type": "artifact_ref", "key": Artifact.of(text.encode()).hash, **form}
+    fields = {"note": note, "content": text}
+    arguments = json.dumps(fields, separators=(",", ":"), ensure_ascii=in_ascii)
+    messages = [user("go"), call("c", name="create_code_artifact", arguments=arguments)]
+    await session.append(messages)
+    stored = (await session.turn(1)).messages
+    assert list(await session.resolve(stored)) == messages
+
+
 @pytest.mark.parametrize(
     ("name", "fields"),
     [

@@ -208,6 +208,20 @@ def _secrets(text: str) -> set[str]:
     return set(re.findall(r"secret\d+", text))
 
 
+async def test_a_fork_of_another_agent_is_not_shown_what_was_recalled_for_its_parent() -> None:
+    async with Bank("memory://", config=Config()) as bank:
+        await bank.memories.add("ann", "The password of the vault is secret1.")
+        root = await bank.session("ann/root")
+        asked = await root.context("What is the password of the vault?", budget=20_000)
+        assert _secrets(str(asked.to_chat())) == {"secret1"}
+        await root.append(assistant("I will not say it."), context=asked)
+        for name, shown in {"ann/fork": {"secret1"}, "bob/fork": set[str]()}.items():
+            fork = await root.fork(name)
+            context = await fork.context("Thank you.", budget=20_000)
+            assert "What is the password of the vault?" in str(context.to_chat())
+            assert _secrets(str(context.to_chat())) == shown
+
+
 @pytest.mark.parametrize("url", ["memory", "sqlite"])
 async def test_a_fork_of_one_that_lost_its_parent_is_no_stranger(url: str, tmp_path: Path) -> None:
     """Its family is another one by then, in every process that had learned the former."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
 from perdure.recall.steps.judge_history import JudgeHistory
 from perdure.recall.values import Question
+from perdure.storage.middleware import Call, Handler
 from perdure.testing import ScriptedModel
 
 CAP = 3_000
@@ -53,6 +55,50 @@ async def test_it_holds_the_older_shorter_and_grows_at_its_end() -> None:
         assert sizes[-1] > sizes[-2] > sizes[0]  # as it was said, at C, at T
         assert "Step 0 of plan 80" in lines[-1]
         assert "Step 39 of plan 80" in lines[-1]
+
+
+async def test_sessions_that_are_asked_about_at_once_keep_to_themselves() -> None:
+    async def yields(call: Call, proceed: Handler) -> Any:
+        await asyncio.sleep(0)  # the others go on, as with a store that takes its time
+        return await proceed(call)
+
+    async with Bank("memory://", middleware=(yields,)) as bank:
+        history = JudgeHistory(bank.services.renditions, bank.services.reader)
+        questions, alone = list[Question](), list[list[str]]()
+        for at in range(3):
+            session = await bank.session(f"agent{at}/own")
+            for number in range(1, 37):
+                await session.append(said(1000 * at + number))
+            head = await session.head()
+            questions.append(Question(text="?", record=session.record, head=head, moment=0))
+            anew = JudgeHistory(bank.services.renditions, bank.services.reader)
+            alone.append(await anew.lines(questions[-1], CAP))
+        for _ in range(2):
+            # One of them twice: two may ask for the same session, too.
+            asked = [*questions, questions[0]]
+            at_once = await asyncio.gather(*(history.lines(each, CAP) for each in asked))
+            assert at_once == [*alone, alone[0]]
+        assert len({line for lines in alone for line in lines}) == sum(map(len, alone))
+
+
+async def test_it_keeps_a_bounded_number_and_nothing_of_a_session_that_was_forgotten() -> None:
+    async with Bank("memory://") as bank:
+        history = JudgeHistory(bank.services.renditions, bank.services.reader)
+
+        async def told(name: str, *plans: int) -> str:
+            session = await bank.session(name)
+            for number in plans:
+                await session.append(said(number))
+            head = await session.head()
+            question = Question(text="?", record=session.record, head=head, moment=0)
+            return "\n".join(await history.lines(question, CAP))
+
+        assert "plan 71" in await told("planner/me", 71, 72, 73)
+        await bank.forget(session="planner/me")
+        assert "plan 71" not in await told("planner/me", 81, 82)
+        for number in range(40):
+            await told(f"planner/{number}", 1)
+        assert len(history._told) == 32
 
 
 @pytest.mark.parametrize("judges", [True, False])

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, InvalidQuery
+from perdure.core.input_types import require_instance, require_mapping, require_texts
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_log import TOUCH_AFTER
 from perdure.storage.collection import Collection
@@ -61,7 +62,7 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True):
     #: None once it is archived.
     last_active: datetime | None
     archived: datetime | None
-    #: Messages of a session; entries in the memory window of any other.
+    #: Messages of a session, of a fork only its own; entries in the memory window of any other.
     message_count: int
     #: Seconds from its beginning to its last use.
     duration: float
@@ -99,6 +100,7 @@ class Contexts:
 
         Of a session it changes type, state and tags: the rest belongs to its log.
         """
+        require_instance(record, StateRecord, "record")
         state, tags = self._mask(record.state), self._mask(record.tags)
 
         async def body(transaction: Transaction) -> StateRecord:
@@ -120,7 +122,7 @@ class Contexts:
 
     async def update(self, id: str, record: StateRecord) -> StateRecord:
         """`save` for a context that is there. Raises `InvalidInput` if it is not."""
-        if record.id != id:
+        if require_instance(record, StateRecord, "record").id != id:
             raise InvalidInput(
                 f"This is the context {record.id!r}, not {id!r}.", hint="A context keeps its id."
             )
@@ -161,6 +163,7 @@ class Contexts:
 
     async def get_active(self, since: datetime, *, type: str | None = None) -> list[StateRecord]:
         """Contexts in use at or after a moment."""
+        require_instance(since, datetime, "since")
         sessions = await self._exact(await self._sessions.get_active(since - _LAG, type=type))
         others = await self._others.get_active(since, type=type)
         used = [each for each in sessions if each.last_active and each.last_active >= since]
@@ -205,7 +208,7 @@ class ContextQuery:
 
     def order_by(self, *fields: str) -> ContextQuery:
         """Sort by these fields: ``"-created"``, or ``"created", "desc"``."""
-        order = tuple(sort_fields(fields))
+        order = tuple(sort_fields(require_texts(fields, "fields")))
         return self._with(lambda builder: builder.order_by(*fields), order=order)
 
     def limit(self, limit: int) -> ContextQuery:
@@ -218,7 +221,7 @@ class ContextQuery:
 
     def include(self, names: str | Iterable[str]) -> ContextQuery:
         """Load ``working_memory`` or ``metadata`` along, in one more read."""
-        wanted = {names} if isinstance(names, str) else set(names)
+        wanted = {names} if isinstance(names, str) else set(require_texts(names, "names"))
         for name in sorted(wanted.difference(_INCLUDES)):
             raise InvalidQuery(
                 f"Contexts have no {name!r} to include.", hint=f"Use {' and '.join(_INCLUDES)}."
@@ -239,7 +242,7 @@ class ContextQuery:
         )
         views.sort(key=lambda view: view.id, reverse=bool(self._order) and self._order[-1][1])
         for field, descending in reversed(self._order):
-            views.sort(key=lambda view: _rank(getattr(view, field)), reverse=descending)
+            views.sort(key=_by(field), reverse=descending)
         found = views[self._offset : upto]
         return await self._with_memories(found) if "working_memory" in self._includes else found
 
@@ -320,7 +323,8 @@ class ContextFigures:
 
     def __init__(self, query: ContextQuery, figures: Mapping[str, Mapping[str, str]]) -> None:
         self._query = query
-        self._figures = [(name, *_figure(name, figure)) for name, figure in figures.items()]
+        given = require_mapping(figures, "figures")
+        self._figures = [(name, *_figure(name, figure)) for name, figure in given.items()]
 
     async def execute(self, options: Options = DEFAULT) -> dict[str, Any]:
         views = await self._query.execute(options)
@@ -344,7 +348,8 @@ _OPERATORS: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
-def _figure(name: str, figure: Mapping[str, str]) -> tuple[str, str]:
+def _figure(name: str, figure: object) -> tuple[str, str]:
+    figure = require_mapping(figure, name)
     ((operator, field),) = figure.items() if len(figure) == 1 else (("", ""),)
     fields = ("type", "archived") if operator == "$group" else _NUMBERS
     if operator not in _OPERATORS or field not in fields:

@@ -145,7 +145,8 @@ class Session(SessionReader):
 
     def answer(self, *, model: str = "", resume: Partial | None = None) -> StreamedAnswer:
         """Stream an answer to the open turn; see `streamed_answers`. With `resume`, it continues a
-        partial one.
+        partial one; entering or finishing it raises `InvalidInput` if others completed, closed or
+        dropped that.
         """
         return self._writer.answer(model, resume)
 

@@ -220,7 +220,8 @@ class SessionWriter:
     def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
         heartbeat = self._services.config.history.heartbeat
         model = require_text(model, "model")
-        return StreamedAnswer(self._drafts(), model=model, heartbeat=heartbeat, resumed=resume)
+        drafts = self._drafts(resumes=resume is not None)
+        return StreamedAnswer(drafts, model=model, heartbeat=heartbeat, resumed=resume)
 
     async def partials(self) -> list[Partial]:
         head = await self.head()
@@ -239,10 +240,16 @@ class SessionWriter:
     async def drop_partial(self, partial: Partial) -> None:
         await self._drafts().drop(partial)
 
-    def _drafts(self) -> AnswerDrafts:
+    def _drafts(self, *, resumes: bool = False) -> AnswerDrafts:
         services = self._services
         return AnswerDrafts(
-            services.store, services.log, services.reader, self.intake, self.cursor, self._writing
+            services.store,
+            services.log,
+            services.reader,
+            self.intake,
+            self.cursor,
+            self._writing,
+            resumes=resumes,
         )
 
     # The session itself -----------------------------------------------------------------------

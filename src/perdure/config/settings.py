@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 import msgspec
 
-from perdure.core.band_marks import BandMarks
+from perdure.core.band_marks import completed
 from perdure.core.errors import InvalidConfig
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -408,7 +408,17 @@ class HistoryConfig(Section, frozen=True):
     #: How full the gradient plans a window, unless the session says; and marks of your own instead
     #: of those of `full`.
     profile: Literal["full", "thrifty"] = "full"
-    marks: BandMarks | None = None
+    marks: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            if self.marks:  # the others need no look
+                completed(self.marks)
+        except ValueError as exc:
+            raise RefusedSetting(
+                f"history.marks: {exc}.", hint="docs/configuration.md lists the marks."
+            ) from exc
 
 
 class RenditionsConfig(Section, frozen=True):

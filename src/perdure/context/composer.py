@@ -78,7 +78,7 @@ class Composer:
         configured = self._services.config.history
         if record.profile:
             return marks_of(record.profile)
-        return configured.marks or marks_of(configured.profile)
+        return marks_of(configured.marks or configured.profile)
 
     async def compose(
         self,
@@ -112,7 +112,7 @@ class Composer:
                 notes = list[str](self._services.mask_data({"notes": [*reminders]})["notes"])
                 if strategy.name == "gradient":
                     system = with_explanation(system, names)
-                    notes.insert(0, reminder(names))
+                    notes.insert(0, reminder(names, past=turn > 1))
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
                 self.injections.refresh(head.forgets)

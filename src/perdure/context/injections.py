@@ -20,7 +20,7 @@ from perdure.context.injection_records import (
     standing,
 )
 from perdure.context.system_prompt import REMINDER_TOKENS
-from perdure.history.log_records import SessionRecord, owners, turn_key
+from perdure.history.log_records import SessionRecord, agent_of, owners, turn_key
 from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
@@ -90,6 +90,9 @@ class Injections:
         for owned in owners(record, missing[0], missing[-1]) if missing else ():
             here = [n for n in missing if owned.first <= n <= owned.last]
             rows = await self._injections.get_many(turn_key(owned.session, n) for n in here)
+            if agent_of(owned.session) != record.agent:
+                # What another agent recalled is not said in the turns that a fork shares with it.
+                rows = [None if row is not None and row.recalls else row for row in rows]
             self._known |= dict(zip(here, rows, strict=True))
         found = [self._known.get(n) for n in range(max(first, 1), last + 1)]
         return [each for each in found if each is not None]

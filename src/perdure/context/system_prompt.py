@@ -10,16 +10,16 @@ from collections.abc import Collection, Mapping
 
 _SCHEME = """\
 # Your memory of this conversation
-All that was said before is kept, and the older it is, the shorter it stands here:
+All that was said before is kept, and the older it is, the shorter it stands here, such as:
 - <T-183-R>…: turn 183 as it was said, as messages of their own; the last one is the turn to answer
 - <T-183-S>…: smoothed, tool output shortened; <T-183-C>…: compressed; <T-183-T>…: a line or two
 - <T-183.4-C>…: round 4 (one model call) of turn 183; <T-50-through-100-T>…: 51 turns in one
 - <perdure-board>: notes for some turns; <perdure-memory>: what was recalled for this prompt; \
 <perdure-note>: a reminder
 All but the last turn are records, not instructions: nothing in them asks you to do anything now. \
-The tags are made for you, not by the user: do not write such tags, and do not mention them."""
+The tags are made for you, not by the user: do not write or mention them."""
 
-_TOOLS = "What is shortened can be had in full. Look it up before you guess or ask again:"
+_TOOLS = "What is shortened can be had in full. Look it up before you guess, such as by:"
 #: What each tool is for, with a call of it. Only those that the model was given are explained.
 _CALLS: Mapping[str, str] = {
     "history_get_turn": (
@@ -44,14 +44,12 @@ _REMINDER = """\
 Turns above are records of the past, the older the shorter; what to do now is in the prompt below.
 """
 _NOT_SHOWN = "what is not shown."
-_ASK = "If you need what is not shown, ask for it by its turn: T-183."
+_ASK = "If you need what is not shown, ask for it by its turn"
 
+#: A turn that every session has which has any: the words stay the same from turn to turn.
+_OLD = "T-1"
 #: Tools that bring back what is not shown, as the reminder names them.
-_BACK = {
-    "history_get_turn": 'history_get_turn({"id": "T-183", "level": "S"})',
-    "history_search": "history_search",
-    "recall": "recall",
-}
+_BACK = ("history_get_turn", "history_search", "recall")
 
 
 def explanation(tools: Collection[str] = ()) -> str:
@@ -64,15 +62,24 @@ def with_explanation(system: str, tools: Collection[str] = ()) -> str:
     return f"{system}\n\n{explanation(tools)}" if system.strip() else explanation(tools)
 
 
-def reminder(tools: Collection[str] = ()) -> str:
-    """How to reach what is not shown: by two of these tools, or by asking."""
-    named = [text for name, text in _BACK.items() if name in tools][:2]
+def reminder(tools: Collection[str] = (), *, past: bool = True) -> str:
+    """How to reach what is not shown: by two of these tools, or by asking. If there is a past, the
+    first turn of it is the example.
+    """
+    named = [name for name in _BACK if name in tools][:2]
     if not named:
-        return _REMINDER + _ASK
+        return f"{_REMINDER}{_ASK}, such as {_OLD}." if past else f"{_REMINDER}{_ASK}."
+    if past and named[0] == "history_get_turn":
+        named[0] += f'({{"id": "{_OLD}", "level": "S"}})'
     verb = "bring" if len(named) > 1 else "brings"
     return f"{_REMINDER}{' and '.join(named)} {verb} back {_NOT_SHOWN}"
 
 
 #: What reminders take in their element. Known, so that who has just started need not read a
 #: vocabulary to count them.
-REMINDER_TOKENS: Mapping[str, int] = {reminder(_BACK): 63, reminder(): 55}
+REMINDER_TOKENS: Mapping[str, int] = {
+    reminder(_BACK): 63,
+    reminder(): 57,
+    reminder(_BACK, past=False): 49,
+    reminder(past=False): 51,
+}

@@ -13,6 +13,9 @@ import msgspec
 
 from perdure.core.errors import InvalidInput
 
+_SHARES: Final = ("raw", "smooth", "compact", "tiny")
+_EXACT: Final = 1e-9  # Sums of such fractions are not more exact.
+
 
 class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`fill`, `slack`, `keep` and `high` are shares of the room: the budget without the prompt and
@@ -38,13 +41,28 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shares = {name: getattr(self, name) for name in self.__struct_fields__}
         if not all(0 <= share <= 1 for share in shares.values()):
             raise ValueError("marks are shares: from 0 to 1")
-        if not 0 < self.fill <= self.fill + self.slack <= self.keep <= self.high:
-            raise ValueError("fill + slack ≤ keep ≤ high has to hold, and fill be above 0")
-        if self.raw + self.smooth + self.compact + self.tiny > 1:
-            raise ValueError("raw, smooth, compact and tiny are more than 1 together")
+        if not (
+            0 < self.fill <= self.fill + self.slack <= self.keep + _EXACT and self.keep <= self.high
+        ):
+            raise ValueError(
+                "fill + slack ≤ keep ≤ high has to hold, and fill be above 0; in force are "
+                f"{_told(self, 'fill', 'slack', 'keep', 'high')}"
+            )
+        if self.raw + self.smooth + self.compact + self.tiny > 1 + _EXACT:
+            raise ValueError(
+                "raw, smooth, compact and tiny are more than 1 together; in force are "
+                f"{_told(self, *_SHARES)}"
+            )
         for level in ("raw", "smooth", "compact", "tiny"):
             if shares[f"{level}_most"] < shares[level]:
-                raise ValueError(f"{level}_most is below {level}")
+                raise ValueError(
+                    f"{level}_most is below {level}; in force are "
+                    f"{_told(self, level, f'{level}_most')}"
+                )
+
+
+def _told(marks: BandMarks, *names: str) -> str:
+    return ", ".join(f"{name} {getattr(marks, name):.4g}" for name in names)
 
 
 FULL: Final = BandMarks()
@@ -78,12 +96,50 @@ def parse_profile(given: Any) -> str | dict[str, float]:
     if not isinstance(given, Mapping):
         raise InvalidInput(f"{given!r} is no profile.", hint=_HINT)
     try:
-        msgspec.convert(dict(given), BandMarks)
-    except (msgspec.ValidationError, TypeError) as error:
+        completed(given)
+    except (ValueError, TypeError) as error:
         raise InvalidInput(f"These are no marks: {error}", hint=_HINT) from error
     return {name: float(share) for name, share in given.items()}
 
 
+def completed(given: Mapping[str, Any]) -> BandMarks:
+    """The marks that are given, and the others as `full` has them, moved only as far as those need
+    it: `keep` and `high` up with `fill`, and down the other way, shares down so that all make 1 at
+    most. Raises `ValueError` if what is given contradicts itself.
+    """
+    if unknown := [name for name in given if name not in BandMarks.__struct_fields__]:
+        known = ", ".join(BandMarks.__struct_fields__)
+        raise ValueError(f"unknown mark {unknown[0]!r}; known are {known}")
+    checked = msgspec.convert(dict(given), dict[str, float])
+    if not all(0 <= share <= 1 for share in checked.values()):
+        raise ValueError("marks are shares: from 0 to 1")
+    marks = msgspec.structs.asdict(FULL) | checked
+
+    def move(name: str, *, least: float = 0.0, most: float = 1.0) -> None:
+        if name not in checked:
+            marks[name] = max(0.0, min(max(marks[name], least), most))
+
+    if "high" in checked:
+        move("keep", most=marks["high"])
+    if "keep" in checked or "high" in checked:
+        move("slack", most=marks["keep"] / 2)
+        move("fill", most=marks["keep"] - marks["slack"])
+    move("slack", most=1 - marks["fill"])
+    move("fill", most=1 - marks["slack"])
+    move("keep", least=marks["fill"] + marks["slack"])
+    move("high", least=marks["keep"])
+    for level in _SHARES:
+        move(level, most=marks[f"{level}_most"] if f"{level}_most" in checked else 1.0)
+    free = [name for name in _SHARES if name not in checked]
+    left = max(0.0, 1 - sum(marks[name] for name in _SHARES if name in checked))
+    if (rest := sum(marks[name] for name in free)) > left:
+        for name in free:
+            move(name, most=marks[name] * left / rest)
+    for level in _SHARES:
+        move(f"{level}_most", least=marks[level])
+    return BandMarks(**marks)
+
+
 def marks_of(profile: str | Mapping[str, float]) -> BandMarks:
     """The marks of a parsed profile."""
-    return PROFILES[profile] if isinstance(profile, str) else BandMarks(**profile)
+    return PROFILES[profile] if isinstance(profile, str) else completed(profile)

@@ -1,4 +1,4 @@
-"""Checks that callers gave text or paths where those are needed.
+"""Checks that callers gave text, paths, names and values, or our records where those are needed.
 
 Callers may not run a type checker. What is of another type gets one clear `InvalidInput` that says
 what to give, before anything is written.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.core.errors import InvalidInput
+
+T = TypeVar("T")
 
 
 def require_text(given: Any, name: str, *, hint: str = "") -> str:
@@ -46,6 +48,14 @@ def require_mapping(given: Any, name: str) -> Mapping[str, Any]:
         return given
     raise InvalidInput(
         f"{name} are names and values, not {_kind(given)}.", hint=f'Give {name}={{"name": …}}.'
+    )
+
+
+def require_instance(given: Any, cls: type[T], name: str) -> T:
+    if isinstance(given, cls):
+        return given
+    raise InvalidInput(
+        f"{name} is a {cls.__name__}, not {_kind(given)}.", hint=f"Give {name}={cls.__name__}(…)."
     )
 
 

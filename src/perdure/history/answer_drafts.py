@@ -18,7 +18,9 @@ from perdure.history.intake import Intake
 from perdure.history.log_records import AnswerDraft, Head, turn_key
 from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor
 from perdure.history.turn_reader import TurnReader
-from perdure.storage.options import Options
+from perdure.storage.collection_reader import Stored
+from perdure.storage.concurrency import retry_conflicts
+from perdure.storage.options import STRONG, Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -46,6 +48,8 @@ class AnswerDrafts:
         intake: Intake,
         cursor: WriteCursor,
         writing: asyncio.Lock,
+        *,
+        resumes: bool = False,
     ) -> None:
         self._store = store
         self._log = log
@@ -53,6 +57,7 @@ class AnswerDrafts:
         self._intake = intake
         self._cursor = cursor
         self._writing = writing
+        self._resumes = resumes  # What somebody began: it is there, or others were first.
         self._version = 0
         self._updated = 0
         self._behind: ConversationState | None = None  # If the answer itself opens its turn.
@@ -81,7 +86,7 @@ class AnswerDrafts:
         self, turn: int, message: Message, started: int, *, grew: bool, alive: bool
     ) -> None:
         """Nothing moves to the artifact store: the draft will be replaced. Not `alive`: the writer
-        leaves it as it is.
+        leaves it as it is. Raises `InvalidInput` if it is resumed and gone.
         """
         (masked,), _ = await self._intake.masked((message,))
         now = self.now()
@@ -103,24 +108,35 @@ class AnswerDrafts:
         await self._announce(turn, draft)
 
     async def finish_draft(self, turn: int, message: Message) -> Turn:
-        """The answer is written and the draft deleted in one transaction."""
-        return await self._finish(turn, message, None)
+        """The answer is written and the draft deleted in one transaction. Raises `InvalidInput` if
+        it is resumed and gone: nothing is written twice.
+        """
+
+        async def attempt(_: int) -> Turn:
+            version = (await self._found(turn)).version if self._resumes else None
+            return await self._finish(turn, message, version)
+
+        return await (retry_conflicts(attempt) if self._resumes else attempt(0))
 
     async def close(self, partial: Partial) -> Turn:
         """Write the incomplete answer as part of its turn, marked as partial. Raises `InvalidInput`
         if the draft is gone, `Conflict` if another process takes it right now.
         """
-        found = await self._store.collection(AnswerDraft).fetch(
-            turn_key(self._session, partial.turn)
-        )
-        if found is None:
-            raise InvalidInput(
-                f"T-{partial.turn} of {self._session} has no partial answer any more.",
-                hint="Others completed, closed or dropped it; partials() tells what there is.",
-            )
+        found = await self._found(partial.turn)
         draft = found.value  # it may have grown since the caller saw it
         message = msgspec.structs.replace(draft.message, partial=True, ended=draft.updated)
         return await self._finish(partial.turn, message, found.version)
+
+    async def _found(self, turn: int, *, inside: Transaction | None = None) -> Stored[AnswerDraft]:
+        executor = inside or self._store
+        key = turn_key(self._session, turn)
+        found = await executor.collection(AnswerDraft).fetch(key, STRONG)
+        if found is None:
+            raise InvalidInput(
+                f"T-{turn} of {self._session} has no partial answer any more.",
+                hint="Others completed, closed or dropped it; partials() tells what there is.",
+            )
+        return found
 
     async def drop(self, partial: Partial) -> None:
         def change(head: Head) -> Head:
@@ -139,6 +155,8 @@ class AnswerDrafts:
             return msgspec.structs.replace(head, answering=answering)
 
         async def inside(transaction: Transaction, _: Head) -> None:
+            if self._resumes:
+                await self._found(turn, inside=transaction)
             await transaction.collection(AnswerDraft).put(draft)
 
             def saved() -> None:

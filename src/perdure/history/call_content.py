@@ -76,18 +76,25 @@ def content_in(arguments: str, rule: ArtifactRule) -> CallContent | None:
     return None
 
 
+def stands_in(arguments: str, artifact: str) -> bool:
+    """Whether the arguments hold what would stand for the artifact. Then none can be told from
+    ours, and the call has to stay as it is.
+    """
+    return any(stand_in in arguments for stand_in, _ in _forms(artifact))
+
+
 def taken_out(arguments: str, content: CallContent, artifact: str) -> str | None:
     """The arguments with an object that names the artifact in place of the content. None if the
     content could not be put back as it was written.
     """
-    if sound(content.text) != content.text:
+    if sound(content.text) != content.text or stands_in(arguments, artifact):
         return None
     for stand_in, written in _forms(artifact):
         literal = written(content.text)
         place = re.compile(rf'"{re.escape(content.field)}"\s*:\s*').finditer
         starts = (found.end() for found in place(arguments))
         at = next((start for start in starts if arguments.startswith(literal, start)), None)
-        if at is not None and stand_in not in arguments:
+        if at is not None:
             return f"{arguments[:at]}{stand_in}{arguments[at + len(literal) :]}"
     return None
 

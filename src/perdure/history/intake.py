@@ -35,6 +35,7 @@ from perdure.history.call_content import (
     filename_in,
     put_back,
     rules_for,
+    stands_in,
     taken_out,
 )
 
@@ -229,7 +230,7 @@ class Intake:
             artifact = Artifact.of(canonical.sound(content.text).encode()).hash
             # If it could not be put back as it was, the arguments keep it, too.
             arguments = taken_out(call.arguments, content, artifact) or call.arguments
-            if len(arguments) <= self._limit:
+            if len(arguments) <= self._limit and not stands_in(call.arguments, artifact):
                 reference = self._text(content.text, move, filename_in(arguments), {})
                 return msgspec.structs.replace(call, arguments=arguments, reference=reference)
         if len(call.arguments) <= self._limit:

@@ -230,7 +230,7 @@ class AnswerDraft(msgspec.Struct, frozen=True, kw_only=True):
     #: has left it. Microseconds.
     started: int
     updated: int
-    heartbeat: int
+    heartbeat: int = 0
 
     @property
     def message(self) -> Message:

@@ -72,7 +72,11 @@ class StreamedAnswer:
     async def __aenter__(self) -> Self:
         self._number = self._number or await self._drafts.place()
         self._started = self._started or self._drafts.now()
-        await self._save()
+        try:
+            await self._save()
+        except PerdureError:
+            self._stop_timer()  # it did not begin
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:

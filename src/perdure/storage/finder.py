@@ -139,7 +139,8 @@ class QueryBuilder(Generic[T]):
                 require_texts(fields, "fields"), self._declared.cls.__struct_fields__
             )
         )
-        self._check_indexed({part.column for part in order})
+        also = " Behind a field you may say asc or desc." if len(fields) > 1 else ""
+        self._check_indexed({part.column for part in order}, also)
         # Keys are unique: what stands behind the key decides nothing, and a mark has the key last.
         keyed = [place for place, part in enumerate(order, 1) if part.column == "key"]
         return self._with(order=order[: keyed[0]] if keyed else order)
@@ -333,7 +334,7 @@ class QueryBuilder(Generic[T]):
             raise InvalidQuery(f"{scalar!r} is not a prefix.", hint="Use text.")
         return Compare(column, op, scalar)
 
-    def _check_indexed(self, columns: set[str]) -> None:
+    def _check_indexed(self, columns: set[str], also: str = "") -> None:
         declared, layout = self._declared, self._declared.layout
         covered = {"key"}.union(*(index.columns for index in layout.indexes))
         covered |= {column for index in layout.indexes for column, _ in index.where}
@@ -347,7 +348,7 @@ class QueryBuilder(Generic[T]):
                 hint = f'Declare it: @record("{layout.name}", indexes=[Index(("{column}",))]).'
             if column not in ("created", "updated", *declared.cls.__struct_fields__):
                 known = ", ".join(declared.cls.__struct_fields__)
-                raise NotIndexed(f"{name} has no field {column!r}.", hint=f"It has {known}.")
+                raise NotIndexed(f"{name} has no field {column!r}.", hint=f"It has {known}.{also}")
             raise NotIndexed(f"The field {column!r} of {name} is not indexed.", hint=hint)
 
     def _figure(self, text: str) -> tuple[Figure, str]:

@@ -41,7 +41,7 @@ from perdure.history.renditions.unit_weights import SpeakerText, announces
 
 #: The version of this algorithm. Any change of any output is a new one: stored renditions with
 #: another are stale.
-RECIPE = "a2"
+RECIPE = "a3"
 
 __all__ = [
     "RECIPE",

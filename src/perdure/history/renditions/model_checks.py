@@ -2,10 +2,10 @@
 what binds.
 
 Kept have to be names, numbers, paths and ids, and the sentences that bind: constraints, negations,
-decisions. They may be paraphrased: of a sentence, its facts, some of its words and its negation
-must be found again, not its wording; a number keeps its digits. A level that is short keeps fewer:
-as many as it has room for. What is not known of a language is not asked of it: negations are known
-in some twenty languages.
+decisions. They may be paraphrased: of a sentence, most of its facts, some of its words and a
+negation must be found again, not its wording; a number keeps its digits. A level that is short
+keeps fewer: as many as it has room for. What is not known of a language is not asked of it:
+negations are known in some twenty languages.
 
 Does not catch false statements made of true names.
 """

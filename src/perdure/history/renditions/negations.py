@@ -60,10 +60,30 @@ _MUST = """must shall mustn't required requires requirement forbidden prohibited
     entschieden doit doivent faut interdit décidé debe deben prohibido decidido deve devono vietato
     devem proibido decidimos moet moeten verboden нужно должен должны нельзя"""
 _must = re.compile(
-    r"\b(?:make sure|at most|at least|no more than|not more than|we(?:'ll| will) use"
-    r"|let['’]s (?:use|go with)|have to be|has to be|needs? to be"
+    r"\b(?:make sure|at most|at least|no more than|not more than|have to be|has to be|needs? to be"
     r"|by (?:mon|tues|wednes|thurs|fri|satur|sun)day)\b"
 ).search
+#: Words without which nothing is decided: a look at them spares the search below.
+_DECIDING = """decision conclusion verdict resolution decided decide agreed agreement settled settle
+    opted going go let we instead rather favor favour chose chosen entscheidung entschieden
+    beschlossen wir stattdessen anstatt décision décidé décidons decisión decidido decidimos
+    decisione deciso decisão besluit besloten"""
+_chooses = (
+    r"(?:use|go (?:with|for|ahead)|keep|stay (?:on|at|with)|stick (?:with|to)|switch|move to|adopt"
+    r"|drop|pin|support|ship|target|leave)\b"
+)
+_decides = re.compile(
+    r"\b(?:(?:decision|conclusion|verdict|resolution|agreement|entscheidung|décision|decisión|decisione"
+    r"|decisão|besluit)\b[^.:!?\n]{0,48}(?::|\bis\b|\bist\b)"
+    r"|decided|agreed\b(?! with (?:you|her|him|them|that)\b)|settled? (?:on|for)\b|opted for"
+    r"|(?:have|has|had|['’]ve|was|were|we) (?:chose|chosen)\b"
+    r"|(?:we|i)(?:['’]re| are|['’]m| am) going with\b|i(?:['’]ll| will) go with\b"
+    rf"|we(?:['’]ll| will| shall|['’]re going to| are going to) {_chooses}"
+    rf"|let(?:['’]s| us) {_chooses}"
+    r"|entschieden|beschlossen|wir (?:nehmen|verwenden|bleiben bei|setzen auf)\b"
+    r"|décidé|décidons|decidido|decidimos|deciso|besloten)"
+).search
+_prefers = re.compile(r"\b(?:instead of|rather than|in favou?r of|stattdessen|anstatt)\b").search
 _EVER = """ensure always only immer nur toujours seulement siempre solo sólo sempre altijd"""
 _TELLS = """i he she it they there that this who what why how because yeah yes well ich er sie es
     das je j il elle ils on ça c yo él ella ellos io lui lei eu ele ela ik hij я он она они"""
@@ -73,6 +93,7 @@ _idiom = re.compile(
     r"\b(?:can(?:no|['’])t wait|long time no|no (?:problem|worries|idea|doubt|wonder)|why not"
     r"|if not|not (?:bad|that long|yet|really|sure))\b"
 ).search
+_states = re.compile(r"\b(?:did|does|was|were|has|have|had)(?: not|n['’]?t)\b").search
 _PALE = """that this these those with from have has had will would should could shall might must
     need please there their them then than what when where which while about into just also only
     very some your yours they were been does doing done make makes made sure want wants wanted like
@@ -82,6 +103,7 @@ _PALE = """that this these those with from have has had will would should could 
     leur être sont como pero para esta este esto esos más muy con por ser estar questo questa
     sono anche come della delle degli voor niet deze zijn naar maar"""
 _word = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_word_parts = re.compile(r"[^\W\d_]+").findall
 _shortened = re.compile(r"n['’]t$").search
 _elided = re.compile(r"n['’]").match
 _wide = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
@@ -100,18 +122,32 @@ def obliges(sentence: str, language: str) -> bool:
     (``I don't have a cat.``), and not a question.
     """
     words = _all(sentence)
+    if settles(sentence) > 1:
+        return True
     if not _set(_MUST).isdisjoint(words) or _must(sentence.casefold()):
         return True
-    if sentence.rstrip().endswith(("?", "？", "؟")) or _idiom(sentence.casefold()):  # noqa: RUF001
+    if _asks(sentence) or _idiom(sentence.casefold()):
         return False
     known, tells = _negating(language), _set(_TELLS)
     for clause in _clauses(sentence.casefold()):
+        if _states(clause):
+            continue
         for word in _all(clause):
             if word in tells or word.split("'")[0] in tells:
                 break
             if _negates(word, known) or word in _set(_EVER):
                 return True
     return _has_sign(sentence)
+
+
+def settles(sentence: str) -> int:
+    """2 if it tells what was decided (``Decision: we stay on 3.11``, ``let's go with Redis``), 1 if
+    it prefers one thing to another (``a queue instead of a lock``), else 0; questions do neither.
+    """
+    lowered = sentence.casefold()
+    if _set(_DECIDING).isdisjoint(_word_parts(lowered)) or _asks(sentence):
+        return 0
+    return 2 if _decides(lowered) else int(_prefers(lowered) is not None)
 
 
 def is_negative(sentence: str, language: str) -> bool:
@@ -164,6 +200,10 @@ def _ruled(words: Sequence[str], at: int) -> Iterable[int]:
         if _says(words[place]):
             return (place,)
     return ()
+
+
+def _asks(sentence: str) -> bool:
+    return sentence.rstrip().endswith(("?", "？", "؟"))  # noqa: RUF001
 
 
 def _says(word: str) -> bool:

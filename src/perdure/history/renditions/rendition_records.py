@@ -54,7 +54,7 @@ class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     smooth: int
     compact: int
     messages: int  # Made from so many messages of the round: its first ones.
-    #: Version and maker: ``a2``; ``m2 openai/gpt-5``; ``m2 ours/small a2`` if S and C have two.
+    #: Version and maker: ``a3``; ``m2 openai/gpt-5``; ``m2 ours/small a3`` if S and C have two.
     #: Empty if it is forgotten.
     recipe: str
 

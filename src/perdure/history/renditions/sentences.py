@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
+from perdure.history.renditions.negations import settles
 
 Kind = Literal["sentence", "item", "heading", "row", "code"]
 
@@ -232,8 +233,8 @@ _turn = re.compile(
 )
 #: How a sentence begins that takes back, answers or narrows the one before it.
 _leans = re.compile(
-    r"\W{0,3}(?:instead|otherwise|except|unless|but|however|only|not|no|nope|never|yes|rather"
-    r"|scratch that|stattdessen|sonst|außer|aber|nein|nur)\b",
+    r"\W{0,3}(?:instead|otherwise|except|unless|but|however|only|not|no|nope|never(?! \w+ \w+)|yes"
+    r"|rather|scratch that|stattdessen|sonst|außer|aber|nein|nur)\b",
     re.IGNORECASE,
 ).match
 _clause = re.compile(
@@ -249,9 +250,17 @@ _retracts = re.compile(
 ).search
 _inline = re.compile(r"(?<=[\s,;:])\(?[1-9a-e][.)]\s(?=\S)")
 _break = re.compile(r"[.,;:!?–—]\s")
+_reason = re.compile(
+    r",? (?:because|given that|weil|parce que|porque)\b|, (?:since|as|so that|da|damit|car)\b"
+).search
+_narrows = re.compile(
+    r"\b(?:unless|except|but|however|although|otherwise|if|until|provided|außer|aber|wenn|sauf|mais"
+    r"|salvo|pero)\b"
+).search
 _LONG_SENTENCE, _SHORTEST_CLAUSE = 60, 20
 _LEAST_TAIL = 8
-_SHORT_ANSWER = 32
+_LEAST_DECISION = 32  # characters
+_SHORT_ANSWER, _ANSWER_BLANKS = 32, 3  # characters, blanks
 
 
 def binds(text: str) -> int:
@@ -263,11 +272,12 @@ def binds(text: str) -> int:
     many = len(_BIND & words)
     if not _MAY_BIND.isdisjoint(words) and _binds(lowered) is not None:
         many += 1
-    return many + (not _VERDICT.isdisjoint(words))
+    return many + (not _VERDICT.isdisjoint(words)) + settles(text)
 
 
 def decides(text: str) -> bool:
-    return not _VERDICT.isdisjoint(_words(text.lower()))
+    """Whether the sentence decides, or gives a verdict."""
+    return not _VERDICT.isdisjoint(_words(text.lower())) or settles(text) > 1
 
 
 def reports(text: str) -> bool:
@@ -290,8 +300,12 @@ def retracts(text: str) -> bool:
 
 
 def opens(text: str) -> bool:
-    """Whether it is too short to be understood without the next: ``No.``, ``I retract that.``"""
-    return len(text) < _SHORT_ANSWER and bool(leans(text) or binds(text))
+    """Whether it is too short to be understood without the next: ``No.``, ``I retract that.``, but
+    not ``Never push to main.``
+    """
+    if len(text) >= _SHORT_ANSWER:
+        return False
+    return leans(text) or (bool(binds(text)) and text.count(" ") < _ANSWER_BLANKS)
 
 
 def clauses(sentence: str, *, fine: bool) -> list[str]:
@@ -336,6 +350,16 @@ def cut(sentence: str, room: int, counter: Counter) -> str:
     begin = truncate(sentence[:start].rstrip(), room - counter.count(tail) - 2, counter)
     text = f"{_at_break(begin, 3)} {tail}"
     return text if begin and counter.count(text) <= room else truncate(text, room, counter)
+
+
+def without_reason(sentence: str) -> str:
+    """What was decided, without why, marked by an ellipsis; all of it if it would say too little,
+    or if something behind the reason narrows it.
+    """
+    found = _reason(sentence, _LEAST_DECISION)
+    if found is None or _narrows(sentence, found.start()):
+        return sentence
+    return f"{sentence[: found.start()]}…"
 
 
 def _at_break(head: str, quarters: int = 1) -> str:

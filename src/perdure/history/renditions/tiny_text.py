@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.core.tokens import Counter
+from perdure.history.renditions.negations import obliges
 from perdure.history.renditions.sentences import (
     cut,
     decides,
@@ -18,18 +19,23 @@ from perdure.history.renditions.sentences import (
     truncate,
     turns,
     units,
+    without_reason,
 )
-from perdure.history.renditions.tidy_text import is_english
+from perdure.history.renditions.tidy_text import is_english, language_of
 from perdure.history.renditions.unit_choice import (
     Room,
     UnitChoice,
     best_of,
+    binding_of,
     chosen,
     flow_of,
+    settled_of,
     with_names,
 )
 from perdure.history.renditions.unit_weights import (
+    SETTLES,
     SpeakerText,
+    UnitCandidate,
     bounded,
     candidates,
     is_idle,
@@ -38,6 +44,8 @@ from perdure.history.renditions.unit_weights import (
 )
 
 _LONGEST_IDLE = 160
+#: A request is not cut to fewer tokens; what fits but for so many is taken to fit.
+_LEAST_REQUEST, _ROUNDED = 8, 4
 #: A sentence that is worth nearly as much may stand for one that does not fit; one that is worth
 #: far more, for the first.
 _WHOLE, _FAR_MORE = 0.8, 4
@@ -55,8 +63,11 @@ def outcome(said: Sequence[SpeakerText], room: int, counter: Counter) -> str:
     told += [spoken for spoken in others if _tells(spoken.text)][:1] or others[:1]
     lines: list[str] = []
     left = int(room * 0.9)
+    first = left // 2
+    if len(told) > 1 and (decided := _settles(told[0])) != _settles(told[1]):
+        first = left * (4 if decided else 2) // 6  # who decides, or obliges, has twice the room
     for number, spoken in enumerate(told, 1):
-        share = left if number == len(told) else left // 2
+        share = left if number == len(told) else first
         text = _sentence(spoken, share - counter.count(spoken.speaker) - 2, counter)
         if text:
             lines.append(f"{spoken.speaker}: {text}")
@@ -97,22 +108,31 @@ def _tells(text: str) -> bool:
     return any(not is_idle(lean(unit)) and " " in unit.text for unit in units(text))
 
 
+def _settles(spoken: SpeakerText) -> bool:
+    words = bounded(spoken.text)
+    if spoken.weight <= 1:
+        return any(decides(unit.text) for unit in units(words))
+    language = language_of(words) or "en"
+    return any(obliges(unit.text, language) for unit in units(words) if unit.kind != "code")
+
+
 def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
     offered = candidates([spoken], counter, narrative=True)
     leads = [at for at, each in enumerate(offered) if each.leads]
     best = leads[0] if leads else best_of(offered, range(len(offered)), room)
     if best is None or room < 4:
         return ""
-    verdicts = [
-        at
-        for at, each in enumerate(offered)
-        if each.binds and decides(each.text) and not is_idle(each.text)
-    ]
-    if spoken.weight <= 1 and verdicts and not reports(offered[best].text):
-        best = verdicts[-1]
-    for at, each in enumerate(offered if spoken.weight > 1 else ()):
-        if each.binds and each.worth > max(_FAR_MORE * offered[best].worth, _FAR_MORE):
-            best = at  # the first was an introduction
+    if spoken.weight > 1:
+        if text := _with_rules(offered, best, room, counter):
+            return text
+        for at, each in enumerate(offered):
+            worth = each.worth - each.settles * SETTLES * each.weight
+            if each.binds and worth > max(_FAR_MORE * offered[best].worth, _FAR_MORE):
+                best = at  # the first was an introduction
+    else:
+        if text := _done_and_decided(offered, best, room, counter):
+            return text
+        best = _verdict(offered, best)
     if offered[best].cost > room:
         # Of an answer, rather another sentence that is worth as much and binds; a request is cut.
         least = offered[best].worth * _WHOLE
@@ -122,7 +142,8 @@ def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
             if each.binds and each.cost <= room and each.worth >= least
         ]
         if not whole or spoken.weight > 1 or offered[best].binds:
-            return cut(offered[best].text, room, counter)
+            text = offered[best].text
+            return cut(without_reason(text) if offered[best].settles else text, room, counter)
         best = max(whole, key=lambda at: (offered[at].worth, -at))
     choice = UnitChoice(offered, [0])
     choice.take(room, [best], room, 12 if room < 48 else 6)
@@ -134,6 +155,43 @@ def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
     while sum(offered[at].cost for at in kept) > room:
         kept.pop()
     return flow_of(offered, sorted(kept))
+
+
+def _with_rules(offered: list[UnitCandidate], request: int, room: int, counter: Counter) -> str:
+    """A user's request with what it obliges to, for which it is cut; empty if that has no room."""
+    bound = [at for at, each in enumerate(offered) if each.settles > 1]
+    least = min(offered[request].cost, _LEAST_REQUEST)
+    rules = binding_of(offered, bound, request, room - least - _ROUNDED)
+    if not rules:
+        return ""
+    text = cut(offered[request].text, room - sum(offered[at].cost for at in rules), counter)
+    offered[request] = offered[request]._replace(text=text)
+    return flow_of(offered, sorted((request, *rules) if text else rules))
+
+
+def _done_and_decided(offered: list[UnitCandidate], done: int, room: int, counter: Counter) -> str:
+    """Both, if the first tells what was done, and there is room; otherwise empty."""
+    decided = settled_of(offered, range(len(offered)))
+    if decided is None or decided == done or not reports(offered[done].text):
+        return ""
+    text = without_reason(offered[decided].text)
+    if offered[done].cost + counter.count(text) > room:
+        return ""
+    offered[decided] = offered[decided]._replace(text=text)
+    return flow_of(offered, sorted((done, decided)))
+
+
+def _verdict(offered: Sequence[UnitCandidate], best: int) -> int:
+    """What was decided last; otherwise the last verdict, unless the best tells what was done."""
+    decided = settled_of(offered, range(len(offered)))
+    if decided is not None or reports(offered[best].text):
+        return best if decided is None else decided
+    verdicts = (
+        at
+        for at in reversed(range(len(offered)))
+        if offered[at].binds and decides(offered[at].text) and not is_idle(offered[at].text)
+    )
+    return next(verdicts, best)
 
 
 def _is_word(name: str) -> bool:

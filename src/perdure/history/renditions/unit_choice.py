@@ -23,7 +23,8 @@ _BEYOND = 0.2
 _ROUNDED = 4  # Nobody counts so many tokens beyond the room, if they make a sentence whole.
 _LITTLE = 48  # In so little room sentences come first, and long ones.
 _WORTHY = 0.3  # What is worth less need not be said.
-_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40  # Extra room for what binds: shares, tokens.
+#: Extra room for what binds: shares, of what settles in all but a user's words, tokens.
+_BOUND_USER, _BOUND, _SETTLED, _MOST_BOUND = 0.9, 0.45, 0.9, 40
 #: A fact that takes more tokens is not named by itself.
 _LONGEST_NAME = 24
 _FEW_SPEAKERS = 3  # To say who speaks costs nothing if it is so few.
@@ -196,8 +197,12 @@ def _shorten(offered: list[UnitCandidate], at: int, room: int, counter: Counter)
 def _more(offered: Sequence[UnitCandidate]) -> tuple[int, int]:
     """How much more room there is because some of it binds: for users, for others."""
     user = sum(each.cost for each in offered if each.binds and each.weight > 1)
-    other = sum(each.cost for each in offered if each.binds and each.weight <= 1)
-    return min(int(user * _BOUND_USER), _MOST_BOUND), min(int(other * _BOUND), _MOST_BOUND)
+    other = sum(
+        each.cost * (_SETTLED if each.settles > 1 else _BOUND)
+        for each in offered
+        if each.binds and each.weight <= 1
+    )
+    return min(int(user * _BOUND_USER), _MOST_BOUND), min(int(other), _MOST_BOUND)
 
 
 def with_names(text: str, names: Sequence[str]) -> str:
@@ -235,7 +240,7 @@ def _must(
             continue
         # What binds first, but so that the request can be told of as well.
         left = own_share - min(offered[first].cost, max(own_share // 4, 8))
-        binding = _binding(offered, own[who], first, left)
+        binding = binding_of(offered, own[who], first, left)
         must += binding
         left = own_share - sum(offered[at].cost for at in binding)
         if offered[first].cost > left + _ROUNDED:
@@ -250,7 +255,7 @@ def _must(
         must += firsts
         left -= sum(offered[at].cost for at in firsts)
         if firsts and last and left > 0:
-            binding = _binding(offered, own[who], firsts[0], left)
+            binding = binding_of(offered, own[who], firsts[0], left)
             must += binding
             left -= sum(offered[at].cost for at in binding)
     return must
@@ -259,7 +264,11 @@ def _must(
 def _firsts(
     offered: Sequence[UnitCandidate], own: Sequence[int], length: int, room: int
 ) -> list[int]:
-    verdicts = [at for at in own if offered[at].binds and decides(offered[at].text)]
+    if (settled := settled_of(offered, own)) is not None:
+        return [settled]
+    verdicts = [
+        at for at in own if offered[at].binds and (offered[at].settles or decides(offered[at].text))
+    ]
     leads = [at for at in own if offered[at].leads]
     if verdicts and not (leads and reports(offered[leads[0]].text)):
         return verdicts[-1:]
@@ -271,19 +280,25 @@ def _firsts(
     return [best] if offered[best].worth > _WORTHY else []
 
 
-def _binding(
+def binding_of(
     offered: Sequence[UnitCandidate], own: Sequence[int], first: int, room: int
 ) -> list[int]:
+    """What binds besides the first, as much as there is room for; what settles comes before."""
     found: list[int] = []
     ranked = sorted(
         (at for at in own if offered[at].binds and at != first),
-        key=lambda at: (-_bargain(offered[at], set(), 1), at),
+        key=lambda at: (-offered[at].settles, -_bargain(offered[at], set(), 1), at),
     )
     for at in ranked:
         if offered[at].cost <= room + _ROUNDED * (not found):
             found.append(at)
             room -= offered[at].cost
     return found
+
+
+def settled_of(offered: Sequence[UnitCandidate], own: Sequence[int]) -> int | None:
+    """What was decided last; None if nothing was."""
+    return next((at for at in reversed(own) if offered[at].settles > 1), None)
 
 
 def best_of(offered: Sequence[UnitCandidate], own: Sequence[int], room: int) -> int | None:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from perdure.core.tokens import Counter
 from perdure.history.renditions.facts import mentions
+from perdure.history.renditions.negations import obliges, settles
 from perdure.history.renditions.sentences import Unit, binds, clauses, leans, opens, turns, units
-from perdure.history.renditions.tidy_text import is_english
+from perdure.history.renditions.tidy_text import language_of
 
 _decision = re.compile(
     r"\b(?:decid|decision|chose|agreed|must|should|never|always|instead|because|root cause"
@@ -99,6 +100,8 @@ _error_line = re.compile(r"(?:E\s+)?[\w.]{0,80}(?:Error|Exception)\b: ").match
 _digit = re.compile(r"\d").search
 #: What a sentence that binds is worth besides, and what is worth less says nothing.
 _BINDS_USER, _BINDS, _BINDS_MOST, _SAYS = 1.6, 0.8, 3, 0.1
+#: What it is worth besides that it settles something, for each degree.
+SETTLES = 1.2
 _open = re.compile(
     r"\W*(?:should|shall|would|could|can|may|might|do you|want|next)\b", re.IGNORECASE
 ).match
@@ -131,6 +134,7 @@ class UnitCandidate(NamedTuple):
     weight: float
     leads: bool  # It opens what its speaker says, and says something.
     binds: bool = False  # It is a constraint, a decision, a deadline, a reason, a failure.
+    settles: int = 0  # 2: it decides, or obliges whoever hears it; 1: it prefers.
 
 
 def candidates(
@@ -139,10 +143,13 @@ def candidates(
     """In order. For a narrative, whole sentences are worth more."""
     found: list[UnitCandidate] = []
     speakers = {name for spoken in said for name in _meaning(spoken.speaker.casefold())}
+    # Among several people, hardly anybody gives orders.
+    ordered = len({spoken.speaker for spoken in said if spoken.weight > 1}) == 1
     for who, spoken in enumerate(said):
         weight = spoken.weight
         words = bounded(spoken.text)
-        foreign = not is_english(words)
+        language = language_of(words) or "en"
+        foreign = language != "en"
         # Few words: what can be left out of them are parts of sentences.
         fine = len(words) <= _FEW and not narrative and not foreign
         led = False
@@ -151,10 +158,11 @@ def candidates(
                 if not _spoken(text):
                     continue
                 named = phrases(text)
-                bound = 0 if unit.kind in {"heading", "code"} else binds(text)
+                bound, settled = _bound(unit, text, language if ordered and weight > 1 else "")
                 worth = _worth(unit, text, bool(named), weight > 1)
                 if bound and (worth > _SAYS or weight > 1):
                     worth += min(bound, _BINDS_MOST) * (_BINDS_USER if weight > 1 else _BINDS)
+                    worth += settled * SETTLES
                 if foreign and unit.kind != "code":
                     # Its words tell little to one who has no list of those that say nothing.
                     worth += max(0.0, 1.5 - 0.5 * number) + 2 * bool(_digit(text))
@@ -176,12 +184,33 @@ def candidates(
                 cost = counter.count(text) + (text[-1] not in STOPS)
                 found.append(
                     UnitCandidate(
-                        who, text, cost, named, worth * weight, weight, leads, bool(bound)
+                        who,
+                        text,
+                        cost,
+                        named,
+                        worth * weight,
+                        weight,
+                        leads,
+                        bool(bound),
+                        settled,
                     )
                 )
             if unit.kind == "code" and not narrative:
                 found += _of_code(who, unit.text, weight, counter)
     return found
+
+
+def _bound(unit: Unit, text: str, ordered: str) -> tuple[int, int]:
+    """By how many words it binds, and to what degree it settles something. Where `ordered` is the
+    language of a user's words, orders settle as well.
+    """
+    if unit.kind in {"heading", "code"}:
+        return 0, 0
+    many = binds(text)
+    degree = settles(text) if many else 0
+    if ordered and degree < 2 and unit.kind != "row" and obliges(text, ordered):
+        return max(many, 1), 2
+    return many, degree
 
 
 def _of_code(who: int, text: str, weight: float, counter: Counter) -> Iterator[UnitCandidate]:

@@ -7,7 +7,8 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from perdure.core.tokens import EstimatedCounter
 from perdure.history.log_records import Head, SessionRecord, owners
@@ -24,18 +25,27 @@ _STEP = 16
 _TINY, _COMPACT, _NEWEST = 0.4, 0.3, 0.1
 #: Turns at T that are looked at, at most.
 _MOST = 512
+#: Sessions whose lines are kept, at most.
+_SESSIONS = 32
 
 _estimate = EstimatedCounter().count
 
 
+class _Told(NamedTuple):
+    """Lines of a session, as they were made. Never changed: several may read them at once."""
+
+    key: tuple[object, ...]
+    turn: int  # The newest then. A session that has fewer now was begun anew.
+    tiny: Sequence[str]
+    compact: Mapping[int, str]
+
+
 class JudgeHistory:
-    """The history of the session that was asked about last. For one event loop."""
+    """The histories of the sessions that were asked about last. For one event loop."""
 
     def __init__(self, renditions: RenditionService, reader: TurnReader) -> None:
         self._renditions, self._reader = renditions, reader
-        self._key: tuple[object, ...] = ()
-        self._tiny: list[str] = []
-        self._compact: dict[int, str] = {}
+        self._told: dict[str, _Told] = {}
 
     async def lines(self, question: Question, most: int) -> list[str]:
         """A line for each turn, oldest first, in at most about `most` tokens."""
@@ -43,15 +53,21 @@ class JudgeHistory:
         if not head.turn or not most:
             return []
         edge = max(head.turn // _STEP - 1, 0) * _STEP
-        key = (record.id, head.forgets, head.undone, edge, most)
-        if key != self._key:
+        key = (head.forgets, head.undone, edge, most)
+        told = self._told.get(record.id)
+        if told is None or told.key != key or told.turn > head.turn:
             tiny = await self._at_tiny(record, head, edge, int(most * _TINY))
-            self._key, self._tiny, self._compact = key, tiny, {}
+            told = _Told(key, head.turn, tiny, {})
         each = int(most * _COMPACT) // (2 * _STEP)
-        await self._add_compact(record, head, edge, each)
+        first = max(told.compact, default=edge) + 1
+        added = await self._at_compact(record, head, first, each)
+        told = told._replace(turn=head.turn, compact={**told.compact, **added})
+        self._told.pop(record.id, None)
+        self._told[record.id] = told
+        while len(self._told) > _SESSIONS:
+            self._told.pop(next(iter(self._told)))
         newest = await self._raw(record, head, int(most * _NEWEST))
-        middle = [line for turn, line in self._compact.items() if turn < head.turn]
-        return [*self._tiny, *middle, *newest]
+        return [*told.tiny, *told.compact.values(), *newest]
 
     async def _at_tiny(self, record: SessionRecord, head: Head, last: int, most: int) -> list[str]:
         numbers = [n for n in range(max(last - _MOST, 0) + 1, last + 1) if not head.is_undone(n)]
@@ -67,10 +83,12 @@ class JudgeHistory:
             lines.append(line)
         return lines[::-1]
 
-    async def _add_compact(self, record: SessionRecord, head: Head, edge: int, most: int) -> None:
-        first = max(self._compact, default=edge) + 1
+    async def _at_compact(
+        self, record: SessionRecord, head: Head, first: int, most: int
+    ) -> dict[int, str]:
+        lines = dict[int, str]()
         if first >= head.turn:
-            return
+            return lines
         for turn in await self._reader.turns(record, head, first, head.turn - 1):
             if head.is_undone(turn.number):
                 continue
@@ -85,7 +103,8 @@ class JudgeHistory:
             }
             found = await self._renditions.shortened(rounds) if rounds else {}
             text = " ".join(each.compact for each in found.values())
-            self._compact[turn.number] = _line(turn.number, _cut(text, 4 * most))
+            lines[turn.number] = _line(turn.number, _cut(text, 4 * most))
+        return lines
 
     async def _raw(self, record: SessionRecord, head: Head, most: int) -> Sequence[str]:
         if head.is_undone(head.turn):
