@@ -237,6 +237,9 @@ class BadLine:
         for task in running:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+        # What they closed is gone with the next turns of the loop, not at once.
+        for _ in range(3):
+            self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
