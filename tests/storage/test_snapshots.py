@@ -274,11 +274,13 @@ async def test_the_log_shrinks_again_after_a_snapshot(tmp_path: Path) -> None:
             value = dice.randbytes(32_000)
             await one.commit(Batch(tuple(put(n, value) for n in range(32))), DEFAULT)
 
-    await write(12)
-    assert log.stat().st_size < 12_000_000  # bounded, while nobody holds a snapshot
+    # Bounded, while nobody holds a snapshot: on a busy machine the log is emptied late, but it is.
+    await write(60)
+    size = log.stat().st_size
+    assert size < 50_000_000
     async with one.snapshot() as snapshot:
-        await write(30)  # no writer is kept waiting for it
-        assert log.stat().st_size > 20_000_000
+        await write(size // 1_000_000 + 20)  # no writer is kept waiting for it
+        assert log.stat().st_size > max(size, 20_000_000)
         entries = [entry async for page in snapshot.entries("notes") for entry in page]
         assert len(entries) == 50
     await write(6)
