@@ -211,6 +211,8 @@ def test_real_transcripts(ask: Ask) -> None:
     assert policies["drop_oldest"]["cost"] > 2 * policies["drop_half"]["cost"]
     # What is recalled stays until an epoch, and is paid for.
     assert policies["gradient_thrifty"]["cost"] < 1.1 * policies["rolling_summary"]["cost"]
+    # The price of a full window: see docs/why.md.
+    assert policies["gradient"]["cost"] < 1.5 * policies["rolling_summary"]["cost"]
     assert policies["gradient"]["fill_mean"] > policies["gradient_thrifty"]["fill_mean"]
     assert policies["gradient"]["max_tokens"] <= 30_000
     assert policies["gradient"]["covered"] == 1.0
