@@ -1,0 +1,1 @@
+"""HTTP and WebSocket: the API, and the proxy for unchanged clients."""
