@@ -88,6 +88,8 @@ class ServerState:
 
     def __init__(self, bank: Bank) -> None:
         self.bank = bank
+        #: The whole table.
+        self.routes: tuple[Route, ...] = ()
         #: Set when the server was asked to stop. Streams end then.
         self.stopping = asyncio.Event()
         self._parts: dict[type, object] = {}

@@ -20,6 +20,7 @@ from perdure.server.guard import Guard
 from perdure.server.operations import Route, ServerState
 from perdure.server.router import Router
 from perdure.server.run_tokens import RunTokens
+from perdure.storage.metrics.metrics_app import MetricsText
 
 
 def _routes() -> tuple[Route, ...]:
@@ -44,10 +45,15 @@ class ServerApp:
         self.state = ServerState(bank)
         tokens = self.state.add(AccessTokens(bank.store))
         self.run_tokens = self.state.add(RunTokens())
-        denials = self.state.add(DenialLog(bank.store))
-        self.routes = _routes()
+        denials = self.state.add(DenialLog(bank.audit))
+        self.state.add(MetricsText(bank))
+        self.state.routes = _routes()
         self._guard = Guard(
-            Router(self.state, self.routes), tokens, self.run_tokens, denials, bank.config.server
+            Router(self.state, self.state.routes),
+            tokens,
+            self.run_tokens,
+            denials,
+            bank.config.server,
         )
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
