@@ -88,9 +88,7 @@ async def _forked(store: Store, agent: str, session: str, turn: int) -> bool:
     """Whether a fork of this agent's shares a turn of another agent's session."""
     records = store.collection(SessionRecord).query().where("agent", "=", agent)
     forks = await records.where("parent", "!=", None).values()
-    return any(
-        owned.session == session for record in forks for owned in owners(record, turn, turn)
-    )
+    return any(owned.session == session for record in forks for owned in owners(record, turn, turn))
 
 
 def _place(use: Use) -> tuple[str, int]:

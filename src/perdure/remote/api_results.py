@@ -44,7 +44,7 @@ class AppendedTurns(msgspec.Struct, frozen=True):
     turns: list[Turn]
 
 
-class UndoneTurns(msgspec.Struct, frozen=True):
+class UndoneNumbers(msgspec.Struct, frozen=True):
     """The numbers of turns that were undone now."""
 
     turns: list[int]

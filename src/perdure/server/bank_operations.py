@@ -27,7 +27,7 @@ from perdure.remote.api_results import (
     OutcomePage,
     SchemaSummary,
 )
-from perdure.server.operations import Call, Operation, RequestBody, RequestQuery, Scope
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 from perdure.storage import registry
 from perdure.storage.audit import TrailPage
 from perdure.storage.encryption import ScopeStanding
@@ -40,7 +40,9 @@ _BYTES = "application/octet-stream"
 _media_type = re.compile(r"[a-z0-9][a-z0-9.+-]*/[a-z0-9][a-z0-9.+-]*", re.IGNORECASE).fullmatch
 
 
-class CostsQuery(RequestQuery):
+class CostsQuery(RequestQuery, frozen=True):
+    """How costs are grouped, of whom, and when."""
+
     by: By = "model"
     agent: str | None = None
     #: Moments: ``2026-02-12``, ``30d``.
@@ -48,24 +50,32 @@ class CostsQuery(RequestQuery):
     until: str | None = None
 
 
-class OutcomesQuery(RequestQuery):
+class OutcomesQuery(RequestQuery, frozen=True):
+    """Which attempts."""
+
     agent: str | None = None
     session: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
     after: str | None = None
 
 
-class Feedback(RequestBody):
+class Feedback(RequestBody, frozen=True):
+    """How good an answer was, and who says so."""
+
     #: From 0 to 1.
     score: Annotated[float, msgspec.Meta(ge=0, le=1)]
     by: Literal["user", "judge"] = "user"
 
 
-class ArtifactsQuery(RequestQuery):
+class ArtifactsQuery(RequestQuery, frozen=True):
+    """How many are listed."""
+
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
 
 
-class AuditQuery(RequestQuery):
+class AuditQuery(RequestQuery, frozen=True):
+    """Which entries of the trail."""
+
     collection: str | None = None
     key: str | None = None
     actor: str | None = None
@@ -75,22 +85,26 @@ class AuditQuery(RequestQuery):
     after: str | None = None
 
 
-class KeysQuery(RequestQuery):
+class KeysQuery(RequestQuery, frozen=True):
+    """How much is told of keys."""
+
     #: Count the records that need each key.
     rows: bool = False
 
 
-class OrphansQuery(RequestQuery):
+class OrphansQuery(RequestQuery, frozen=True):
+    """What else is named."""
+
     #: Also what nothing refers to.
     orphans: bool = False
 
 
-async def get_bank(call: Call) -> BankInfo:
+async def get_bank(call: ServerCall) -> BankInfo:
     call.require_all_agents()
     return await call.bank.info()
 
 
-async def get_settings(call: Call) -> dict[str, Any]:
+async def get_settings(call: ServerCall) -> dict[str, Any]:
     """In force; without passwords, headers and what else may be secret."""
     call.require_all_agents()
     found = msgspec.to_builtins(call.server.config)
@@ -113,7 +127,7 @@ def _without_passwords(value: Any) -> Any:
 # Costs and models -----------------------------------------------------------------------------
 
 
-async def get_costs(call: Call) -> CostReport:
+async def get_costs(call: ServerCall) -> CostReport:
     query, gateway = call.query, call.bank.gateway
     agent, now = call.agent_within(query.agent), call.bank.store.now()
     since, until = (
@@ -125,7 +139,7 @@ async def get_costs(call: Call) -> CostReport:
     return CostReport(by=query.by, since=since, rows=rows, cost=cost_of(rows), budgets=budgets)
 
 
-async def get_outcomes(call: Call) -> OutcomePage:
+async def get_outcomes(call: ServerCall) -> OutcomePage:
     query = call.query
     agent = call.agent_within(query.agent)
     if call.bank.services.made("gateway"):
@@ -139,7 +153,7 @@ async def get_outcomes(call: Call) -> OutcomePage:
     return OutcomePage(page.values, page.next)
 
 
-async def rate_outcome(call: Call) -> Outcome:
+async def rate_outcome(call: ServerCall) -> Outcome:
     id, gateway = call.path["outcome"], call.bank.gateway
     await gateway.recorder.flush()
     found = await call.bank.collection(Outcome).get(id)
@@ -148,18 +162,20 @@ async def rate_outcome(call: Call) -> Outcome:
     return await gateway.recorder.feedback(id, call.body.score, call.body.by)
 
 
-async def get_models(call: Call) -> ModelReport:
+async def get_models(call: ServerCall) -> ModelReport:
     return await _models(call, reach=False)
 
 
-async def reach_models(call: Call) -> ModelReport:
+async def reach_models(call: ServerCall) -> ModelReport:
     return await _models(call, reach=True)
 
 
-async def _models(call: Call, *, reach: bool) -> ModelReport:
+async def _models(call: ServerCall, *, reach: bool) -> ModelReport:
     gateway = call.bank.gateway
     found = await model_status.models(gateway, reach=reach)
-    shown = [msgspec.structs.replace(each, base_url=registry.shown(each.base_url)) for each in found]
+    shown = [
+        msgspec.structs.replace(each, base_url=registry.shown(each.base_url)) for each in found
+    ]
     return ModelReport(
         models=shown,
         missing=[purpose for purpose in PURPOSES if not gateway.has(purpose)],
@@ -170,7 +186,7 @@ async def _models(call: Call, *, reach: bool) -> ModelReport:
 # Artifacts ------------------------------------------------------------------------------------
 
 
-async def get_artifacts(call: Call) -> ArtifactList:
+async def get_artifacts(call: ServerCall) -> ArtifactList:
     call.require_all_agents()
     artifacts, limit = call.bank.artifacts, call.query.limit
     listed, count, size = list[ArtifactEntry](), 0, 0
@@ -188,7 +204,7 @@ async def get_artifacts(call: Call) -> ArtifactList:
     return ArtifactList(place=str(artifacts.place), count=count, bytes=size, artifacts=listed)
 
 
-async def get_artifact(call: Call) -> Response:
+async def get_artifact(call: ServerCall) -> Response:
     """The bytes, to be saved and never shown: they are whatever a tool or a page said."""
     artifact, agent = call.path["artifact"], call.caller.agent
     use = await find_use(call.bank.store, artifact, agent)
@@ -202,15 +218,13 @@ async def get_artifact(call: Call) -> Response:
         "x-content-type-options": "nosniff",
         "content-security-policy": "default-src 'none'; sandbox",
     }
-    return StreamingResponse(
-        call.bank.artifacts.stream(artifact), headers=headers, media_type=kind
-    )
+    return StreamingResponse(call.bank.artifacts.stream(artifact), headers=headers, media_type=kind)
 
 
 # Checks ---------------------------------------------------------------------------------------
 
 
-async def check_bank(call: Call) -> BankCheck:
+async def check_bank(call: ServerCall) -> BankCheck:
     call.require_all_agents()
     checked, problems = dict[str, int](), list[Problem]()
     try:
@@ -221,23 +235,23 @@ async def check_bank(call: Call) -> BankCheck:
     return BankCheck(not problems, sum(checked.values()), problems)
 
 
-async def check_index(call: Call) -> IndexReport:
+async def check_index(call: ServerCall) -> IndexReport:
     call.require_all_agents()
     return await call.bank.index.check()
 
 
-async def check_artifacts(call: Call) -> list[ArtifactFault]:
+async def check_artifacts(call: ServerCall) -> list[ArtifactFault]:
     call.require_all_agents()
     found = call.bank.artifacts.check(referred=True, orphans=call.query.orphans)
     return [fault async for fault in found]
 
 
-async def check_schema(call: Call) -> Checked:
+async def check_schema(call: ServerCall) -> Checked:
     call.require_all_agents()
     return await call.bank.schemas.check(call.path["collection"])
 
 
-async def get_audit(call: Call) -> TrailPage:
+async def get_audit(call: ServerCall) -> TrailPage:
     call.require_all_agents()
     query, now = call.query, call.bank.store.now()
     since = None if query.since is None else clock.to_datetime(clock.moment(query.since, now))
@@ -253,7 +267,7 @@ async def get_audit(call: Call) -> TrailPage:
     )
 
 
-async def get_schemas(call: Call) -> list[SchemaSummary]:
+async def get_schemas(call: ServerCall) -> list[SchemaSummary]:
     call.require_all_agents()
     store = call.bank.store
     rows = {size.collection: size.rows for size in await store.adapter.sizes()}
@@ -271,12 +285,12 @@ async def get_schemas(call: Call) -> list[SchemaSummary]:
     ]
 
 
-async def get_schema(call: Call) -> Schema:
+async def get_schema(call: ServerCall) -> Schema:
     call.require_all_agents()
     return await call.bank.schemas.describe(call.path["collection"])
 
 
-async def get_keys(call: Call) -> list[ScopeStanding]:
+async def get_keys(call: ServerCall) -> list[ScopeStanding]:
     call.require_all_agents()
     return await call.bank.encryption.status(rows=call.query.rows)
 
@@ -287,7 +301,7 @@ OPERATIONS = (
         "/api/v1/bank",
         get_bank,
         "What the bank is, and what it holds.",
-        Scope.READ,
+        TokenScope.READ,
         result=BankInfo,
     ),
     Operation(
@@ -295,7 +309,7 @@ OPERATIONS = (
         "/api/v1/settings",
         get_settings,
         "The settings in force, without secrets.",
-        Scope.READ,
+        TokenScope.READ,
         result=dict[str, Any],
     ),
     Operation(
@@ -303,7 +317,7 @@ OPERATIONS = (
         "/api/v1/costs",
         get_costs,
         "What model calls took and cost, and what the budgets have left.",
-        Scope.READ,
+        TokenScope.READ,
         query=CostsQuery,
         result=CostReport,
     ),
@@ -312,7 +326,7 @@ OPERATIONS = (
         "/api/v1/outcomes",
         get_outcomes,
         "Attempts at models, the newest first.",
-        Scope.READ,
+        TokenScope.READ,
         query=OutcomesQuery,
         result=OutcomePage,
     ),
@@ -321,7 +335,7 @@ OPERATIONS = (
         "/api/v1/outcomes/{outcome}/feedback",
         rate_outcome,
         "Rate an answer from 0 to 1.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=Feedback,
         result=Outcome,
     ),
@@ -330,7 +344,7 @@ OPERATIONS = (
         "/api/v1/models",
         get_models,
         "The configured models, their uses, prices and health.",
-        Scope.READ,
+        TokenScope.READ,
         result=ModelReport,
     ),
     Operation(
@@ -338,7 +352,7 @@ OPERATIONS = (
         "/api/v1/models/reach",
         reach_models,
         "The same, after their servers were asked whether they are there. Costs no tokens.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=ModelReport,
     ),
     Operation(
@@ -346,7 +360,7 @@ OPERATIONS = (
         "/api/v1/artifacts",
         get_artifacts,
         "Artifacts, what they take, and how many refer to each.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=ArtifactsQuery,
         result=ArtifactList,
     ),
@@ -355,7 +369,7 @@ OPERATIONS = (
         "/api/v1/artifacts/{artifact}",
         get_artifact,
         "The bytes of an artifact (sha256:…), with its media type.",
-        Scope.READ,
+        TokenScope.READ,
         produces=_BYTES,
     ),
     Operation(
@@ -363,7 +377,7 @@ OPERATIONS = (
         "/api/v1/checks/bank",
         check_bank,
         "Check every record and artifact. Takes long for a large bank.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=BankCheck,
     ),
     Operation(
@@ -371,7 +385,7 @@ OPERATIONS = (
         "/api/v1/checks/index",
         check_index,
         "Compare the search index with the log.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=IndexReport,
     ),
     Operation(
@@ -379,7 +393,7 @@ OPERATIONS = (
         "/api/v1/checks/artifacts",
         check_artifacts,
         "Artifacts that cannot be read back as they were put.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=OrphansQuery,
         result=list[ArtifactFault],
     ),
@@ -388,7 +402,7 @@ OPERATIONS = (
         "/api/v1/checks/schemas/{collection}",
         check_schema,
         "Compare every record of a collection with its schema.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=Checked,
     ),
     Operation(
@@ -396,7 +410,7 @@ OPERATIONS = (
         "/api/v1/audit",
         get_audit,
         "Who did what to which record, the newest first.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=AuditQuery,
         result=TrailPage,
     ),
@@ -405,7 +419,7 @@ OPERATIONS = (
         "/api/v1/schemas",
         get_schemas,
         "The record types of the bank.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=list[SchemaSummary],
     ),
     Operation(
@@ -413,7 +427,7 @@ OPERATIONS = (
         "/api/v1/schemas/{collection}",
         get_schema,
         "The fields of a collection's records, and how they changed.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         result=Schema,
     ),
     Operation(
@@ -421,7 +435,7 @@ OPERATIONS = (
         "/api/v1/keys",
         get_keys,
         "Data keys, and the master keys that they are wrapped with. Never a key itself.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=KeysQuery,
         result=list[ScopeStanding],
     ),

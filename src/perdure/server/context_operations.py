@@ -14,17 +14,18 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.gateway.calls import Tool
 from perdure.history.epochs import Epoch
+from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_status import RenditionStatus
 from perdure.recall.values import Recalled
 from perdure.remote.api_results import EpochSummary, ExplainedContext, ToolAnswer
-from perdure.server.operations import Call, Operation, RequestBody, RequestQuery, Scope
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 from perdure.server.session_operations import SESSION, open_session
 from perdure.server.turn_operations import TURN, turn_of
 
 OneOrMore = str | list[str] | None
 
 
-class PromptRequest(RequestBody):
+class PromptRequest(RequestBody, frozen=True):
     """The next prompt; see `Session.context`."""
 
     #: A text, or a user's messages in any wire format. Without it, the open turn goes on.
@@ -33,13 +34,13 @@ class PromptRequest(RequestBody):
     canonical: tuple[Message, ...] = ()
     system: str = ""
     #: In the form of any API.
-    tools: list[dict[str, Any]] = []
+    tools: tuple[dict[str, Any], ...] = ()
     #: Offer the tools by which a model reaches its past.
     history_tools: bool = False
     model: str = ""
     budget: int | None = None
     recall: bool = True
-    reminders: list[str] = []
+    reminders: tuple[str, ...] = ()
     #: The turn that the caller wrote to last.
     continues: str | int | None = None
     #: Add the body of a request to such an API.
@@ -48,12 +49,14 @@ class PromptRequest(RequestBody):
     parts: bool = False
 
 
-class PastQuery(RequestQuery):
+class PastQuery(RequestQuery, frozen=True):
+    """What to add to the explanation."""
+
     wire: Wire | None = None
     parts: bool = False
 
 
-class RecallRequest(RequestBody):
+class RecallRequest(RequestBody, frozen=True):
     """A question about the past; see `Session.recall`."""
 
     query: str
@@ -75,30 +78,36 @@ class RecallRequest(RequestBody):
     judged: bool = False
 
 
-class FidelityRequest(RequestBody):
+class FidelityRequest(RequestBody, frozen=True):
+    """The level that is wished for."""
+
     level: Level
     #: From the next request on; else from the next epoch on.
     now: bool = False
 
 
-class ToolRequest(RequestBody):
+class ToolRequest(RequestBody, frozen=True):
+    """The arguments of a tool call."""
+
     #: As the model wrote them: JSON, or an object.
     arguments: str | dict[str, Any] = {}
 
 
-class RenditionsQuery(RequestQuery):
+class RenditionsQuery(RequestQuery, frozen=True):
+    """Of one agent, or of all."""
+
     agent: str | None = None
 
 
-async def compose_context(call: Call) -> ExplainedContext:
+async def compose_context(call: ServerCall) -> ExplainedContext:
     return await _composed(call, keep=True)
 
 
-async def preview_context(call: Call) -> ExplainedContext:
+async def preview_context(call: ServerCall) -> ExplainedContext:
     return await _composed(call, keep=False)
 
 
-async def _composed(call: Call, *, keep: bool) -> ExplainedContext:
+async def _composed(call: ServerCall, *, keep: bool) -> ExplainedContext:
     session, body = await open_session(call), call.body
     if body.continues is not None:
         await session.resume(body.continues)
@@ -115,60 +124,62 @@ async def _composed(call: Call, *, keep: bool) -> ExplainedContext:
     return ExplainedContext.of(context, body.wire, parts=body.parts)
 
 
-async def get_past_context(call: Call) -> ExplainedContext:
+async def get_past_context(call: ServerCall) -> ExplainedContext:
     session = await open_session(call)
     context = await session.past_context(turn_of(call))
     return ExplainedContext.of(context, call.query.wire, parts=call.query.parts)
 
 
-async def get_epochs(call: Call) -> list[EpochSummary]:
+async def get_epochs(call: ServerCall) -> list[EpochSummary]:
     return [EpochSummary.of(each) for each in await (await open_session(call)).epochs()]
 
 
-async def get_epoch(call: Call) -> Epoch:
+async def get_epoch(call: ServerCall) -> Epoch:
     for each in await (await open_session(call)).epochs():
         if str(each.number) == call.path["number"]:
             return each
     raise NotFound("There is no such epoch.", hint="List them: GET …/epochs.")
 
 
-async def set_fidelity(call: Call) -> ToolAnswer:
+async def set_fidelity(call: ServerCall) -> ToolAnswer:
     session, body = await open_session(call), call.body
     return ToolAnswer(await session.set_fidelity(turn_of(call), body.level, now=body.now))
 
 
-async def recall_session(call: Call) -> Recalled:
+async def recall_session(call: ServerCall) -> Recalled:
     session = await open_session(call)
     asked = {name: getattr(call.body, name) for name in call.body.__struct_fields__}
     return await session.recall(asked.pop("query"), **asked)
 
 
-async def get_board(call: Call) -> list[BoardEntry]:
+async def get_board(call: ServerCall) -> list[BoardEntry]:
     return list(await (await open_session(call)).board())
 
 
-async def get_tools(call: Call) -> list[Tool]:
+async def get_tools(_call: ServerCall) -> list[Tool]:
     return [*HISTORY_TOOLS, *MEMORY_TOOLS]
 
 
-async def run_tool(call: Call) -> ToolAnswer:
+async def run_tool(call: ServerCall) -> ToolAnswer:
     session = await open_session(call)
     return ToolAnswer(await session.run_tool(call.path["tool"], call.body.arguments))
 
 
-async def get_renditions(call: Call) -> list[RenditionStatus]:
-    agent = call.agent_within(call.query.agent)
-    found = await call.bank.services.renditions.status()
-    return [each for each in found if agent in (None, each.session.partition("/")[0])]
+async def get_renditions(call: ServerCall) -> list[RenditionStatus]:
+    agent, status = call.agent_within(call.query.agent), call.bank.services.renditions.status
+    if agent is None:
+        return await status()
+    records = call.bank.collection(SessionRecord).query().where("agent", "=", agent)
+    return [each for record in await records.values() for each in await status(record.id)]
 
 
-async def get_session_renditions(call: Call) -> RenditionStatus:
+async def get_session_renditions(call: ServerCall) -> RenditionStatus:
     session = await open_session(call)
     (found,) = await call.bank.services.renditions.status(session.name)
     return found
 
 
-async def make_renditions(call: Call) -> RenditionStatus:
+async def make_renditions(call: ServerCall) -> RenditionStatus:
     session = await open_session(call)
     await call.bank.services.renditions.catch_up(session.record)
     return await get_session_renditions(call)
@@ -180,7 +191,7 @@ OPERATIONS = (
         f"{SESSION}/context",
         compose_context,
         "The prompt to send to a model next, explained. Its injection and epoch are kept.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=PromptRequest,
         result=ExplainedContext,
     ),
@@ -189,7 +200,7 @@ OPERATIONS = (
         f"{SESSION}/context/preview",
         preview_context,
         "The same, leaving no trace.",
-        Scope.READ,
+        TokenScope.READ,
         body=PromptRequest,
         result=ExplainedContext,
     ),
@@ -198,7 +209,7 @@ OPERATIONS = (
         f"{TURN}/context",
         get_past_context,
         "What was sent for a turn, or a round of it, byte for byte.",
-        Scope.READ,
+        TokenScope.READ,
         query=PastQuery,
         result=ExplainedContext,
     ),
@@ -207,7 +218,7 @@ OPERATIONS = (
         f"{SESSION}/epochs",
         get_epochs,
         "When and why the gradient was recalculated.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[EpochSummary],
     ),
     Operation(
@@ -215,7 +226,7 @@ OPERATIONS = (
         f"{SESSION}/epochs/{{number}}",
         get_epoch,
         "One recalculation with its result.",
-        Scope.READ,
+        TokenScope.READ,
         result=Epoch,
     ),
     Operation(
@@ -223,7 +234,7 @@ OPERATIONS = (
         f"{TURN}/fidelity",
         set_fidelity,
         "Show a turn at another level from now on.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=FidelityRequest,
         result=ToolAnswer,
     ),
@@ -232,7 +243,7 @@ OPERATIONS = (
         f"{SESSION}/recall",
         recall_session,
         "Search past turns, memories and reference layers by text and meaning, explained.",
-        Scope.READ,
+        TokenScope.READ,
         body=RecallRequest,
         result=Recalled,
     ),
@@ -241,7 +252,7 @@ OPERATIONS = (
         f"{SESSION}/board",
         get_board,
         "The notes near the prompt. Tools post and clear them.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[BoardEntry],
     ),
     Operation(
@@ -249,7 +260,7 @@ OPERATIONS = (
         "/api/v1/tools",
         get_tools,
         "The tools by which a model reaches its past and its memories.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[Tool],
     ),
     Operation(
@@ -257,7 +268,7 @@ OPERATIONS = (
         f"{SESSION}/tools/{{tool}}",
         run_tool,
         "Run one of these tools for a model. Never fails for what the model wrote.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=ToolRequest,
         result=ToolAnswer,
     ),
@@ -266,7 +277,7 @@ OPERATIONS = (
         "/api/v1/renditions",
         get_renditions,
         "How the shortened forms of turns stand, and what they cost.",
-        Scope.READ,
+        TokenScope.READ,
         query=RenditionsQuery,
         result=list[RenditionStatus],
     ),
@@ -275,7 +286,7 @@ OPERATIONS = (
         f"{SESSION}/renditions",
         get_session_renditions,
         "The same for one session.",
-        Scope.READ,
+        TokenScope.READ,
         result=RenditionStatus,
     ),
     Operation(
@@ -283,7 +294,7 @@ OPERATIONS = (
         f"{SESSION}/renditions",
         make_renditions,
         "Make the renditions of a session that are missing.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         result=RenditionStatus,
     ),
 )

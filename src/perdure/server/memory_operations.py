@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -27,7 +28,7 @@ from perdure.remote.api_results import (
     LayerInfo,
     MemoryList,
 )
-from perdure.server.operations import Call, Operation, RequestBody, RequestQuery, Scope
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 
 MEMORIES = "/api/v1/memories"
 OF_AGENT = f"{MEMORIES}/{{agent}}"
@@ -39,7 +40,9 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _SYNCED = 2.0
 
 
-class MemoriesQuery(RequestQuery):
+class MemoriesQuery(RequestQuery, frozen=True):
+    """Which memories."""
+
     agent: str | None = None
     kind: MemoryKind | None = None
     tag: str | None = None
@@ -53,27 +56,31 @@ class MemoriesQuery(RequestQuery):
     offset: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Authored(RequestBody):
+class Authored(RequestBody, frozen=True, kw_only=True):
+    """Who says so."""
+
     #: A person says so: no machine changes the memory from then on.
     person: bool = False
 
 
-class NewMemory(Authored):
+class NewMemory(Authored, frozen=True, kw_only=True):
+    """Something to remember; see `Memories.add`."""
+
     text: str
     kind: MemoryKind = "fact"
     weight: Weight | None = None
-    tags: list[str] = []
+    tags: tuple[str, ...] = ()
     #: Turns that it came from: ``planner/auth#T-12.3``.
-    provenance: list[str] = []
+    provenance: tuple[str, ...] = ()
     anchor: Anchor | None = None
     #: Agents that see it, too; ``*`` is everybody.
-    shared: list[str] = []
+    shared: tuple[str, ...] = ()
     pinned: bool = False
     #: When it was said, in microseconds; None: now.
     time: int | None = None
 
 
-class MemoryChange(Authored):
+class MemoryChange(Authored, frozen=True):
     """What is given is changed; `provenance` is added."""
 
     text: str | None = None
@@ -82,27 +89,33 @@ class MemoryChange(Authored):
     tags: list[str] | None = None
     shared: list[str] | None = None
     anchor: Anchor | None = None
-    provenance: list[str] = []
+    provenance: tuple[str, ...] = ()
     pinned: bool | None = None
     #: Only if it still has this version.
     expected: int | None = None
 
 
-class RetireRequest(Authored):
+class RetireRequest(Authored, frozen=True):
+    """Why it is retired: another one is better."""
+
     superseded_by: str | None = None
 
 
-class MergeRequest(Authored):
+class MergeRequest(Authored, frozen=True, kw_only=True):
+    """Keys of memories of one agent: ``M-7``."""
+
     #: The first stays.
     keys: list[str]
     text: str | None = None
 
 
-class AuthorQuery(RequestQuery):
+class AuthorQuery(RequestQuery, frozen=True):
+    """Who says so."""
+
     person: bool = False
 
 
-class NewLayer(RequestBody):
+class NewLayer(RequestBody, frozen=True):
     """Markdown, which may have front matter."""
 
     text: str
@@ -112,32 +125,34 @@ class NewLayer(RequestBody):
     replace: bool = False
 
 
-class LayerTextBody(RequestBody):
+class LayerTextBody(RequestBody, frozen=True):
+    """Markdown, which may have front matter, but no other name."""
+
     text: str
 
 
-def _author(call: Call, *, is_person: bool) -> Author:
+def _author(call: ServerCall, *, is_person: bool) -> Author:
     name = call.caller.name
     return person(name) if is_person else machine(name)
 
 
-def _of_agent(call: Call) -> str:
+def _of_agent(call: ServerCall) -> str:
     agent = call.path["agent"]
     call.require_agent(agent)
     return agent
 
 
-def _key(call: Call) -> str:
+def _key(call: ServerCall) -> str:
     """The name of the memory that the path means. Raises `Denied`."""
     return f"{_of_agent(call)}/{call.path['key']}"
 
 
-def _check_sources(call: Call, sources: list[str]) -> None:
+def _check_sources(call: ServerCall, sources: Iterable[str]) -> None:
     for source in sources:
         call.require_agent(source_of(source)[0].partition("/")[0])
 
 
-async def _existing(call: Call) -> Memory:
+async def _existing(call: ServerCall) -> Memory:
     key = _key(call)
     found = await call.bank.memories.get(key)
     if found is None:
@@ -145,7 +160,7 @@ async def _existing(call: Call) -> Memory:
     return found
 
 
-async def get_memories(call: Call) -> MemoryList:
+async def get_memories(call: ServerCall) -> MemoryList:
     query = call.query
     found = await call.bank.memories.list(
         call.agent_within(query.agent),
@@ -159,21 +174,19 @@ async def get_memories(call: Call) -> MemoryList:
     return MemoryList(len(found), [KeyedMemory.of(each) for each in page])
 
 
-async def add_memory(call: Call) -> KeyedMemory:
+async def add_memory(call: ServerCall) -> KeyedMemory:
     agent, body = _of_agent(call), call.body
     _check_sources(call, body.provenance)
     given = {name: getattr(body, name) for name in body.__struct_fields__}
     by = _author(call, is_person=given.pop("person"))
-    return KeyedMemory.of(
-        await call.bank.memories.add(agent, given.pop("text"), by=by, **given)
-    )
+    return KeyedMemory.of(await call.bank.memories.add(agent, given.pop("text"), by=by, **given))
 
 
-async def get_memory(call: Call) -> KeyedMemory:
+async def get_memory(call: ServerCall) -> KeyedMemory:
     return KeyedMemory.of(await _existing(call))
 
 
-async def change_memory(call: Call) -> KeyedMemory:
+async def change_memory(call: ServerCall) -> KeyedMemory:
     memory, body = await _existing(call), call.body
     _check_sources(call, body.provenance)
     given = {name: getattr(body, name) for name in body.__struct_fields__}
@@ -187,7 +200,7 @@ async def change_memory(call: Call) -> KeyedMemory:
     return KeyedMemory.of(memory)
 
 
-async def retire_memory(call: Call) -> KeyedMemory:
+async def retire_memory(call: ServerCall) -> KeyedMemory:
     memory, by = await _existing(call), _author(call, is_person=call.body.person)
     return KeyedMemory.of(
         await call.bank.memories.retire(
@@ -196,12 +209,12 @@ async def retire_memory(call: Call) -> KeyedMemory:
     )
 
 
-async def restore_memory(call: Call) -> KeyedMemory:
+async def restore_memory(call: ServerCall) -> KeyedMemory:
     memory, by = await _existing(call), _author(call, is_person=call.body.person)
     return KeyedMemory.of(await call.bank.memories.restore(memory.name, by=by))
 
 
-async def merge_memories(call: Call) -> KeyedMemory:
+async def merge_memories(call: ServerCall) -> KeyedMemory:
     agent, body = _of_agent(call), call.body
     for key in body.keys:
         if parse_key(key, agent).rpartition("/")[0] != agent:
@@ -214,24 +227,24 @@ async def merge_memories(call: Call) -> KeyedMemory:
     )
 
 
-async def delete_memory(call: Call) -> ErasedContent:
+async def delete_memory(call: ServerCall) -> ErasedContent:
     memory, by = await _existing(call), _author(call, is_person=call.query.person)
     return ErasedContent(await call.bank.memories.delete(memory.name, by=by))
 
 
-async def get_memory_history(call: Call) -> list[FormerMemory]:
+async def get_memory_history(call: ServerCall) -> list[FormerMemory]:
     return await call.bank.memories.history((await _existing(call)).name)
 
 
 # Reference layers -----------------------------------------------------------------------------
 
 
-async def get_layers(call: Call) -> list[LayerInfo]:
+async def get_layers(call: ServerCall) -> list[LayerInfo]:
     await call.bank.references.sync(max_age=_SYNCED)
     return [_layer_info(each) for each in await call.bank.references.list()]
 
 
-async def get_layer(call: Call) -> Layer:
+async def get_layer(call: ServerCall) -> Layer:
     name = call.path["layer"]
     found = await call.bank.references.get(name)
     if found is None:
@@ -241,7 +254,7 @@ async def get_layer(call: Call) -> Layer:
     return found
 
 
-async def add_layer(call: Call) -> LayerInfo:
+async def add_layer(call: ServerCall) -> LayerInfo:
     call.require_all_agents()
     body = call.body
     return _layer_info(
@@ -249,7 +262,7 @@ async def add_layer(call: Call) -> LayerInfo:
     )
 
 
-async def change_layer(call: Call) -> LayerInfo:
+async def change_layer(call: ServerCall) -> LayerInfo:
     call.require_all_agents()
     name, text = (await get_layer(call)).name, call.body.text
     if front_matter.parse(text, name).values.get("name", name) != name:
@@ -259,13 +272,13 @@ async def change_layer(call: Call) -> LayerInfo:
     return _layer_info(await call.bank.references.add(text, name=name, replace=True))
 
 
-async def delete_layer(call: Call) -> ErasedContent:
+async def delete_layer(call: ServerCall) -> ErasedContent:
     call.require_all_agents()
     name = (await get_layer(call)).name
     return ErasedContent(await call.bank.references.remove(name))
 
 
-async def check_layers(call: Call) -> LayerCheck:
+async def check_layers(call: ServerCall) -> LayerCheck:
     call.require_all_agents()
     found = await call.bank.references.check()
     return LayerCheck(all(problem.warning for problem in found), found)
@@ -290,7 +303,7 @@ OPERATIONS = (
         MEMORIES,
         get_memories,
         "Memories that fit; pinned ones first, then by weight and age.",
-        Scope.READ,
+        TokenScope.READ,
         query=MemoriesQuery,
         result=MemoryList,
     ),
@@ -299,7 +312,7 @@ OPERATIONS = (
         OF_AGENT,
         add_memory,
         "Remember something. What an older memory says already is not kept twice.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=NewMemory,
         result=KeyedMemory,
         status=201,
@@ -309,17 +322,17 @@ OPERATIONS = (
         f"{OF_AGENT}/merge",
         merge_memories,
         "Make several memories one. The others are kept, and can be restored.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=MergeRequest,
         result=KeyedMemory,
     ),
-    Operation("GET", MEMORY, get_memory, "One memory.", Scope.READ, result=KeyedMemory),
+    Operation("GET", MEMORY, get_memory, "One memory.", TokenScope.READ, result=KeyedMemory),
     Operation(
         "PATCH",
         MEMORY,
         change_memory,
         "Change a memory, pin or unpin it. Its former version is kept.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=MemoryChange,
         result=KeyedMemory,
     ),
@@ -328,7 +341,7 @@ OPERATIONS = (
         MEMORY,
         delete_memory,
         "Delete a memory for good, with its former versions and what was merged into it.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         query=AuthorQuery,
         result=ErasedContent,
     ),
@@ -337,7 +350,7 @@ OPERATIONS = (
         f"{MEMORY}/history",
         get_memory_history,
         "The former versions of a memory, oldest first.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[FormerMemory],
     ),
     Operation(
@@ -345,7 +358,7 @@ OPERATIONS = (
         f"{MEMORY}/retire",
         retire_memory,
         "Keep a memory, but recall it no more.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=RetireRequest,
         result=KeyedMemory,
     ),
@@ -354,7 +367,7 @@ OPERATIONS = (
         f"{MEMORY}/restore",
         restore_memory,
         "Bring back a memory that was retired, merged or superseded.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=Authored,
         result=KeyedMemory,
     ),
@@ -363,7 +376,7 @@ OPERATIONS = (
         LAYERS,
         get_layers,
         "The reference layers, without their texts.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[LayerInfo],
     ),
     Operation(
@@ -371,7 +384,7 @@ OPERATIONS = (
         LAYERS,
         add_layer,
         "Keep a Markdown text as a reference layer.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=NewLayer,
         result=LayerInfo,
         status=201,
@@ -381,16 +394,18 @@ OPERATIONS = (
         "/api/v1/checks/references",
         check_layers,
         "What is wrong with reference layers and their files, or unwise. Changes nothing.",
-        Scope.READ,
+        TokenScope.READ,
         result=LayerCheck,
     ),
-    Operation("GET", LAYER, get_layer, "A reference layer with its text.", Scope.READ, result=Layer),
+    Operation(
+        "GET", LAYER, get_layer, "A reference layer with its text.", TokenScope.READ, result=Layer
+    ),
     Operation(
         "PUT",
         LAYER,
         change_layer,
         "Replace the text of a reference layer that was added.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=LayerTextBody,
         result=LayerInfo,
     ),
@@ -399,7 +414,7 @@ OPERATIONS = (
         LAYER,
         delete_layer,
         "Remove a reference layer that was added, or whose file is gone.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         result=ErasedContent,
     ),
 )

@@ -20,7 +20,7 @@ from perdure.bank.session import Session
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Link, agent_of
 from perdure.remote.api_results import SharedSession
-from perdure.server.operations import Call, Operation, RequestBody, RequestQuery, Scope
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 
 AGENT = "/api/v1/agents/{agent}"
 SESSION = "/api/v1/sessions/{agent}/{name}"
@@ -29,7 +29,9 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 Profile = str | dict[str, float]
 
 
-class SessionsQuery(RequestQuery):
+class SessionsQuery(RequestQuery, frozen=True):
+    """Which sessions, and in which order."""
+
     agent: str | None = None
     #: Archived ones, too.
     archived: bool = False
@@ -39,7 +41,7 @@ class SessionsQuery(RequestQuery):
     after: str | None = None
 
 
-class NewSession(RequestBody):
+class NewSession(RequestBody, frozen=True):
     """A session that is made, if it is not there; see `Bank.session`."""
 
     name: str
@@ -53,7 +55,7 @@ class NewSession(RequestBody):
     link: Link | None = None
 
 
-class SessionChange(RequestBody):
+class SessionChange(RequestBody, frozen=True):
     """What is to be changed. `state` is merged into what is there."""
 
     state: dict[str, Any] = {}
@@ -62,52 +64,58 @@ class SessionChange(RequestBody):
     profile: Profile | None = None
 
 
-class NewFork(RequestBody):
+class NewFork(RequestBody, frozen=True):
+    """The name of the fork, ``agent/name``, and where it leaves the line."""
+
     name: str
     #: Its last turn; None: the newest.
     at: str | int | None = None
 
 
-class Readers(RequestBody):
+class Readers(RequestBody, frozen=True):
     """Agents; ``*`` is everybody."""
 
     agents: list[str]
 
 
-class ForgetTurns(RequestBody):
+class ForgetTurns(RequestBody, frozen=True):
+    """Turns to forget: ``T-12``, or 12."""
+
     turns: list[str | int]
 
 
-class ForgetQuery(RequestQuery):
+class ForgetQuery(RequestQuery, frozen=True):
+    """What becomes of forks."""
+
     #: Give forks the turns that they share, as their own.
     reroot: bool = False
 
 
-async def open_session(call: Call) -> Session:
+async def open_session(call: ServerCall) -> Session:
     """The session that the path names. Raises `Denied`, `NotFound`."""
     return await call.bank.existing_session(call.session_name)
 
 
-async def _info(call: Call, session: Session) -> SessionInfo:
+async def _info(call: ServerCall, session: Session) -> SessionInfo:
     return await describe_session(call.bank.store, session.record, await session.head())
 
 
-async def get_agents(call: Call) -> list[AgentInfo]:
+async def get_agents(call: ServerCall) -> list[AgentInfo]:
     return await list_agents(call.bank.store, call.caller.agent)
 
 
-async def get_agent(call: Call) -> AgentInfo:
+async def get_agent(call: ServerCall) -> AgentInfo:
     call.require_agent(call.path["agent"])
     return await find_agent(call.bank.store, call.path["agent"])
 
 
-async def forget_agent(call: Call) -> Forgotten:
+async def forget_agent(call: ServerCall) -> Forgotten:
     call.require_all_agents()
     await find_agent(call.bank.store, call.path["agent"])
     return await call.bank.forget_agent(call.path["agent"], reroot=call.query.reroot)
 
 
-async def get_sessions(call: Call) -> SessionList:
+async def get_sessions(call: ServerCall) -> SessionList:
     query: SessionsQuery = call.query
     return await page_of_sessions(
         call.bank.store,
@@ -119,7 +127,7 @@ async def get_sessions(call: Call) -> SessionList:
     )
 
 
-async def make_session(call: Call) -> SessionInfo:
+async def make_session(call: ServerCall) -> SessionInfo:
     body: NewSession = call.body
     call.require_agent(agent_of(body.name))
     if body.link is not None:
@@ -128,11 +136,11 @@ async def make_session(call: Call) -> SessionInfo:
     return await _info(call, await call.bank.session(body.name, **given))
 
 
-async def get_session(call: Call) -> SessionInfo:
+async def get_session(call: ServerCall) -> SessionInfo:
     return await _info(call, await open_session(call))
 
 
-async def change_session(call: Call) -> SessionInfo:
+async def change_session(call: ServerCall) -> SessionInfo:
     session, body = await open_session(call), call.body
     if body.state:
         await session.describe(body.state)
@@ -141,51 +149,51 @@ async def change_session(call: Call) -> SessionInfo:
     return await _info(call, session)
 
 
-async def archive_session(call: Call) -> SessionInfo:
+async def archive_session(call: ServerCall) -> SessionInfo:
     session = await open_session(call)
     await session.archive()
     return await _info(call, session)
 
 
-async def forget_session(call: Call) -> Forgotten:
+async def forget_session(call: ServerCall) -> Forgotten:
     """With the sub-agents that it started, which may be other agents' sessions."""
     call.require_all_agents()
     return await call.bank.forget(call.session_name, reroot=call.query.reroot)
 
 
-async def forget_turns(call: Call) -> Forgotten:
+async def forget_turns(call: ServerCall) -> Forgotten:
     return await call.bank.forget(call.session_name, turns=call.body.turns)
 
 
-async def get_forks(call: Call) -> list[SessionInfo]:
+async def get_forks(call: ServerCall) -> list[SessionInfo]:
     session = await open_session(call)
     return await forks_of(call.bank.store, session.name, call.caller.agent)
 
 
-async def make_fork(call: Call) -> SessionInfo:
+async def make_fork(call: ServerCall) -> SessionInfo:
     session, body = await open_session(call), call.body
     call.require_agent(agent_of(body.name))
     return await _info(call, await session.fork(body.name, body.at))
 
 
-async def get_readers(call: Call) -> SharedSession:
+async def get_readers(call: ServerCall) -> SharedSession:
     session = await open_session(call)
     return SharedSession(session.name, await session.shared_with())
 
 
-async def share_session(call: Call) -> SharedSession:
+async def share_session(call: ServerCall) -> SharedSession:
     session = await open_session(call)
     await session.share(*call.body.agents)
     return await get_readers(call)
 
 
-async def unshare_session(call: Call) -> SharedSession:
+async def unshare_session(call: ServerCall) -> SharedSession:
     session = await open_session(call)
     await session.unshare(*call.body.agents)
     return await get_readers(call)
 
 
-async def unshare_session_all(call: Call) -> SharedSession:
+async def unshare_session_all(call: ServerCall) -> SharedSession:
     session = await open_session(call)
     await session.unshare_all()
     return await get_readers(call)
@@ -197,16 +205,16 @@ OPERATIONS = (
         "/api/v1/agents",
         get_agents,
         "All agents that have a session or a memory.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[AgentInfo],
     ),
-    Operation("GET", AGENT, get_agent, "One agent.", Scope.READ, result=AgentInfo),
+    Operation("GET", AGENT, get_agent, "One agent.", TokenScope.READ, result=AgentInfo),
     Operation(
         "DELETE",
         AGENT,
         forget_agent,
         "Forget an agent for good, with its sessions and all that is kept under its name.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=ForgetQuery,
         result=Forgotten,
     ),
@@ -215,7 +223,7 @@ OPERATIONS = (
         "/api/v1/sessions",
         get_sessions,
         "Sessions, page by page.",
-        Scope.READ,
+        TokenScope.READ,
         query=SessionsQuery,
         result=SessionList,
     ),
@@ -224,17 +232,17 @@ OPERATIONS = (
         "/api/v1/sessions",
         make_session,
         "The session of a name; it is made if it is not there.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=NewSession,
         result=SessionInfo,
     ),
-    Operation("GET", SESSION, get_session, "One session.", Scope.READ, result=SessionInfo),
+    Operation("GET", SESSION, get_session, "One session.", TokenScope.READ, result=SessionInfo),
     Operation(
         "PATCH",
         SESSION,
         change_session,
         "Merge facts into a session's state, or show its history in another way.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=SessionChange,
         result=SessionInfo,
     ),
@@ -243,7 +251,7 @@ OPERATIONS = (
         f"{SESSION}/archive",
         archive_session,
         "Take a session out of use. Appending to it brings it back.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         result=SessionInfo,
     ),
     Operation(
@@ -251,7 +259,7 @@ OPERATIONS = (
         SESSION,
         forget_session,
         "Forget a session for good, with the sub-agents that it started.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         query=ForgetQuery,
         result=Forgotten,
     ),
@@ -260,7 +268,7 @@ OPERATIONS = (
         f"{SESSION}/forget",
         forget_turns,
         "Forget for good what was said in some turns.",
-        Scope.ADMIN,
+        TokenScope.ADMIN,
         body=ForgetTurns,
         result=Forgotten,
     ),
@@ -269,7 +277,7 @@ OPERATIONS = (
         f"{SESSION}/forks",
         get_forks,
         "Sessions that were forked from this one.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[SessionInfo],
     ),
     Operation(
@@ -277,7 +285,7 @@ OPERATIONS = (
         f"{SESSION}/forks",
         make_fork,
         "Another session that shares this one's turns up to one of them.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=NewFork,
         result=SessionInfo,
         status=201,
@@ -287,7 +295,7 @@ OPERATIONS = (
         f"{SESSION}/readers",
         get_readers,
         "Which other agents may recall a session.",
-        Scope.READ,
+        TokenScope.READ,
         result=SharedSession,
     ),
     Operation(
@@ -295,7 +303,7 @@ OPERATIONS = (
         f"{SESSION}/readers",
         share_session,
         "Let agents recall a session.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=Readers,
         result=SharedSession,
     ),
@@ -304,7 +312,7 @@ OPERATIONS = (
         f"{SESSION}/readers/remove",
         unshare_session,
         "Stop agents recalling a session. Holds at once.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=Readers,
         result=SharedSession,
     ),
@@ -313,7 +321,7 @@ OPERATIONS = (
         f"{SESSION}/readers",
         unshare_session_all,
         "Let only its own agent recall a session any more. Holds at once.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         result=SharedSession,
     ),
 )

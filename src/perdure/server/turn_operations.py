@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -22,15 +22,17 @@ from perdure.history.manifest import Injected, ShownHistory
 from perdure.history.session_export import jsonl
 from perdure.history.session_markdown import markdown
 from perdure.history.turn_search import FoundTurn
-from perdure.remote.api_results import AppendedTurns, ExportFormat, TurnPage, UndoneTurns
-from perdure.server.operations import Call, Operation, RequestBody, RequestQuery, Scope
+from perdure.remote.api_results import AppendedTurns, ExportFormat, TurnPage, UndoneNumbers
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 from perdure.server.session_operations import SESSION, open_session
 
 TURN = f"{SESSION}/turns/{{turn}}"
 _MEDIA = {"jsonl": "application/x-ndjson", "markdown": "text/markdown; charset=utf-8"}
 
 
-class TurnsQuery(RequestQuery):
+class TurnsQuery(RequestQuery, frozen=True):
+    """Which turns, and how they are shown."""
+
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 20
     #: Turns in front of this one, or behind it; else the newest.
     before: str | int | None = None
@@ -39,7 +41,7 @@ class TurnsQuery(RequestQuery):
     since: str | None = None
     until: str | None = None
     #: ``name=value``, each.
-    tag: list[str] = []
+    tag: tuple[str, ...] = ()
     #: Turns that were undone, too.
     undone: bool = False
     #: As texts at this level, instead of whole turns.
@@ -48,14 +50,16 @@ class TurnsQuery(RequestQuery):
     prune: bool = False
 
 
-class TurnQuery(RequestQuery):
+class TurnQuery(RequestQuery, frozen=True):
+    """How a turn is shown."""
+
     #: Fetch content from the artifact store.
     resolve: bool = False
     #: Shorten tool results.
     prune: bool = False
 
 
-class AnsweredContext(RequestBody):
+class AnsweredContext(RequestBody, frozen=True):
     """What was sent to get the messages that are appended: its prompt is written first."""
 
     turn: Annotated[int, msgspec.Meta(ge=1)]
@@ -64,7 +68,7 @@ class AnsweredContext(RequestBody):
     injection: Injected | None = None
 
 
-class NewMessages(RequestBody):
+class NewMessages(RequestBody, frozen=True):
     """Messages to append; see `Session.append`."""
 
     #: A text (a prompt), or messages of any wire format.
@@ -83,22 +87,28 @@ class NewMessages(RequestBody):
     fresh: bool = False
 
 
-class UndoRequest(RequestBody):
+class UndoRequest(RequestBody, frozen=True):
+    """How many of the newest turns, or which."""
+
     turns: int = 1
     #: Or those of these numbers.
     numbers: list[int] | None = None
 
 
-class TurnSearchQuery(RequestQuery):
+class TurnSearchQuery(RequestQuery, frozen=True):
+    """Words to look for."""
+
     query: str
     limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 20
 
 
-class ExportQuery(RequestQuery):
+class ExportQuery(RequestQuery, frozen=True):
+    """``jsonl`` can be imported again; ``markdown`` is for people."""
+
     format: ExportFormat = "jsonl"
 
 
-async def get_turns(call: Call) -> TurnPage:
+async def get_turns(call: ServerCall) -> TurnPage:
     session, query = await open_session(call), call.query
     head = await session.head()
     found = await (_later(session, query) if query.after is not None else _earlier(session, query))
@@ -143,8 +153,10 @@ async def _later(session: Session, query: TurnsQuery) -> list[Turn]:
         if len(found) == query.limit:
             break
     if query.resolve or query.prune:
-        shown = {"resolve": query.resolve, "prune": query.prune}
-        return [await session.turn(turn.number, **shown) for turn in found]
+        return [
+            await session.turn(turn.number, resolve=query.resolve, prune=query.prune)
+            for turn in found
+        ]
     return found
 
 
@@ -152,7 +164,7 @@ def _named(turn: str | int | None) -> str | None:
     return None if turn in {None, 0, "0"} else str(Position.parse(turn or 0))
 
 
-def _tags(given: list[str]) -> dict[str, str]:
+def _tags(given: Iterable[str]) -> dict[str, str]:
     found = dict[str, str]()
     for each in given:
         name, equals, value = each.partition("=")
@@ -162,28 +174,28 @@ def _tags(given: list[str]) -> dict[str, str]:
     return found
 
 
-async def get_turn(call: Call) -> Turn:
-    session = await open_session(call)
-    shown = {"resolve": call.query.resolve, "prune": call.query.prune}
-    return await session.turn(turn_of(call), **shown)
+async def get_turn(call: ServerCall) -> Turn:
+    session, query = await open_session(call), call.query
+    found: Turn = await session.turn(turn_of(call), resolve=query.resolve, prune=query.prune)
+    return found
 
 
-async def get_turn_text(call: Call) -> Rendering:
+async def get_turn_text(call: ServerCall) -> Rendering:
     session = await open_session(call)
     return await session.turn(turn_of(call), level=call.path["level"])
 
 
-def turn_of(call: Call) -> str:
+def turn_of(call: ServerCall) -> str:
     """``T-12``, ``T-12.3``, or ``12``."""
     text = call.path["turn"]
     return f"T-{text}" if text[:1].isdigit() else text
 
 
-async def get_head(call: Call) -> Head:
+async def get_head(call: ServerCall) -> Head:
     return await (await open_session(call)).head()
 
 
-async def append_messages(call: Call) -> AppendedTurns:
+async def append_messages(call: ServerCall) -> AppendedTurns:
     session, body = await open_session(call), call.body
     if (body.messages is None) == (not body.canonical):
         raise InvalidInput(
@@ -217,30 +229,30 @@ def _answered(session: str, given: AnsweredContext) -> Context:
     )
 
 
-async def close_turn(call: Call) -> None:
+async def close_turn(call: ServerCall) -> None:
     await (await open_session(call)).close_turn()
 
 
-async def undo_turns(call: Call) -> UndoneTurns:
+async def undo_turns(call: ServerCall) -> UndoneNumbers:
     session, body = await open_session(call), call.body
-    return UndoneTurns(await session.undo(body.turns, numbers=body.numbers))
+    return UndoneNumbers(await session.undo(body.turns, numbers=body.numbers))
 
 
-async def get_partials(call: Call) -> list[Partial]:
+async def get_partials(call: ServerCall) -> list[Partial]:
     return await (await open_session(call)).partials()
 
 
-async def close_partial(call: Call) -> Turn:
+async def close_partial(call: ServerCall) -> Turn:
     session = await open_session(call)
     return await session.close_partial(await _partial(session, call))
 
 
-async def drop_partial(call: Call) -> None:
+async def drop_partial(call: ServerCall) -> None:
     session = await open_session(call)
     await session.drop_partial(await _partial(session, call))
 
 
-async def _partial(session: Session, call: Call) -> Partial:
+async def _partial(session: Session, call: ServerCall) -> Partial:
     turn = Position.parse(turn_of(call)).turn
     for partial in await session.partials():
         if partial.turn == turn:
@@ -248,12 +260,12 @@ async def _partial(session: Session, call: Call) -> Partial:
     raise NotFound(f"No answer to T-{turn} is incomplete.", hint="List them: GET …/partials.")
 
 
-async def search_turns(call: Call) -> list[FoundTurn]:
+async def search_turns(call: ServerCall) -> list[FoundTurn]:
     session = await open_session(call)
     return await session.search(call.query.query, limit=call.query.limit)
 
 
-async def export_session(call: Call) -> Response:
+async def export_session(call: ServerCall) -> Response:
     session, kind = await open_session(call), call.query.format
     suffix = "jsonl" if kind == "jsonl" else "md"
     name = quote(f"{session.name.replace('/', '-')}.{suffix}")
@@ -277,7 +289,7 @@ OPERATIONS = (
         f"{SESSION}/turns",
         get_turns,
         "Turns, page by page: whole, or at a level.",
-        Scope.READ,
+        TokenScope.READ,
         query=TurnsQuery,
         result=TurnPage,
     ),
@@ -286,7 +298,7 @@ OPERATIONS = (
         f"{SESSION}/turns",
         append_messages,
         "Append messages: a whole turn, several, or the next messages of an open one.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=NewMessages,
         result=AppendedTurns,
         status=201,
@@ -296,7 +308,7 @@ OPERATIONS = (
         TURN,
         get_turn,
         "One turn (T-12), or a round of it (T-12.3); also an undone or forgotten one.",
-        Scope.READ,
+        TokenScope.READ,
         query=TurnQuery,
         result=Turn,
     ),
@@ -305,34 +317,34 @@ OPERATIONS = (
         f"{TURN}/levels/{{level}}",
         get_turn_text,
         "A turn or a round at R, S, C or T.",
-        Scope.READ,
+        TokenScope.READ,
         result=Rendering,
     ),
     Operation(
-        "GET", f"{SESSION}/head", get_head, "Where a session stands.", Scope.READ, result=Head
+        "GET", f"{SESSION}/head", get_head, "Where a session stands.", TokenScope.READ, result=Head
     ),
     Operation(
         "POST",
         f"{SESSION}/close",
         close_turn,
         "Close the newest turn: the next message opens another.",
-        Scope.WRITE,
+        TokenScope.WRITE,
     ),
     Operation(
         "POST",
         f"{SESSION}/undo",
         undo_turns,
         "Undo the newest turns, or those of these numbers. They are kept.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         body=UndoRequest,
-        result=UndoneTurns,
+        result=UndoneNumbers,
     ),
     Operation(
         "GET",
         f"{SESSION}/partials",
         get_partials,
         "Answers that are arriving, or were when their process died.",
-        Scope.READ,
+        TokenScope.READ,
         result=list[Partial],
     ),
     Operation(
@@ -340,7 +352,7 @@ OPERATIONS = (
         f"{SESSION}/partials/{{turn}}/close",
         close_partial,
         "Write a partial answer as part of its turn.",
-        Scope.WRITE,
+        TokenScope.WRITE,
         result=Turn,
     ),
     Operation(
@@ -348,14 +360,14 @@ OPERATIONS = (
         f"{SESSION}/partials/{{turn}}",
         drop_partial,
         "Delete a partial answer.",
-        Scope.WRITE,
+        TokenScope.WRITE,
     ),
     Operation(
         "GET",
         f"{SESSION}/search",
         search_turns,
         "Rounds that have most words of a query. Recall finds more.",
-        Scope.READ,
+        TokenScope.READ,
         query=TurnSearchQuery,
         result=list[FoundTurn],
     ),
@@ -364,7 +376,7 @@ OPERATIONS = (
         f"{SESSION}/export",
         export_session,
         "A session as a file: JSON lines, or Markdown.",
-        Scope.READ,
+        TokenScope.READ,
         query=ExportQuery,
         produces="application/x-ndjson",
     ),
