@@ -168,14 +168,15 @@ async def test_an_open_turn_goes_on_request_by_request(client: httpx2.AsyncClien
 
 async def test_what_is_no_message_is_refused(client: httpx2.AsyncClient) -> None:
     await told(client, 1)
-    for body in (
+    bodies: tuple[dict[str, Any], ...] = (
         {},
         {"messages": []},
         {"messages": 7},
         {"messages": "x", "canonical": [{"role": "user"}]},
         {"messages": "x", "misspelled": 1},
         {"messages": "x", "expected": "T-x"},
-    ):
+    )
+    for body in bodies:
         answer = await client.post(f"{SESSION}/turns", json=body)
         assert answer.status_code == 400, (body, answer.text)
         assert answer.json()["error"]["hint"]
