@@ -13,7 +13,14 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
-from perdure.server import status_operations
+from perdure.server import (
+    bank_operations,
+    context_operations,
+    memory_operations,
+    session_operations,
+    status_operations,
+    turn_operations,
+)
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
@@ -24,7 +31,14 @@ from perdure.storage.metrics.metrics_app import MetricsText
 
 
 def _routes() -> tuple[Route, ...]:
-    return (*status_operations.OPERATIONS,)
+    return (
+        *status_operations.OPERATIONS,
+        *session_operations.OPERATIONS,
+        *turn_operations.OPERATIONS,
+        *context_operations.OPERATIONS,
+        *memory_operations.OPERATIONS,
+        *bank_operations.OPERATIONS,
+    )
 
 
 @asynccontextmanager
