@@ -1,6 +1,6 @@
 """The server's app over a bank: every operation, and the guard around them.
 
-Further parts add their operations to `_routes`, and what they need while the server runs to
+Further parts add their operations to `all_routes`, and what they need while the server runs to
 `_start_parts`.
 """
 
@@ -30,7 +30,7 @@ from perdure.server.run_tokens import RunTokens
 from perdure.storage.metrics.metrics_app import MetricsText
 
 
-def _routes() -> tuple[Route, ...]:
+def all_routes() -> tuple[Route, ...]:
     return (
         *status_operations.OPERATIONS,
         *session_operations.OPERATIONS,
@@ -61,7 +61,7 @@ class ServerApp:
         self.run_tokens = self.state.add(RunTokens())
         denials = self.state.add(DenialLog(bank.audit))
         self.state.add(MetricsText(bank))
-        self.state.routes = _routes()
+        self.state.routes = all_routes()
         self._guard = Guard(
             Router(self.state, self.state.routes),
             tokens,
