@@ -25,6 +25,8 @@ from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
 from perdure.server.operations import Route, ServerState
+from perdure.server.proxy import proxy_operations
+from perdure.server.proxy.proxy_handler import make_proxy
 from perdure.server.router import Router
 from perdure.server.run_tokens import RunTokens
 from perdure.storage.metrics.metrics_app import MetricsText
@@ -38,16 +40,19 @@ def all_routes() -> tuple[Route, ...]:
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
+        *proxy_operations.OPERATIONS,
     )
 
 
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await proxy.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()
 
