@@ -172,12 +172,8 @@ async def reach_models(call: ServerCall) -> ModelReport:
 
 async def _models(call: ServerCall, *, reach: bool) -> ModelReport:
     gateway = call.bank.gateway
-    found = await model_status.models(gateway, reach=reach)
-    shown = [
-        msgspec.structs.replace(each, base_url=registry.shown(each.base_url)) for each in found
-    ]
     return ModelReport(
-        models=shown,
+        models=await model_status.models(gateway, reach=reach),
         missing=[purpose for purpose in PURPOSES if not gateway.has(purpose)],
         prices_as_of=gateway.prices.as_of.isoformat(),
     )
