@@ -47,7 +47,7 @@ async def test_the_bank_never_holds_the_token(server: RunningServer, tmp_path: P
     secret, _ = await AccessTokens(server.bank.store).make("laptop", scopes=READ)
     client = await server.client(secret)
     assert (await client.get("/openapi.json")).status_code == 200
-    assert (await client.get(f"/t/{secret}/v1/nothing")).status_code == 401
+    assert (await client.get(f"/t/{secret}/v1/nothing")).status_code == 403
     await server.app.state.part(AccessTokens).settle()
     files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert files

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from perdure.bank.bank import Bank
-from perdure.config import ServerConfig
+from perdure.config import ProxyConfig, ServerConfig
 from perdure.core.errors import Denied, InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import MOST_KINDS, DenialKind, DenialLog
@@ -23,6 +23,7 @@ from perdure.server.operations import Operation, SocketOperation, TokenScope
 from perdure.server.run_tokens import CODE_LASTS, RunTokens
 from perdure.server.server_app import make_app
 from perdure.storage.audit import AuditEntry
+from perdure.testing import ScriptedModel
 from tests.server.conftest import RunningServer, StartServer
 
 #: Everything else needs a token.
@@ -30,7 +31,7 @@ OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/api/v1/login")}
 
 
 def filled(path: str) -> str:
-    return re.sub(r"\{\w+\}", "x", path)
+    return re.sub(r"\{\w+\*?\}", "x", path)
 
 
 async def handshake_status(url: str, path: str, **settings: object) -> int:
@@ -64,6 +65,32 @@ async def test_nor_does_what_is_no_route(server: RunningServer) -> None:
     for method, path in (("GET", "/"), ("GET", "/api/v1/nothing"), ("PUT", "/healthz")):
         assert (await anyone.request(method, path)).status_code == 401, path
     assert await handshake_status(server.url, "/nothing") == 401
+
+
+async def test_the_proxy_takes_its_token_from_its_own_header_or_the_path(
+    start_server: StartServer,
+) -> None:
+    """Authorization is for the provider: it arrives there, and the token does not."""
+    async with ScriptedModel("Hello.") as model:
+        server = await start_server(proxy=ProxyConfig(upstreams={"openai": model.url}))
+        token = server.token(TokenScope.PROXY)
+        body = {"model": "any", "messages": [{"role": "user", "content": "Hi!"}]}
+        theirs = {"authorization": "Bearer sk-theirs"}
+        client = await server.client()
+        path = "/v1/chat/completions"
+        for wrong in ({"authorization": f"Bearer {token}"}, {"x-api-key": token}):
+            assert (await client.post(path, json=body, headers=wrong)).status_code == 401
+        given = {**theirs, "x-perdure-token": token}
+        assert (await client.post(path, json=body, headers=given)).status_code == 200
+        answer = await client.post(f"/t/{token}{path}", json=body, headers=theirs)
+        assert answer.status_code == 200
+        assert (await client.post(f"/t/pd_wrong{path}", json=body)).status_code == 401
+        assert (await client.get(f"/t/{token}/api/v1/tokens")).status_code == 401
+        assert await handshake_status(server.url, f"/t/{token}/v1/responses") == 426
+        assert [request.path for request in model.requests] == [path, path]
+        for request in model.requests:
+            assert request.headers["authorization"] == "Bearer sk-theirs"
+            assert token not in f"{request.headers}"
 
 
 async def test_every_scope_is_enough_for_its_own_routes_only(server: RunningServer) -> None:

@@ -13,7 +13,11 @@ async def test_every_operation_is_described(
 ) -> None:
     document = (await client.get("/openapi.json")).json()
     assert document["openapi"] == "3.1.0"
-    operations = [route for route in server.app.state.routes if isinstance(route, Operation)]
+    operations = [
+        route
+        for route in server.app.state.routes
+        if isinstance(route, Operation) and not route.path.endswith("*}")
+    ]
     names = [each.name for each in operations]
     assert sorted(set(names)) == sorted(names)
     for each in operations:

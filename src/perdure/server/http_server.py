@@ -79,7 +79,8 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 ws_max_size=_MAX_MESSAGE,
                 lifespan="off",
                 log_config=None,
-                log_level="error",
+                # It complains of each WebSocket that is refused. What fails, the router logs.
+                log_level="critical",
                 access_log=False,
                 proxy_headers=False,  # or a client could say which address it has
                 server_header=False,

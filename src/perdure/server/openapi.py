@@ -25,8 +25,10 @@ _SECURITY = {
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
-    """The document. WebSockets are not part of OpenAPI, and left out."""
-    operations = [route for route in routes if isinstance(route, Operation)]
+    """The document. WebSockets and ``{rest*}`` are not part of OpenAPI, and left out."""
+    operations = [
+        route for route in routes if isinstance(route, Operation) and not route.path.endswith("*}")
+    ]
     types = [ErrorAnswer, *(kind for each in operations for kind in _types(each))]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(map(id, types), schemas, strict=True))

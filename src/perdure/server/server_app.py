@@ -1,6 +1,6 @@
 """The server's app over a bank: every operation, and the guard around them.
 
-Further parts add their operations to `_routes`, and what they need while the server runs to
+Further parts add their operations to `all_routes`, and what they need while the server runs to
 `_start_parts`.
 """
 
@@ -25,12 +25,14 @@ from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
 from perdure.server.operations import Route, ServerState
+from perdure.server.proxy import proxy_operations
+from perdure.server.proxy.proxy_handler import make_proxy
 from perdure.server.router import Router
 from perdure.server.run_tokens import RunTokens
 from perdure.storage.metrics.metrics_app import MetricsText
 
 
-def _routes() -> tuple[Route, ...]:
+def all_routes() -> tuple[Route, ...]:
     return (
         *status_operations.OPERATIONS,
         *session_operations.OPERATIONS,
@@ -38,16 +40,19 @@ def _routes() -> tuple[Route, ...]:
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
+        *proxy_operations.OPERATIONS,
     )
 
 
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await proxy.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()
 
@@ -61,7 +66,7 @@ class ServerApp:
         self.run_tokens = self.state.add(RunTokens())
         denials = self.state.add(DenialLog(bank.audit))
         self.state.add(MetricsText(bank))
-        self.state.routes = _routes()
+        self.state.routes = all_routes()
         self._guard = Guard(
             Router(self.state, self.state.routes),
             tokens,
