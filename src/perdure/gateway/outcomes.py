@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from perdure.core import clock
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, NotFound, PerdureError
 from perdure.core.messages import Usage
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.catalog import ModelCandidate
@@ -175,9 +175,7 @@ class OutcomeRecorder:
 
         def judged(found: Outcome | None) -> Outcome:
             if found is None:
-                raise InvalidInput(
-                    f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply."
-                )
+                raise NotFound(f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply.")
             if _RANK[found.quality_by] > _RANK[by]:
                 return found
             return msgspec.structs.replace(found, quality=float(score), quality_by=by)
@@ -270,9 +268,15 @@ _FIGURES = {
 
 
 async def summary(
-    store: Store, by: By, since: datetime | None = None, until: datetime | None = None
+    store: Store,
+    by: By,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    agent: str | None = None,
 ) -> list[CostRow]:
-    """Outcomes that began in [since, until), added up by one field and ordered by it.
+    """Outcomes that began in [since, until), of one agent or of all, added up by one field and
+    ordered by it.
 
     Models of one name at different providers are kept apart. Flush the `OutcomeRecorder` first:
     what it has not written is not included.
@@ -286,6 +290,8 @@ async def summary(
         finder = finder.where("started", ">=", clock.from_datetime(since))
     if until is not None:
         finder = finder.where("started", "<", clock.from_datetime(until))
+    if agent is not None:
+        finder = finder.where("agent", "=", indexable(agent))
     fields = ("provider", "model") if by == "model" else (by,)
     sums = dict[tuple[str, ...], list[dict[str, Any]]]()
     for found in await finder.group_by(*fields, *_ENDS).aggregate(DEFAULT, **_FIGURES):
