@@ -137,7 +137,8 @@ def _bind(host: str, port: int) -> socket.socket:
         (family, *_, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # By its protocol asyncio knows a socket whose small writes must not wait for others.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as exc:
         raise InvalidInput(
             f"{host!r} is no address of this machine: {exc.strerror}.", hint="Use 127.0.0.1."

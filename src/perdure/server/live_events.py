@@ -7,11 +7,11 @@ all, is a `LiveCursor`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from perdure.core.messages import Message
+from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, words_of
 from perdure.history.answer_feed import DeltaOf
 from perdure.history.log_records import Head, TurnPiece
 
@@ -78,6 +78,8 @@ class SubscriptionLive(_Event, frozen=True, tag="live"):
 
 
 class SubscriptionEnded(_Event, frozen=True, tag="unsubscribed"):
+    """The client asked for it."""
+
     id: str
 
 
@@ -92,7 +94,9 @@ class LiveFault(_Event, frozen=True, tag="error"):
 
 
 class SkippedTurns(msgspec.Struct, frozen=True):
-    """Pieces of a session behind the cursor `after`, up to `through`, in these turns."""
+    """What was written to a session behind the cursor `after`, up to the cursor `through`, in these
+    turns; `first` is 0 if it is not known.
+    """
 
     after: int
     through: int
@@ -105,7 +109,9 @@ class EventsSkipped(_Event, frozen=True, tag="skipped"):
     the API; answers come whole with their turn.
     """
 
-    sessions: dict[str, SkippedTurns] = {}
+    turns: dict[str, SkippedTurns] = {}
+    #: How many other events about sessions, about answers, about jobs.
+    sessions: int = 0
     answers: int = 0
     jobs: int = 0
 
@@ -197,7 +203,8 @@ _encoder = msgspec.json.Encoder()
 
 def read_frame(text: str | bytes) -> ClientFrame:
     """Raises `msgspec.MsgspecError`, or another `ValueError`."""
-    return _decoder.decode(text)
+    frame: ClientFrame = _decoder.decode(text)
+    return frame
 
 
 def frame_text(event: msgspec.Struct) -> str:
@@ -263,9 +270,7 @@ def growth(session: str, turn: int, before: Message, after: Message) -> list[Ans
     return found
 
 
-def _written(part: Any) -> tuple[DeltaOf, str, str, str]:
-    from perdure.core.messages import Reasoning, Text, ToolCall, words_of
-
+def _written(part: Part) -> tuple[DeltaOf, str, str, str]:
     if isinstance(part, ToolCall):
         return "call", part.id, part.name, part.arguments
     if isinstance(part, Text):

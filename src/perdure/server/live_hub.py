@@ -20,6 +20,7 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
+from perdure.core.messages import Message
 from perdure.history.answer_feed import AnswerChange
 from perdure.history.log_records import AnswerDraft, Head, TurnPiece
 from perdure.jobs.job import Job
@@ -71,9 +72,11 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     topic: Topic
     session: str
     text: str
-    #: Of a turn.
+    #: Of turns: the cursors before and behind it, and the turns.
+    after: int = 0
     cursor: int = 0
-    turn: int = 0
+    first: int = 0
+    last: int = 0
 
 
 class LiveReader(Protocol):
@@ -120,7 +123,7 @@ class LiveHub:
         #: What other processes wrote before this moment is known. Microseconds.
         self._checked = 0
         self._jobs: dict[str, Job] | None = None
-        self._dirty: set[str] = set()
+        self._dirty: dict[str, None] = {}  # In the order in which they were written to.
         self._wake = asyncio.Event()
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -244,7 +247,7 @@ class LiveHub:
     # Following --------------------------------------------------------------------------------
 
     def _changed(self, session: str) -> None:
-        self._dirty.add(session)
+        self._dirty[session] = None
         self._wake.set()
 
     async def _follow(self) -> None:
@@ -264,7 +267,7 @@ class LiveHub:
                         self._checked = now
                 if self._dirty:
                     async with self._looking:
-                        dirty, self._dirty = self._dirty, set()
+                        dirty, self._dirty = self._dirty, {}
                         await self._look_at(name for name in dirty if self._is_heard(name))
                 if loop.time() >= slowly:
                     slowly = loop.time() + _SLOW_POLL
@@ -275,13 +278,11 @@ class LiveHub:
                     cursors = loop.time() + _CURSORS_EVERY
                     for reader in {each.reader for each in self._subscriptions}:
                         reader.shorten_cursors()
-            except PerdureError as exc:  # the store may be away for a while
-                _log.warning("Live events wait: %s", exc)
+            except Exception as exc:  # noqa: BLE001  # the outermost loop: readers must not starve
+                ours = isinstance(exc, PerdureError)  # the store may be away for a while
+                _log.warning("Live events wait: %s", exc, exc_info=None if ours else exc)
                 generation, pause = None, _SLOW_POLL
-                self._dirty.update(self._known)
-            except Exception:
-                _log.exception("Live events wait.")  # the outermost loop: readers must not starve
-                generation, pause = None, _SLOW_POLL
+                self._dirty.update(dict.fromkeys(self._known))
             if not self._dirty or pause > _POLL:
                 try:
                     async with asyncio.timeout(pause):
@@ -324,7 +325,9 @@ class LiveHub:
             head, known = heads.get(name), self._known.get(name)
             if head is None:
                 if self._known.pop(name, None) is not None and known is not None:
-                    self._publish_session(msgspec.structs.replace(session_event(known.head), gone=True))
+                    self._publish_session(
+                        msgspec.structs.replace(session_event(known.head), gone=True)
+                    )
                 continue
             if known is None and not silently:
                 seen = await self._log.written_before(name, head, self._checked - SLACK)
@@ -336,7 +339,9 @@ class LiveHub:
             self._known[name] = _Known(head, {} if known is None else known.drafts)
             if known is not None and _differs(known.head, head):
                 self._publish_session(session_event(head))
-            of_others = {turn: drafts[name, turn] for turn in head.answering if (name, turn) in drafts}
+            of_others = {
+                turn: drafts[name, turn] for turn in head.answering if (name, turn) in drafts
+            }
             self._take_drafts(name, of_others)
 
     def _take_drafts(self, session: str, drafts: dict[int, AnswerDraft]) -> None:
@@ -387,8 +392,9 @@ class LiveHub:
             )
             return
         else:
-            state = "ended" if change.kind == "written" else "left"
-            event = AnswerArriving(session=session, turn=turn, state=state)
+            event = AnswerArriving(
+                session=session, turn=turn, state="ended" if change.kind == "written" else "left"
+            )
         self._publish(Published("answers", session, frame_text(event)))
 
     async def _look_at_jobs(self) -> None:
@@ -451,15 +457,16 @@ def _turn_events(
     session: str, after: int, pieces: list[TurnPiece], head: Head
 ) -> Iterator[Published]:
     if pieces and pieces[0].number > after + 1:
-        gap = SkippedTurns(after, pieces[0].number - 1, 0, pieces[0].turn)
-        yield Published("turns", session, frame_text(EventsSkipped({session: gap})))
+        through, last = pieces[0].number - 1, pieces[0].turn
+        text = frame_text(EventsSkipped({session: SkippedTurns(after, through, 0, last)}))
+        yield Published("turns", session, text, after, through, 0, last)
     for piece in pieces:
-        text = frame_text(turn_event(session, piece, head))
-        yield Published("turns", session, text, piece.number, piece.turn)
+        text, turn = frame_text(turn_event(session, piece, head)), piece.turn
+        yield Published("turns", session, text, piece.number - 1, piece.number, turn, turn)
 
 
-def _answer_event(session: str, turn: int, message: object) -> Published:
-    event = AnswerArriving(session=session, turn=turn, state="arriving", message=message)  # type: ignore[arg-type]
+def _answer_event(session: str, turn: int, message: Message) -> Published:
+    event = AnswerArriving(session=session, turn=turn, state="arriving", message=message)
     return Published("answers", session, frame_text(event))
 
 

@@ -13,26 +13,29 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
-from perdure.server import status_operations
+from perdure.server import live_socket, status_operations
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
+from perdure.server.live_hub import LiveHub
 from perdure.server.operations import Route, ServerState
 from perdure.server.router import Router
 from perdure.server.run_tokens import RunTokens
 
 
 def _routes() -> tuple[Route, ...]:
-    return (*status_operations.OPERATIONS,)
+    return (*status_operations.OPERATIONS, *live_socket.OPERATIONS)
 
 
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    hub = state.add(LiveHub(state.bank.services))
     try:
         yield
     finally:
         state.stopping.set()
+        await hub.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()
 
