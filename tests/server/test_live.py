@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -540,7 +541,7 @@ async def test_a_slow_reader_is_told_what_it_missed(
 ) -> None:
     monkeypatch.setattr(live_socket, "MOST_EVENTS", 4)
     sending, go_on = asyncio.Event(), asyncio.Event()
-    send = live_socket.WebSocket.send_text
+    send = WebSocket.send_text
 
     async def stuck(self: Any, text: str) -> None:
         if '"cursor":1,' in text:
@@ -548,7 +549,7 @@ async def test_a_slow_reader_is_told_what_it_missed(
             await go_on.wait()  # as if nobody read on the other side
         await send(self, text)
 
-    monkeypatch.setattr(live_socket.WebSocket, "send_text", stuck)
+    monkeypatch.setattr(WebSocket, "send_text", stuck)
     async with listening(server) as client:
         await client.subscribe(all=True)
         await write(server, "ada/x")

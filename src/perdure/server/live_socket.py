@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.core.errors import Denied, InvalidInput, PerdureError
 from perdure.history.log_records import agent_of, checked_agent
-from perdure.server.denials import DenialLog
+from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of
 from perdure.server.live_events import (
     TOPICS,
@@ -169,9 +169,8 @@ class LiveSocket:
                 id = frame.id
                 self._answer(frame)
             except Denied as exc:
-                self._call.server.part(DenialLog).note(
-                    exc, self._call.caller.name, PATH, self._peer()
-                )
+                kind = DenialKind(exc.status, self._call.caller.name, PATH, self._peer())
+                self._call.server.part(DenialLog).note(exc, kind)
                 self._fault(exc, id)
             except PerdureError as exc:
                 faults += 1
