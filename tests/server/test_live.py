@@ -577,7 +577,7 @@ async def test_a_reader_that_never_reads_costs_no_memory(server: RunningServer) 
     delta = AnswerChange(session="ada/x", turn=1, kind="grew", text="x" * 50_000)
     async with listening(server, max_queue=1, compression=None) as client:
         await client.subscribe(session="ada/x")
-        (subscription,) = server.app.state.part(live_hub.LiveHub)._subscriptions
+        (subscription,) = server.app.state.part(live_hub.LiveHub).audience.all
         queue = subscription.reader._queue  # type: ignore[attr-defined]
         while not queue.overflowed:
             server.bank.services.log.answers.tell(delta)

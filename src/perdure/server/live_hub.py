@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import msgspec
 
@@ -24,6 +23,7 @@ from perdure.core.messages import Message
 from perdure.history.answer_feed import AnswerChange
 from perdure.history.log_records import AnswerDraft, Head, TurnPiece
 from perdure.jobs.job import Job
+from perdure.server.live_audience import LiveAudience, LiveEvent, LiveScope, LiveSubscription
 from perdure.server.live_events import (
     AnswerAlive,
     AnswerArriving,
@@ -33,7 +33,6 @@ from perdure.server.live_events import (
     LiveCursor,
     SessionChanged,
     SkippedTurns,
-    Topic,
     frame_text,
     growth,
     session_event,
@@ -54,53 +53,6 @@ _CURSORS_EVERY = 60.0
 _MOST_JOBS = 1_000
 
 
-class LiveScope(msgspec.Struct, frozen=True):
-    """What is heard: a session, an agent, or all."""
-
-    session: str = ""
-    agent: str = ""
-
-    def covers(self, session: str) -> bool:
-        if self.session:
-            return session == self.session
-        return not self.agent or session.startswith(f"{self.agent}/")
-
-
-class Published(msgspec.Struct, frozen=True, gc=False):
-    """An event, encoded once for all who get it."""
-
-    topic: Topic
-    session: str
-    text: str
-    #: Of turns: the cursors before and behind it, and the turns.
-    after: int = 0
-    cursor: int = 0
-    first: int = 0
-    last: int = 0
-
-
-class LiveReader(Protocol):
-    """Who subscribes. `offer` neither waits nor fails."""
-
-    def offer(self, event: Published) -> None: ...
-    def shorten_cursors(self) -> None: ...
-
-
-class LiveSubscription:
-    """One of a reader's subscriptions. While it catches up, the reader gets no events of its scope
-    from the hub, from other subscriptions neither: they would come before those it missed.
-    """
-
-    def __init__(
-        self, reader: LiveReader, id: str, scope: LiveScope, topics: Iterable[Topic]
-    ) -> None:
-        self.reader = reader
-        self.id = id
-        self.scope = scope
-        self.topics = frozenset(topics)
-        self.catching_up = True
-
-
 class _Known(msgspec.Struct):
     head: Head
     #: Of other processes, by turn.
@@ -115,10 +67,8 @@ class LiveHub:
         self._turn_log = services.log
         self._answers = services.log.answers
         self._log = LogReader(services.store)
-        self._subscriptions: set[LiveSubscription] = set()
-        self._by_session: dict[str, set[LiveSubscription]] = {}
-        self._by_agent: dict[str, set[LiveSubscription]] = {}
-        self._of_all: set[LiveSubscription] = set()
+        self.audience = LiveAudience()
+        self._publish = self.audience.publish
         self._known: dict[str, _Known] = {}
         #: What other processes wrote before this moment is known. Microseconds.
         self._checked = 0
@@ -135,9 +85,8 @@ class LiveHub:
         """When it returns, the state of the sessions in its scope that changed lately is known, and
         of those that are named.
         """
-        self._subscriptions.add(subscription)
+        self.audience.add(subscription)
         scope = subscription.scope
-        self._audience(scope).add(subscription)
         async with self._looking:
             if self._task is None:
                 self._checked = self._store.now()
@@ -157,17 +106,12 @@ class LiveHub:
             await self._look_at(wanted, silently=fresh)
 
     def unsubscribe(self, subscription: LiveSubscription) -> None:
-        self._subscriptions.discard(subscription)
-        self._audience(subscription.scope).discard(subscription)
-        for index in (self._by_session, self._by_agent):
-            for key in [key for key, audience in index.items() if not audience]:
-                del index[key]
-        if not self._subscriptions:
+        self.audience.remove(subscription)
+        if not self.audience.all:
             self._rest()
 
     async def close(self) -> None:
         task = self._task
-        self._subscriptions.clear()
         self._rest()
         if task is not None:
             await asyncio.wait({task})
@@ -221,7 +165,7 @@ class LiveHub:
             return 0
         return await self._log.written_before(session, known.head, moment - SLACK)
 
-    async def missed(self, session: str, after: int) -> list[Published]:
+    async def missed(self, session: str, after: int) -> list[LiveEvent]:
         """The turns behind a cursor, as events; too many are told as skipped."""
         known = self._known.get(session)
         if known is None:
@@ -229,7 +173,7 @@ class LiveHub:
         pieces = await self._log.pieces(session, after, known.head)
         return list(_turn_events(session, after, pieces, known.head))
 
-    def arriving(self, scope: LiveScope) -> list[Published]:
+    def arriving(self, scope: LiveScope) -> list[LiveEvent]:
         """The answers that arrive right now, as far as they did."""
         own = [
             (session, turn, answer.so_far())
@@ -268,7 +212,7 @@ class LiveHub:
                 if self._dirty:
                     async with self._looking:
                         dirty, self._dirty = self._dirty, {}
-                        await self._look_at(name for name in dirty if self._is_heard(name))
+                        await self._look_at(name for name in dirty if self.audience.hears(name))
                 if loop.time() >= slowly:
                     slowly = loop.time() + _SLOW_POLL
                     async with self._looking:
@@ -276,7 +220,7 @@ class LiveHub:
                         await self._look_at_jobs()
                 if loop.time() >= cursors:
                     cursors = loop.time() + _CURSORS_EVERY
-                    for reader in {each.reader for each in self._subscriptions}:
+                    for reader in {each.reader for each in self.audience.all}:
                         reader.shorten_cursors()
             except Exception as exc:  # noqa: BLE001  # the outermost loop: readers must not starve
                 ours = isinstance(exc, PerdureError)  # the store may be away for a while
@@ -293,18 +237,22 @@ class LiveHub:
 
     async def _look_everywhere(self, now: int) -> None:
         async with self._looking:
-            names = set(self._by_session)
+            names = set(self.audience.sessions)
             names.update(name for name, known in self._known.items() if known.drafts)
-            if self._of_all:
+            if self.audience.of_everything:
                 names.update(await self._log.active(self._checked - _RECENT))
             else:
-                for agent in list(self._by_agent):
+                for agent in list(self.audience.agents):
                     names.update(await self._log.active(self._checked - _RECENT, agent))
             await self._look_at(names)
             self._checked = now
             oldest = now - _FORGET_AFTER
             for name, known in list(self._known.items()):
-                if known.head.time < oldest and not known.drafts and name not in self._by_session:
+                if (
+                    known.head.time < oldest
+                    and not known.drafts
+                    and name not in self.audience.sessions
+                ):
                     del self._known[name]
 
     async def _look_at(self, names: Iterable[str], *, silently: bool = False) -> None:
@@ -359,19 +307,19 @@ class LiveHub:
                 if grown is None:
                     self._publish(_answer_event(session, turn, draft.message))
                 for delta in grown or ():
-                    self._publish(Published("answers", session, frame_text(delta)))
+                    self._publish(LiveEvent("answers", session, frame_text(delta)))
             elif draft.heartbeat != old.heartbeat:
-                self._publish(Published("answers", session, frame_text(AnswerAlive(session, turn))))
+                self._publish(LiveEvent("answers", session, frame_text(AnswerAlive(session, turn))))
         for turn in before.keys() - known.drafts.keys():
             if (session, turn) not in self._answers.arriving:  # else this process goes on with it
                 ended = AnswerArriving(
                     session=session, turn=turn, state="left" if turn in drafts else "ended"
                 )
-                self._publish(Published("answers", session, frame_text(ended)))
+                self._publish(LiveEvent("answers", session, frame_text(ended)))
 
     def _answer_changed(self, change: AnswerChange) -> None:
         session, turn = change.session, change.turn
-        if not self._is_heard(session):
+        if not self.audience.hears(session):
             return
         if change.kind == "grew":
             event: msgspec.Struct = AnswerGrew(
@@ -395,10 +343,10 @@ class LiveHub:
             event = AnswerArriving(
                 session=session, turn=turn, state="ended" if change.kind == "written" else "left"
             )
-        self._publish(Published("answers", session, frame_text(event)))
+        self._publish(LiveEvent("answers", session, frame_text(event)))
 
     async def _look_at_jobs(self) -> None:
-        if not any("jobs" in each.topics for each in self._subscriptions):
+        if not self.audience.wants("jobs"):
             self._jobs = None
             return
         query = self._store.collection(Job).query().order_by("id").limit(_MOST_JOBS)
@@ -413,30 +361,8 @@ class LiveHub:
         for name in before.keys() - found.keys():
             self._publish_job(before[name], done=True)
 
-    # Publishing -------------------------------------------------------------------------------
-
-    def _audience(self, scope: LiveScope) -> set[LiveSubscription]:
-        if scope.session:
-            return self._by_session.setdefault(scope.session, set())
-        return self._by_agent.setdefault(scope.agent, set()) if scope.agent else self._of_all
-
-    def _is_heard(self, session: str) -> bool:
-        agent = session.partition("/")[0]
-        return bool(self._of_all or session in self._by_session or agent in self._by_agent)
-
-    def _publish(self, event: Published) -> None:
-        ready, waiting = set[LiveReader](), set[LiveReader]()
-        agent = event.session.partition("/")[0]
-        audiences = (self._by_session.get(event.session), self._by_agent.get(agent), self._of_all)
-        for audience in audiences:
-            for each in audience or ():
-                if event.topic in each.topics:
-                    (waiting if each.catching_up else ready).add(each.reader)
-        for reader in ready - waiting:
-            reader.offer(event)
-
     def _publish_session(self, event: SessionChanged) -> None:
-        self._publish(Published("turns", event.session, frame_text(event)))
+        self._publish(LiveEvent("turns", event.session, frame_text(event)))
 
     def _publish_job(self, job: Job, *, done: bool = False) -> None:
         _, _, key = job.id.partition("/")
@@ -450,24 +376,24 @@ class LiveHub:
             error=job.error,
             session=session,
         )
-        self._publish(Published("jobs", session, frame_text(event)))
+        self._publish(LiveEvent("jobs", session, frame_text(event)))
 
 
 def _turn_events(
     session: str, after: int, pieces: list[TurnPiece], head: Head
-) -> Iterator[Published]:
+) -> Iterator[LiveEvent]:
     if pieces and pieces[0].number > after + 1:
         through, last = pieces[0].number - 1, pieces[0].turn
         text = frame_text(EventsSkipped({session: SkippedTurns(after, through, 0, last)}))
-        yield Published("turns", session, text, after, through, 0, last)
+        yield LiveEvent("turns", session, text, after, through, 0, last)
     for piece in pieces:
         text, turn = frame_text(turn_event(session, piece, head)), piece.turn
-        yield Published("turns", session, text, piece.number - 1, piece.number, turn, turn)
+        yield LiveEvent("turns", session, text, piece.number - 1, piece.number, turn, turn)
 
 
-def _answer_event(session: str, turn: int, message: Message) -> Published:
+def _answer_event(session: str, turn: int, message: Message) -> LiveEvent:
     event = AnswerArriving(session=session, turn=turn, state="arriving", message=message)
-    return Published("answers", session, frame_text(event))
+    return LiveEvent("answers", session, frame_text(event))
 
 
 def _differs(before: Head, after: Head) -> bool:

@@ -13,6 +13,7 @@ from perdure.core.errors import Denied, InvalidInput, PerdureError
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of
+from perdure.server.live_audience import LiveEvent, LiveScope, LiveSubscription
 from perdure.server.live_events import (
     TOPICS,
     EventsSkipped,
@@ -27,7 +28,7 @@ from perdure.server.live_events import (
     frame_text,
     read_frame,
 )
-from perdure.server.live_hub import LiveHub, LiveScope, LiveSubscription, Published
+from perdure.server.live_hub import LiveHub
 from perdure.server.operations import ServerCall, SocketOperation, TokenScope
 
 PATH = "/api/v1/live"
@@ -58,7 +59,7 @@ class SendQueue:
     def is_full(self) -> bool:
         return len(self._waiting) >= MOST_EVENTS or self._size >= MOST_WAITING
 
-    def offer(self, event: Published) -> None:
+    def offer(self, event: LiveEvent) -> None:
         if not (self.overflowed or self.is_full):
             self.add(event.text)
             return
