@@ -27,10 +27,12 @@ from perdure.cli import (
     reference_commands,
     rendition_commands,
     schema_commands,
+    serve_commands,
     session_commands,
     show_commands,
     simulate_commands,
     terminal,
+    token_commands,
     transfer_commands,
 )
 from perdure.cli.command_options import (
@@ -81,6 +83,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
         recall_commands.recall,
         'planner/auth "token refresh bug" -k 5 --role user --since 30d',
     ),
+    "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
     "share": (session_commands.share, "planner/auth coder"),
     "renditions": (rendition_commands.renditions, ""),
     "simulate": (simulate_commands.simulate, "~/.claude/projects --budget 60000"),
@@ -124,6 +127,9 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "keys list": (key_commands.list_, "--rows"),
     "keys rotate": (key_commands.rotate, "--master"),
     "keys shred": (key_commands.shred, "collection:diaries"),
+    "token make": (token_commands.make, "laptop --scope read --scope write --expires 30d"),
+    "token list": (token_commands.list_, ""),
+    "token revoke": (token_commands.revoke, "laptop"),
     "artifacts list": (artifact_commands.list_, "--limit 20"),
     "artifacts check": (artifact_commands.check, "--orphans"),
     "artifacts collect": (artifact_commands.collect, "--dry-run"),
@@ -136,6 +142,7 @@ GROUPS = {
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
     "keys": "Make a master key; look at keys, replace or destroy them.",
+    "token": "Say who may call the server, and for how long.",
     "artifacts": "Look at artifacts: content that is kept by its hash.",
 }
 #: Where the common options are not all of use, or --json means something else.
@@ -146,6 +153,7 @@ _WITHOUT = {
     "keys make": ("bank", "config"),
 }
 _JSON = {
+    "serve": "Print the addresses as a JSON object, in the first line on stdout.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",
 }

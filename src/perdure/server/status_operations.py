@@ -1,0 +1,122 @@
+"""The server itself: whether it lives and is ready, its description, its metrics, its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from perdure.history.log_records import SessionRecord
+from perdure.server import openapi
+from perdure.server.access_tokens import AccessTokens, TokenInfo
+from perdure.server.operations import Operation, RequestBody, ServerCall, TokenScope
+from perdure.server.run_tokens import TICKET_LASTS, LoginToken, RunTokens
+from perdure.storage.metrics.metrics_app import MetricsText
+from perdure.storage.metrics.prometheus_text import TEXT
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether it works."""
+
+    status: str
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """Opens one WebSocket."""
+
+    ticket: str
+    expires_in: float
+
+
+class LoginCode(RequestBody, frozen=True):
+    """From the link that the server printed."""
+
+    code: str
+
+
+async def tell_alive(_call: ServerCall) -> Health:
+    return Health("alive")
+
+
+async def tell_ready(call: ServerCall) -> Health:
+    """Reads from the bank: raises what that raises."""
+    await call.bank.collection(SessionRecord).list(limit=1)
+    return Health("ready")
+
+
+async def log_in(call: ServerCall) -> LoginToken:
+    seconds = call.server.config.server.login_for
+    return call.server.part(RunTokens).log_in(call.body.code, seconds)
+
+
+async def make_ticket(call: ServerCall) -> Ticket:
+    return Ticket(call.server.part(RunTokens).ticket(call.caller), TICKET_LASTS)
+
+
+async def describe_api(call: ServerCall) -> dict[str, Any]:
+    return openapi.describe(call.server.routes)
+
+
+async def scrape_metrics(call: ServerCall) -> Response:
+    call.require_all_agents()
+    text = await call.server.part(MetricsText).scrape()
+    return Response(text, headers={"content-type": TEXT})
+
+
+async def list_tokens(call: ServerCall) -> list[TokenInfo]:
+    return await call.server.part(AccessTokens).describe()
+
+
+OPERATIONS = (
+    Operation("GET", "/healthz", tell_alive, "The process lives.", TokenScope.OPEN, result=Health),
+    Operation(
+        "GET",
+        "/readyz",
+        tell_ready,
+        "The bank is open and readable.",
+        TokenScope.OPEN,
+        result=Health,
+    ),
+    Operation(
+        "POST",
+        "/api/v1/login",
+        log_in,
+        "Exchange the one-time code of the link on the terminal for a token.",
+        TokenScope.OPEN,
+        body=LoginCode,
+        result=LoginToken,
+    ),
+    Operation(
+        "POST",
+        "/api/v1/tickets",
+        make_ticket,
+        "A single-use ticket for one WebSocket.",
+        TokenScope.READ,
+        result=Ticket,
+    ),
+    Operation(
+        "GET",
+        "/openapi.json",
+        describe_api,
+        "This description.",
+        TokenScope.READ,
+        result=dict[str, Any],
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        scrape_metrics,
+        "What the process did in the bank, for Prometheus.",
+        TokenScope.READ,
+        produces="text/plain",
+    ),
+    Operation(
+        "GET",
+        "/api/v1/tokens",
+        list_tokens,
+        "The tokens in the bank, without the tokens themselves.",
+        TokenScope.ADMIN,
+        result=list[TokenInfo],
+    ),
+)
