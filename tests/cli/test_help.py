@@ -17,6 +17,7 @@ EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
     *("ask", "models", "costs"),
+    "serve",
     *("recall", "share", "index", "index check", "index rebuild"),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),

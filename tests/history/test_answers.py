@@ -16,6 +16,7 @@ from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
 from perdure.history.answer_drafts import Partial
+from perdure.history.answer_feed import AnswerChange
 from perdure.history.log_records import ALIVE_FOR, AnswerDraft
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.storage.middleware import Call, Commit, Handler
@@ -738,3 +739,68 @@ async def test_an_answer_whose_session_is_gone_leaves_nothing(
     await answer.__aexit__(InvalidInput)
     assert await bank.collection(AnswerDraft).query().count() == 0
     assert await bank.sessions() == []
+
+
+# Those who watch it arrive --------------------------------------------------------------------
+
+
+async def test_listeners_hear_of_everything_at_once(bank: Bank, session: Session) -> None:
+    await session.append(user("1"))
+    heard: list[AnswerChange] = []
+    end = bank.services.log.answers.listen(heard.append)
+    async with session.answer() as answer:
+        await answer.text("It ")
+        await answer.text("is")
+        await answer.call("c1", "ls")
+        await answer.arguments("{}")
+        await answer.part(ToolCall("c2", "cat", "[1]"))
+        arriving = bank.services.log.answers.arriving[session.name, 1]
+        assert arriving.so_far().text == "It is"
+    assert not bank.services.log.answers.arriving
+    told = [(c.kind, c.part, c.of, c.at, c.text, c.id) for c in heard if c.kind != "heartbeat"]
+    assert told == [
+        ("began", 0, "text", 0, "", ""),
+        ("grew", 0, "text", 0, "It ", ""),
+        ("grew", 0, "text", 3, "is", ""),
+        ("grew", 1, "call", 0, "", "c1"),
+        ("grew", 1, "call", 0, "{}", "c1"),
+        ("grew", 2, "call", 0, "[1]", "c2"),
+        ("written", 3, "text", 0, "", ""),
+    ]
+    end()
+    heard.clear()
+    await session.append(user("2"))
+    async with session.answer() as answer:
+        await answer.text("unheard")
+    assert heard == []
+
+
+async def test_listeners_hear_that_an_answer_was_left(bank: Bank, session: Session) -> None:
+    await session.append(user("1"))
+    heard: list[AnswerChange] = []
+    bank.services.log.answers.listen(heard.append)
+    answer = session.answer()
+    await answer.__aenter__()
+    await answer.text("half")
+    await answer.__aexit__(ZeroDivisionError)
+    assert [change.kind for change in heard] == ["began", "grew", "left"]
+    assert not bank.services.log.answers.arriving
+    (partial,) = await session.partials()
+    async with session.answer(resume=partial) as answer:
+        await answer.text(" done")
+    assert heard[4] == AnswerChange(session=session.name, turn=1, kind="grew", at=4, text=" done")
+
+
+async def test_a_whole_message_takes_the_place_of_what_arrived(session: Session) -> None:
+    await session.append(user("1"))
+    signed = Message(
+        "assistant", (Reasoning("so", signature="s"), Text("It is")), id="m1", usage=Usage(1, 2)
+    )
+    async with session.answer(model="large") as answer:
+        await answer.reasoning("so")
+        await answer.text("It ")
+        await answer.finish(message=signed)
+    (message,) = (await session.turn(1)).messages[1:]
+    assert (message.parts, message.id, message.usage) == (signed.parts, "m1", Usage(1, 2))
+    assert message.model == "large"
+    assert not message.partial

@@ -296,7 +296,7 @@ class Bank:
         return session
 
     async def existing_session(self, name: str) -> Session:
-        """Raises `InvalidInput` if there is no session of this name."""
+        """Raises `NotFound` if there is no session of this name."""
         return self._session(await bank_info.existing_session(self.store, name))
 
     async def sessions(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.turns import Position
 from perdure.history.log_records import Head, Link, SessionRecord, TurnCount, agent_of
 from perdure.history.turn_reader import position
@@ -123,11 +123,11 @@ async def open_or_create(
 
 
 async def existing_session(store: Store, name: str) -> SessionRecord:
-    """Raises `InvalidInput` if there is none."""
+    """Raises `NotFound` if there is none."""
     agent_of(name)
     record = await store.collection(SessionRecord).get(name)
     if record is None:
-        raise InvalidInput(
+        raise NotFound(
             f"There is no session {name}.", hint="`perdure sessions` lists those there are."
         )
     return record

@@ -27,6 +27,7 @@ from perdure.cli import (
     reference_commands,
     rendition_commands,
     schema_commands,
+    serve_commands,
     session_commands,
     show_commands,
     simulate_commands,
@@ -81,6 +82,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
         recall_commands.recall,
         'planner/auth "token refresh bug" -k 5 --role user --since 30d',
     ),
+    "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
     "share": (session_commands.share, "planner/auth coder"),
     "renditions": (rendition_commands.renditions, ""),
     "simulate": (simulate_commands.simulate, "~/.claude/projects --budget 60000"),
@@ -146,6 +148,7 @@ _WITHOUT = {
     "keys make": ("bank", "config"),
 }
 _JSON = {
+    "serve": "Print the addresses as a JSON object, in the first line on stdout.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",
 }

@@ -18,10 +18,12 @@ from perdure.config.settings import (
     HistoryConfig,
     MetricsConfig,
     ModelsConfig,
+    ProxyConfig,
     RecallConfig,
     RenditionsConfig,
     SecretsConfig,
     Section,
+    ServerConfig,
     StorageConfig,
     checked,
     trouble,
@@ -55,6 +57,8 @@ class Config(Section, frozen=True):
     recall: RecallConfig = RecallConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
+    server: ServerConfig = ServerConfig()
+    proxy: ProxyConfig = ProxyConfig()
 
     def bank_url(self) -> str:
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"

@@ -464,3 +464,45 @@ class RecallConfig(Section, frozen=True):
     reference_tokens: Count = 5_000
     #: A folder of reference layers: Markdown files.
     references: str = ""
+
+
+#: Bytes of a request's body.
+_Bytes = Annotated[int, msgspec.Meta(ge=1_024)]
+
+
+class ServerConfig(Section, frozen=True):
+    """How `perdure serve` listens."""
+
+    #: Where. Anything but loopback is refused while there are no tokens.
+    host: str = "127.0.0.1"
+    #: 0: any that is free.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 7_788
+    #: Further names by which it is called, as in a Host header.
+    names: tuple[str, ...] = ()
+    #: Most bytes in the body of a request to the API, and to the proxy.
+    max_body: _Bytes = 8 << 20
+    max_proxy_body: _Bytes = 64 << 20
+    #: Seconds for which a login by the link on the terminal is good.
+    login_for: Seconds = 43_200.0
+    #: Seconds that requests get to end when the server is stopped.
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+
+
+class ProxyConfig(Section, frozen=True):
+    """What the proxy does with requests of unchanged clients."""
+
+    #: Tokens up to which a history goes upstream as it is; 0: `history.budget`.
+    budget: Count = 0
+    #: Put what recall finds beside the prompt.
+    recall: bool = False
+    #: Offer history tools to the model, and answer them in the proxy.
+    tools: bool = False
+    #: The usage that clients are told: of the window that was sent, or of their whole history.
+    usage: Literal["window", "whole"] = "window"
+    #: Refuse a request if Perdure's own part fails, instead of passing it on unchanged.
+    strict: bool = False
+    #: Answer with the models of the gateway instead of passing requests on.
+    via_gateway: bool = False
+    #: Where requests go: by wire, `anthropic` and `openai`; one that is not named goes to the
+    #: public API of its owner.
+    upstreams: dict[Literal["anthropic", "openai"], str] = {}

@@ -12,10 +12,12 @@ The tree::
     │   ├── InvalidRecordType   a record declaration that contradicts itself
     │   ├── InvalidQuery        a query that cannot be answered as asked
     │   │   └── NotIndexed      … because a field in it has no index
+    │   ├── NotFound            what was named is not there
     │   ├── BudgetTooSmall      a prompt does not fit the budget of its context
     │   ├── SchemaMismatch      data that does not fit the schema of its collection
     │   └── InvalidConfig       a configuration file or variable that cannot be used
     ├── Conflict                somebody else wrote first; nothing was changed
+    ├── Denied                  the caller of a server may not do that
     ├── Unsupported             this backend does not have that capability
     ├── DeadlineExceeded        not done in the time allowed
     ├── GatewayError            a model could not be called, or gave no usable answer
@@ -82,6 +84,10 @@ class TooLarge(InvalidValue):
     """The value is over the size limit."""
 
 
+class NotFound(InvalidInput):
+    """What was named is not there."""
+
+
 class BudgetTooSmall(InvalidInput):
     """The prompt does not fit the budget of its context."""
 
@@ -144,6 +150,15 @@ class Conflict(PerdureError):
             or f"{collection}/{key} was expected {_version(expected)} but is {_version(found)}.",
             hint=hint,
         )
+
+
+class Denied(PerdureError):
+    """The caller may not do that."""
+
+    def __init__(self, message: str = "", *, hint: str = "", status: int = 403) -> None:
+        super().__init__(message, hint=hint)
+        #: Of HTTP.
+        self.status = status
 
 
 class Unsupported(PerdureError):

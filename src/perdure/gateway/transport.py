@@ -207,7 +207,7 @@ class Transport:
         client = self._clients.get(loop)
         if client is None:
             self._forget()
-            client = self._clients[loop] = _make_client(self._trust)
+            client = self._clients[loop] = make_client(self._trust)
         return client
 
     def _forget(self) -> None:
@@ -351,10 +351,10 @@ def _type_of(response: httpx2.Response) -> str:
 def _loaded_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
     """With what it imports when it is first used."""
     importlib.import_module("anyio._backends._asyncio")
-    return _make_client(trust)
+    return make_client(trust)
 
 
-def _make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
+def make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
     import httpx2
 
     try:

@@ -14,6 +14,7 @@ from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Turn, TurnSplitter, WriterStatus
+from perdure.history.answer_feed import AnswerFeed
 from perdure.history.intake import Intake
 from perdure.history.log_records import AnswerDraft, Head, turn_key
 from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor
@@ -63,8 +64,12 @@ class AnswerDrafts:
         self._behind: ConversationState | None = None  # If the answer itself opens its turn.
 
     @property
-    def _session(self) -> str:
+    def session(self) -> str:
         return self._cursor.record.id
+
+    @property
+    def feed(self) -> AnswerFeed:
+        return self._log.answers
 
     def now(self) -> int:
         return self._store.now()
@@ -92,7 +97,7 @@ class AnswerDrafts:
         now = self.now()
         self._updated = now if grew else self._updated or now
         draft = AnswerDraft(
-            id=turn_key(self._session, turn),
+            id=turn_key(self.session, turn),
             content=canonical.encode((masked,)),
             started=started,
             updated=self._updated,
@@ -129,11 +134,11 @@ class AnswerDrafts:
 
     async def _found(self, turn: int, *, inside: Transaction | None = None) -> Stored[AnswerDraft]:
         executor = inside or self._store
-        key = turn_key(self._session, turn)
+        key = turn_key(self.session, turn)
         found = await executor.collection(AnswerDraft).fetch(key, STRONG)
         if found is None:
             raise InvalidInput(
-                f"T-{turn} of {self._session} has no partial answer any more.",
+                f"T-{turn} of {self.session} has no partial answer any more.",
                 hint="Others completed, closed or dropped it; partials() tells what there is.",
             )
         return found
@@ -144,7 +149,7 @@ class AnswerDrafts:
             return msgspec.structs.replace(head, answering=left)
 
         async def inside(transaction: Transaction, _: Head) -> None:
-            await transaction.collection(AnswerDraft).delete(turn_key(self._session, partial.turn))
+            await transaction.collection(AnswerDraft).delete(turn_key(self.session, partial.turn))
 
         async with self._writing:
             await self._log.change_head(self._cursor, change, inside)

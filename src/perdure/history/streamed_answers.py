@@ -22,13 +22,15 @@ from typing import Literal, Self
 import msgspec
 
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, Usage
+from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, Usage, words_of
 from perdure.core.turns import Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
+from perdure.history.answer_feed import AnswerChange, DeltaOf
 
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT = 5.0  # Seconds between two heartbeats while nothing arrives.
+_KINDS: dict[type, DeltaOf] = {Text: "text", Reasoning: "reasoning"}
 
 
 class StreamedAnswer:
@@ -55,6 +57,7 @@ class StreamedAnswer:
         self._parts: list[Part] = []
         self._kind: Literal["", "text", "reasoning", "call"] = ""
         self._chunks: list[str] = []
+        self._length = 0  # Characters in them.
         self._call = ToolCall("", "")
         self._started = 0
         if resumed is not None:
@@ -77,6 +80,8 @@ class StreamedAnswer:
         except PerdureError:
             self._stop_timer()  # it did not begin
             raise
+        self._drafts.feed.arriving[self._drafts.session, self._number] = self
+        self._tell("began")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -85,6 +90,7 @@ class StreamedAnswer:
         elif self.turn is None:
             self._left = True
             await self._quietly_save()  # it stays as a draft
+            self._end("left")
         self._stop_timer()
 
     async def text(self, chunk: str) -> None:
@@ -96,18 +102,21 @@ class StreamedAnswer:
     async def call(self, id: str, name: str) -> None:
         await self._end_part(quietly=True)
         self._kind, self._call = "call", ToolCall(id, name)
-        self._tick()
+        self._grow("")
 
     async def arguments(self, chunk: str) -> None:
         if self._kind != "call":
             raise InvalidInput("No tool call has begun.", hint="Call answer.call(id, name) first.")
-        self._chunks.append(chunk)
-        self._tick()
+        self._grow(chunk)
 
     async def part(self, part: Part) -> None:
         """Add a whole part, such as signed reasoning. Durable when this returns."""
         self._check_unfinished()
         self._close_part()
+        if isinstance(part, ToolCall):
+            self._tell("grew", of="call", text=part.arguments, id=part.id, name=part.name)
+        else:
+            self._tell("grew", of=_KINDS.get(type(part), "other"), text=words_of(part))
         self._parts.append(part)
         self._grew = True
         await self._save()
@@ -117,16 +126,28 @@ class StreamedAnswer:
         self._check_unfinished()
         await self._end_part()
 
-    async def finish(self, *, usage: Usage | None = None, model: str = "", id: str = "") -> Turn:
+    async def finish(
+        self,
+        *,
+        usage: Usage | None = None,
+        model: str = "",
+        id: str = "",
+        message: Message | None = None,
+    ) -> Turn:
+        """Write the answer. A whole `message` takes the place of what arrived: it has what only
+        the end of a stream tells, such as signatures.
+        """
         if self.turn is not None:
             return self.turn
         self._stop_timer()
+        whole = self.so_far() if message is None else message
         message = msgspec.structs.replace(
-            self._so_far(),
-            usage=usage,
-            model=model or self._message.model,
-            id=id,
+            whole,
+            usage=usage or whole.usage,
+            model=model or whole.model or self._message.model,
+            id=id or whole.id,
             partial=False,
+            time=self._started,
             ended=self._drafts.now(),
         )
         async with self._saving:
@@ -137,15 +158,26 @@ class StreamedAnswer:
                 await asyncio.wait([writing])
                 if not writing.cancelled() and writing.exception() is None:
                     self.turn = writing.result()
+                    self._end("written")
                 raise
+        self._end("written")
         return self.turn
 
     async def _take(self, kind: Literal["text", "reasoning"], chunk: str) -> None:
         if self._kind != kind:
             await self._end_part(quietly=True)
             self._kind = kind
-        self._chunks.append(chunk)
+        self._grow(chunk)
+
+    def _grow(self, chunk: str) -> None:
         self._tick()
+        if self._kind == "call":
+            call = self._call
+            self._tell("grew", of="call", at=self._length, text=chunk, id=call.id, name=call.name)
+        else:
+            self._tell("grew", of=self._kind or "text", at=self._length, text=chunk)
+        self._chunks.append(chunk)
+        self._length += len(chunk)
 
     async def _end_part(self, *, quietly: bool = False) -> None:
         if self._close_part():
@@ -155,7 +187,7 @@ class StreamedAnswer:
         if not self._kind:
             return False
         self._parts.append(self._arriving())
-        self._kind, self._chunks = "", []
+        self._kind, self._chunks, self._length = "", [], 0
         return True
 
     def _reopen(self) -> None:
@@ -168,6 +200,7 @@ class StreamedAnswer:
             self._kind, self._call, self._chunks = "call", last, [last.arguments]
         if self._kind:
             self._parts.pop()
+            self._length = sum(map(len, self._chunks))
 
     def _arriving(self) -> Part:
         said = "".join(self._chunks)
@@ -175,7 +208,8 @@ class StreamedAnswer:
             return msgspec.structs.replace(self._call, arguments=said)
         return Text(said) if self._kind == "text" else Reasoning(said)
 
-    def _so_far(self) -> Message:
+    def so_far(self) -> Message:
+        """What arrived, marked as partial."""
         parts = (*self._parts, self._arriving()) if self._kind else tuple(self._parts)
         return msgspec.structs.replace(self._message, parts=parts, time=self._started, partial=True)
 
@@ -209,16 +243,47 @@ class StreamedAnswer:
             grew, self._grew = self._grew, False
             try:
                 await self._drafts.save_draft(
-                    self._number, self._so_far(), self._started, grew=grew, alive=not self._left
+                    self._number, self.so_far(), self._started, grew=grew, alive=not self._left
                 )
             except PerdureError:
                 self._grew |= grew
                 self._set_timer(self._heartbeat, self._beat)
                 raise
+            if not grew:
+                self._tell("heartbeat")
             if self._timer is None and not self._left:
                 # Weakly: an answer that nobody holds any more has no writer.
                 beat = weakref.WeakMethod(self._beat)
                 self._set_timer(_IDLE_BEAT, lambda: (held := beat()) and held())
+
+    def _tell(
+        self,
+        kind: Literal["began", "grew", "heartbeat", "written", "left"],
+        *,
+        of: DeltaOf = "text",
+        at: int = 0,
+        text: str = "",
+        id: str = "",
+        name: str = "",
+    ) -> None:
+        feed = self._drafts.feed
+        if feed.is_heard:
+            change = AnswerChange(
+                session=self._drafts.session,
+                turn=self._number,
+                kind=kind,
+                part=len(self._parts),
+                of=of,
+                at=at,
+                text=text,
+                id=id,
+                name=name,
+            )
+            feed.tell(change)
+
+    def _end(self, kind: Literal["written", "left"]) -> None:
+        self._drafts.feed.arriving.pop((self._drafts.session, self._number), None)
+        self._tell(kind)
 
     def _set_timer(self, seconds: float, beat: Callable[[], object]) -> None:
         self._stop_timer()

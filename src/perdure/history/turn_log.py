@@ -34,6 +34,7 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Round, Turn
 from perdure.history import chain
+from perdure.history.answer_feed import AnswerFeed
 from perdure.history.log_records import (
     AnswerDraft,
     Head,
@@ -159,6 +160,8 @@ class TurnLog:
         jobs.every("abandoned turns", _RECOVER_EVERY, self._find_abandoned, first=_RECOVER_AFTER)
         self._made = False
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._followers: list[Callable[[str], None]] = []
+        self.answers = AnswerFeed()
 
     def join(self, hook: AppendHook) -> None:
         """Run a hook inside every append's transaction, so that an index can join it."""
@@ -296,7 +299,16 @@ class TurnLog:
         if not watching:
             self._watchers.pop(session, None)
 
+    def follow(self, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call a function with the name of each session that this process writes to or changes.
+        Returns what ends it.
+        """
+        self._followers.append(changed)
+        return lambda: self._followers.remove(changed)
+
     def notify(self, session: str) -> None:
+        for changed in self._followers:
+            changed(session)
         for event in self._watchers.get(session, ()):
             event.set()
 

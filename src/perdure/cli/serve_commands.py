@@ -1,0 +1,138 @@
+"""``perdure serve``: the server over a bank, until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.command_options import CommandSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from perdure.config import Config
+    from perdure.server.http_server import HttpServer
+
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="WIRE=URL",
+        help="Where the proxy sends requests: anthropic=URL or openai=URL; may be repeated.",
+    ),
+]
+
+
+def serve(
+    settings: CommandSettings,
+    *,
+    host: Annotated[str | None, typer.Option("--host", help="The address to listen on.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any that is free."),
+    ] = None,
+    upstream: UpstreamOption = None,
+    via_gateway: Annotated[
+        bool | None,
+        typer.Option("--via-gateway", help="Answer the proxy's clients with the gateway's models."),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", min=500, help="Tokens of a history that the proxy sends."),
+    ] = None,
+    recall: Annotated[
+        bool | None, typer.Option("--recall", help="Put what is recalled beside the prompt.")
+    ] = None,
+    tools: Annotated[
+        bool | None, typer.Option("--tools", help="Offer history tools to the model.")
+    ] = None,
+    strict: Annotated[
+        bool | None,
+        typer.Option("--strict", help="Refuse a request if Perdure's own part fails."),
+    ] = None,
+) -> None:
+    """Serve the bank over HTTP: the API, and a proxy for unchanged clients.
+
+    Listens on loopback. Prints a link that logs you in, once, for a minute, and an address for
+    clients of the proxy. With --json, the first line is a JSON object with both.
+    """
+    server = {"host": host, "port": port}
+    proxy = {
+        "upstreams": parse_upstreams(upstream),
+        "via_gateway": via_gateway,
+        "budget": budget,
+        "recall": recall,
+        "tools": tools,
+        "strict": strict,
+    }
+    run_server(_serve(settings, with_changes(settings.load(), server=server, proxy=proxy)))
+
+
+def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
+    """The configuration, with what the command line says; None says nothing."""
+    import msgspec
+
+    changed = {
+        name: msgspec.structs.replace(
+            getattr(config, name), **{key: new for key, new in given.items() if new is not None}
+        )
+        for name, given in sections.items()
+    }
+    return msgspec.structs.replace(config, **changed)
+
+
+def parse_upstreams(given: list[str] | None) -> dict[str, str] | None:
+    if not given:
+        return None
+    found = dict[str, str]()
+    for text in given:
+        wire, _, url = text.partition("=")
+        if wire not in {"anthropic", "openai"} or not url.startswith(("http://", "https://")):
+            raise typer.BadParameter(
+                f"{text!r} is not anthropic=URL or openai=URL.", param_hint="--upstream"
+            )
+        found[wire] = url.rstrip("/")
+    return found
+
+
+def run_server(work: Coroutine[Any, Any, None]) -> None:
+    """Run it on the faster event loop, where there is one."""
+    import asyncio
+
+    try:
+        from uvloop import new_event_loop
+    except ImportError:  # not on Windows and PyPy
+        asyncio.run(work)
+    else:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(work)
+
+
+async def _serve(settings: CommandSettings, config: Config) -> None:
+    from perdure.bank import Bank
+    from perdure.server.http_server import serving
+    from perdure.server.server_app import make_app
+
+    async with Bank(config=config) as bank, serving(make_app(bank)) as server:
+        _announce(server, as_json=settings.json)
+        await server.asked_to_stop()
+        if not settings.json:
+            terminal.note("Stopping. What is under way may end.")
+
+
+def _announce(server: HttpServer, *, as_json: bool) -> None:
+    from perdure.core.actors import system_user
+    from perdure.server.operations import Caller, TokenScope
+
+    tokens = server.app.run_tokens
+    login = f"{server.url}/#login={tokens.login_code(system_user())}"
+    secret = tokens.make(Caller(system_user(), None, frozenset({TokenScope.PROXY})))
+    proxy = f"{server.url}/t/{secret}"
+    if as_json:
+        terminal.emit({"url": server.url, "login": login, "proxy": proxy})
+        return
+    terminal.say(f"Serving on {server.url}")
+    terminal.say(f"Log in, once, within a minute: {login}")
+    terminal.say(f"Address for clients of the proxy: {proxy}")

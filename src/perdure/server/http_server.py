@@ -1,0 +1,167 @@
+"""Runs the app on a socket, and stops it without losing anything.
+
+    async with perdure.open(...) as bank, serving(make_app(bank)) as server:
+        print(server.url)
+        await server.asked_to_stop()
+
+Stopping: no new connections; streams are told to end (`ServerState.stopping`) and keep what they
+have as a draft; requests under way get `server.grace` seconds; then what is still running is
+cancelled. Nothing is logged of requests, because paths may hold tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import uvicorn
+
+from perdure.core.errors import InvalidInput, Unavailable
+from perdure.server.access_tokens import AccessTokens
+from perdure.server.server_app import ServerApp
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds between two updates of the date in answers.
+_TICK = 1.0
+#: Bytes of a message that a client sends over a WebSocket.
+_MAX_MESSAGE = 1 << 20
+
+
+class HttpServer:
+    """A running server."""
+
+    def __init__(self, app: ServerApp, listening: socket.socket) -> None:
+        self.app = app
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.port: int = port
+        self.url = f"http://{shown}:{port}"
+        self._asked = asyncio.Event()
+
+    def stop(self) -> None:
+        self._asked.set()
+
+    async def asked_to_stop(self) -> None:
+        """Wait for `stop`, SIGINT or SIGTERM. A second signal ends the process at once."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._stop_by_signal)
+        await self._asked.wait()
+
+    def _stop_by_signal(self) -> None:
+        for number in _SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        self.stop()
+
+
+@asynccontextmanager
+async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
+    """Serve on `server.host` and `server.port` until the block ends. Raises `Unavailable` if the
+    port is taken, `InvalidInput` if the address is not loopback and the bank has no tokens.
+    """
+    config = app.state.config.server
+    listening = _bind(config.host, config.port)
+    try:
+        await _check_reach(app, listening)
+        server = HttpServer(app, listening)
+        inner = _Uvicorn(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="websockets-sansio",
+                ws_max_size=_MAX_MESSAGE,
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                proxy_headers=False,  # or a client could say which address it has
+                server_header=False,
+                timeout_graceful_shutdown=max(1, round(config.grace)),
+            )
+        )
+        async with app.running():
+            running = asyncio.create_task(inner.serve([listening]), name="perdure-http")
+            try:
+                await inner.wait_started(running)
+                yield server
+            finally:
+                app.state.stopping.set()
+                inner.stop()
+                await running
+    finally:
+        listening.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals alone, and stops when it is told instead of looking ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._began, self._ended = asyncio.Event(), asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._began.set()
+
+    async def main_loop(self) -> None:
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 10  # it counts tenths of seconds
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._ended.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._ended.set()
+
+    async def wait_started(self, running: asyncio.Task[None]) -> None:
+        waiting = asyncio.create_task(self._began.wait())
+        await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if running.done():
+            running.result()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listening = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as exc:
+        raise InvalidInput(
+            f"{host!r} is no address of this machine: {exc.strerror}.", hint="Use 127.0.0.1."
+        ) from exc
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2_048)
+        listening.setblocking(False)
+    except OSError as exc:
+        listening.close()
+        raise Unavailable(
+            f"Port {port} of {host} cannot be listened on: {exc.strerror}.",
+            hint="Choose another with --port; 0 takes any that is free.",
+        ) from exc
+    return listening
+
+
+async def _check_reach(app: ServerApp, listening: socket.socket) -> None:
+    address = listening.getsockname()[0]
+    if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        return
+    if not await app.state.part(AccessTokens).has_any():
+        raise InvalidInput(
+            f"Others can reach {address}, and this bank has no tokens.",
+            hint="Make one with `perdure token make NAME`, or listen on 127.0.0.1.",
+        )

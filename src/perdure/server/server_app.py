@@ -1,0 +1,64 @@
+"""The server's app over a bank: every operation, and the guard around them.
+
+Further parts add their operations to `_routes`, and what they need while the server runs to
+`_start_parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from perdure.bank.bank import Bank
+from perdure.server import status_operations
+from perdure.server.access_tokens import AccessTokens
+from perdure.server.denials import DenialLog
+from perdure.server.guard import Guard
+from perdure.server.operations import Route, ServerState
+from perdure.server.router import Router
+from perdure.server.run_tokens import RunTokens
+
+
+def _routes() -> tuple[Route, ...]:
+    return (*status_operations.OPERATIONS,)
+
+
+@asynccontextmanager
+async def _start_parts(state: ServerState) -> AsyncIterator[None]:
+    """What runs as long as the server does."""
+    try:
+        yield
+    finally:
+        state.stopping.set()
+        await state.part(DenialLog).settle()
+        await state.part(AccessTokens).settle()
+
+
+class ServerApp:
+    """An ASGI app. Requests are answered only between entering and leaving `running`."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.state = ServerState(bank)
+        tokens = self.state.add(AccessTokens(bank.store))
+        self.run_tokens = self.state.add(RunTokens())
+        denials = self.state.add(DenialLog(bank.store))
+        self.routes = _routes()
+        self._guard = Guard(
+            Router(self.state, self.routes), tokens, self.run_tokens, denials, bank.config.server
+        )
+
+    async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
+        await self._guard(connection, receive, send)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with _start_parts(self.state):
+            yield
+
+
+def make_app(bank: Bank) -> ServerApp:
+    """The app over an open bank. Its settings are `bank.config.server` and `bank.config.proxy`."""
+    return ServerApp(bank)

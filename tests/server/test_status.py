@@ -1,0 +1,38 @@
+"""Whether the server lives, is ready, and lets people in."""
+
+from __future__ import annotations
+
+import httpx2
+
+from tests.server.conftest import RunningServer
+
+
+async def test_it_lives_and_is_ready_without_a_token(server: RunningServer) -> None:
+    anyone = await server.client()
+    assert (await anyone.get("/healthz")).json() == {"status": "alive"}
+    assert (await anyone.get("/readyz")).json() == {"status": "ready"}
+
+
+async def test_a_bank_that_cannot_be_read_is_not_ready(server: RunningServer) -> None:
+    await server.bank.store.close()
+    anyone = await server.client()
+    answer = await anyone.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "closed"
+
+
+async def test_a_login_code_works_once(server: RunningServer) -> None:
+    code = server.app.run_tokens.login_code("ada")
+    anyone = await server.client()
+    answer = await anyone.post("/api/v1/login", json={"code": code})
+    assert answer.status_code == 200
+    someone = await server.client(answer.json()["token"])
+    assert (await someone.post("/api/v1/tickets")).status_code == 200
+    again = await anyone.post("/api/v1/login", json={"code": code})
+    assert again.status_code == 401
+
+
+async def test_an_unknown_address(client: httpx2.AsyncClient) -> None:
+    answer = await client.get("/api/v1/nothing")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "not_found"
