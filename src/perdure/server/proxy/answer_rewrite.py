@@ -414,9 +414,7 @@ _REWRITERS: dict[CallWire, type[AnswerRewriter]] = {
 }
 
 
-def rewriter(
-    wire: CallWire, ours: frozenset[str] = frozenset(), unsent: int = 0
-) -> AnswerRewriter:
+def rewriter(wire: CallWire, ours: frozenset[str] = frozenset(), unsent: int = 0) -> AnswerRewriter:
     return _REWRITERS[wire](ours, unsent)
 
 

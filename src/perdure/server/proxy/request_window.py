@@ -10,7 +10,7 @@ than the budget, step by step, because the newest prompt is always sent whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from perdure import wire as wires
 from perdure.context.composer import Composer
 from perdure.context.system_prompt import explanation_of_records
-from perdure.core.errors import BudgetTooSmall, PromptTooLong
+from perdure.core.errors import BudgetTooSmall, InvalidInput, PromptTooLong
 from perdure.core.messages import Message
 from perdure.gateway.provider_errors import from_response
 from perdure.gateway.providers import CallWire
@@ -30,8 +30,10 @@ from perdure.server.proxy.client_request import ClientRequest, decode_json
 from perdure.server.proxy.window_layout import (
     MOST_MARKERS,
     Extras,
+    KeptRound,
     Restored,
     SentItems,
+    WindowLayout,
     lay_out,
 )
 from perdure.services import Services
@@ -73,6 +75,7 @@ class RequestWindow:
         self._has_epoch: bool | None = None
         self._checked: tuple[int, RoundId | None] | None = None
         self._preamble: list[Raw] = []
+        self._rounds: Mapping[RoundId, KeptRound] = {}
 
     async def is_due(self, request: ClientRequest, session: str, tokens: int, budget: int) -> bool:
         """Whether a window takes the place of the client's items: they do not fit, or did not
@@ -98,7 +101,7 @@ class RequestWindow:
         *,
         budget: int,
         recall: bool = False,
-        tools: Iterable[str] = (),
+        tools: Collection[str] = (),
         restored: Restored | None = None,
         keep: bool = True,
     ) -> BuiltWindow:
@@ -108,7 +111,7 @@ class RequestWindow:
         """
         scale = await self._services.token_counts.calibrations.scale(request.model)
         room = max(scale.ours(int(budget * self.share)), _LEAST_BUDGET)
-        sent = sent_items(request, places)
+        sent = sent_items(request, places, self._rounds)
         explanation = explanation_of_records(tools)
         fixed = sum(map(count, sent.items[: sent.standing]))
         fixed += self._services.counter.count(explanation)
@@ -122,22 +125,21 @@ class RequestWindow:
         for _ in range(_TRIES):
             try:
                 shown = await self._composer.show(
-                    record, head, budget=room, fixed=min(fixed, room), recall=recall, keep=keep
+                    record, head, budget=room, fixed=fixed, recall=recall, keep=keep
                 )
             except BudgetTooSmall as exc:
                 room = _larger(room, max(exc.needed, fixed))
                 continue
-            items = self._laid(request, sent, shown, extras)
-            tokens = sum(map(count, items))
+            laid = self._laid(request, sent, shown, extras)
+            items, tokens = laid.items, sum(map(count, laid.items))
             if tokens <= room:
-                break
-            if fixed >= room:
-                room = _larger(room, tokens)
-            fixed += tokens - room if tokens > room else 0
-        else:
-            raise BudgetTooSmall(budget, scale.theirs(fixed))
-        self._has_epoch = self._has_epoch or shown.epoch > 0
-        return BuiltWindow(items, tokens, whole, shown)
+                if keep:
+                    self._rounds = laid.rounds
+                self._has_epoch = self._has_epoch or shown.epoch > 0
+                return BuiltWindow(items, tokens, whole, shown)
+            # Items take more than what the log has of them: signatures aside, a client's notes.
+            fixed += tokens - room
+        raise BudgetTooSmall(budget, scale.theirs(fixed))
 
     def refused(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
         """Whether a provider refused a request as too long. Then later windows are smaller."""
@@ -151,24 +153,22 @@ class RequestWindow:
 
     def _laid(
         self, request: ClientRequest, sent: SentItems, shown: ShownHistory, extras: Extras
-    ) -> list[Raw]:
+    ) -> WindowLayout:
         extras = msgspec.structs.replace(extras, preamble=self._standing_words(sent, shown))
-        items = lay_out(sent, shown, extras)
-        if extras.marker is not None and _markers(request, items) > MOST_MARKERS:
+        laid = lay_out(sent, shown, extras)
+        if extras.marker is not None and _markers(request, laid.items) > MOST_MARKERS:
             extras = msgspec.structs.replace(extras, marker=None)
-            items = lay_out(sent, shown, extras)
+            laid = lay_out(sent, shown, extras)
         # What the client adds to a window keeps the rules as its own list does: a look is due when
         # the window is another.
         edge = shown.epoch, shown.rounds[0].place if shown.rounds else None
         if edge != self._checked:
-            if violates(request.wire, items) and not violates(request.wire, request.items):
+            if violates(request.wire, laid.items) and not violates(request.wire, request.items):
                 # Nothing of the client's beyond what stands before the conversation.
-                only = msgspec.structs.replace(
-                    sent, items=sent.items[: sent.standing], places=sent.places[: sent.standing]
-                )
-                return lay_out(only, shown, extras)
+                only = SentItems(sent.wire, sent.items[: sent.standing], (None,) * sent.standing)
+                return lay_out(msgspec.structs.replace(only, standing=sent.standing), shown, extras)
             self._checked = edge
-        return items
+        return laid
 
     def _standing_words(self, sent: SentItems, shown: ShownHistory) -> list[Raw]:
         """What a client put beside its first prompt (its instructions, say), if that is not shown
@@ -188,7 +188,11 @@ class RequestWindow:
         return self._preamble
 
 
-def sent_items(request: ClientRequest, places: Sequence[RoundId | None]) -> SentItems:
+def sent_items(
+    request: ClientRequest,
+    places: Sequence[RoundId | None],
+    before: Mapping[RoundId, KeptRound],
+) -> SentItems:
     standing = 0
     for raw in request.items:
         if not stands_outside(raw, request.wire):
@@ -196,7 +200,7 @@ def sent_items(request: ClientRequest, places: Sequence[RoundId | None]) -> Sent
         standing += 1
     if standing == len(request.items):
         standing = 0
-    return SentItems(request.wire, request.items, places, standing)
+    return SentItems(request.wire, request.items, places, standing, before)
 
 
 def stands_outside(raw: Raw, wire: CallWire) -> bool:
@@ -250,7 +254,7 @@ def _larger(room: int, needed: int) -> int:
 def _decoded(raw: Raw, wire: CallWire) -> tuple[Message, ...]:
     try:
         return wires.codec(wire).decode([decode_json(raw)])
-    except (ValueError, wires.InvalidInput):
+    except (ValueError, InvalidInput):
         return ()
 
 
@@ -260,7 +264,11 @@ def _marker(request: ClientRequest) -> Any:
     """
     if request.wire != "messages":
         return None
-    for raw in (*reversed(request.items), request.fields.get("system"), request.fields.get("tools")):
+    for raw in (
+        *reversed(request.items),
+        request.fields.get("system"),
+        request.fields.get("tools"),
+    ):
         if raw is not None and _MARKER in bytes(raw):
             found = _find_marker(decode_json(raw))
             if found is not None:

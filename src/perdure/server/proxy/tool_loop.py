@@ -178,7 +178,9 @@ def seen_digest(items: Iterable[Raw], request_wire: str) -> str:
     """Of the model's items as a client sends them back: the ids of its calls and its words."""
     from perdure import wire as wires
 
-    said = [message for raw in items for message in wires.codec(request_wire).decode([decode_json(raw)])]
+    said = [
+        message for raw in items for message in wires.codec(request_wire).decode([decode_json(raw)])
+    ]
     calls = [call.id for message in said for call in message.calls]
     words = "".join("".join(message.text.split()) for message in said)
     return sha256("\0".join((*calls, words)).encode("utf-8", "replace")).hexdigest()[:32]
@@ -209,8 +211,13 @@ def total_usage(used: Sequence[Usage]) -> Usage | None:
         counts = [getattr(each, name) for each in used]
         return None if all(count is None for count in counts) else sum(c or 0 for c in counts)
 
-    names = ("input", "output", "cache_read", "cache_write", "reasoning")
-    return Usage(**{name: added(name) for name in names})
+    return Usage(
+        input=added("input"),
+        output=added("output"),
+        cache_read=added("cache_read"),
+        cache_write=added("cache_write"),
+        reasoning=added("reasoning"),
+    )
 
 
 def _raw(items: Iterable[Item]) -> list[Raw]:
@@ -220,8 +227,8 @@ def _raw(items: Iterable[Item]) -> list[Raw]:
 def _name(tool: Any) -> str:
     if not isinstance(tool, dict):
         return ""
-    said = tool.get("function") if isinstance(tool.get("function"), dict) else tool
-    return str(said.get("name", ""))
+    said = tool.get("function")
+    return str((said if isinstance(said, dict) else tool).get("name", ""))
 
 
 def _choice(given: Any) -> str:

@@ -49,6 +49,13 @@ class _Kind(msgspec.Struct):
 _kind = msgspec.json.Decoder(_Kind)
 
 
+class KeptRound(msgspec.Struct, frozen=True):
+    """A round as the client sent it, and how many messages of the log that is."""
+
+    items: Sequence[Raw]
+    messages: int = 0
+
+
 class SentItems(msgspec.Struct, frozen=True):
     """A client's items, and the round that each is of; None for what no round has."""
 
@@ -57,6 +64,8 @@ class SentItems(msgspec.Struct, frozen=True):
     places: Sequence[RoundId | None]
     #: How many of the first items stand before the conversation.
     standing: int = 0
+    #: The items of rounds as they were sent before, for rounds that the client sends no more.
+    before: Mapping[RoundId, KeptRound] = {}
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,20 +96,29 @@ def side(raw: Raw, wire: CallWire) -> Side:
     return "tool" if found.role == "tool" else "other"
 
 
-def lay_out(sent: SentItems, shown: ShownHistory, extras: Extras) -> list[Raw]:
-    """The items in place of the client's."""
+class WindowLayout(msgspec.Struct, frozen=True):
+    """The items in place of the client's, and which of them are of a client's own rounds."""
+
+    items: list[Raw]
+    rounds: dict[RoundId, KeptRound]
+
+
+def lay_out(sent: SentItems, shown: ShownHistory, extras: Extras) -> WindowLayout:
     layout = _Layout(sent, shown, extras)
     layout.lay()
-    return layout.out.items()
+    return WindowLayout(layout.out.items(), layout.kept)
 
 
 class _Layout:
     def __init__(self, sent: SentItems, shown: ShownHistory, extras: Extras) -> None:
         self._sent, self._shown, self._extras = sent, shown, extras
         self._rounds = _by_round(sent)
+        self.kept = dict[RoundId, KeptRound]()
+        self._said = {native.place: len(native.messages) for native in shown.rounds}
         self._injected = {each.turn: each.text for each in shown.injected}
         self._texts = list[str]()
         self._blocks = list(shown.blocks)
+        self._calls: frozenset[str] | None = None
         self.out = _Output(sent.wire)
 
     def lay(self) -> None:
@@ -117,10 +135,11 @@ class _Layout:
             edge = RoundId(turn, 0) if turn == apart or not of else of[0].place
             self._wait(lambda block, edge=edge: block.element.first < edge)  # type: ignore[misc]
             if turn == apart:
-                self._begin(turn)
+                early = any(block.element.first.turn == turn for block in self._blocks)
+                self._begin(turn, mark=not early)
                 self._prompt(turn, shown.prompt)
                 self._wait(lambda block, turn=turn: block.element.first.turn == turn)  # type: ignore[misc]
-                out.texts(self._taken(), behind=True)
+                out.texts(self._taken(), behind=True, marker=self._marker())
             for native in of:
                 if native.place.round == 1:
                     self._begin(turn)
@@ -154,22 +173,22 @@ class _Layout:
         return texts
 
     def _marker(self) -> Any:
-        """Once: the first text of ours is that of old turns."""
+        """Once: where the text of old turns ends."""
         marker = None if self.out.marked else self._extras.marker
         self.out.marked = True
         return marker
 
-    def _begin(self, turn: int) -> None:
+    def _begin(self, turn: int, *, mark: bool = True) -> None:
         """What stands in front of a prompt."""
         if self._texts:
-            self.out.texts(self._taken(), marker=self._marker())
+            self.out.texts(self._taken(), marker=self._marker() if mark else None)
         if text := self._injected.get(turn, ""):
             self.out.texts([text])
 
     def _prompt(self, turn: int, messages: Sequence[Message]) -> None:
         """A prompt as the client sent it; from the log if it does not any more."""
         own = list[Raw]()
-        for raw in self._rounds.get(RoundId(turn), ()):
+        for raw in self._own(RoundId(turn)):
             if side(raw, self._sent.wire) == "assistant":
                 break
             own.append(raw)
@@ -179,9 +198,22 @@ class _Layout:
         else:
             self._write(PromptPiece(tuple(m for m in messages if m.role != "event")))
 
+    def _own(self, place: RoundId) -> Sequence[Raw]:
+        """The client's items of a round; if it sends them no more, as it sent them last."""
+        if place not in self.kept:
+            own, before = self._rounds.get(place), self._sent.before.get(place)
+            if own is not None:
+                self.kept[place] = KeptRound(own, self._said.get(place, 0))
+            elif before is not None:
+                items = [without_markers(raw) for raw in before.items]
+                self.kept[place] = KeptRound(items, before.messages)
+        kept = self.kept.get(place)
+        return kept.items if kept is not None else ()
+
     def _round(self, native: Native) -> None:
-        own = self._rounds.get(native.place, ())
-        if native.reduced or not own:
+        own = self._own(native.place)
+        rest = native.messages[self.kept[native.place].messages :] if own else ()
+        if native.reduced or not own or (rest and rest[0].role != "assistant"):
             messages = self._thought(native)
             if native.place.round == 1:
                 edge = next(
@@ -204,6 +236,8 @@ class _Layout:
                 restored = ()  # in place of all items of the reply
             elif restored is None or not is_reply:
                 self.out.add(without_thinking(raw) if void and is_reply else raw)
+        if rest:
+            self._write(PromptPiece(self._thought(native)[-len(rest) :], native.place))
 
     def _is_void(self, native: Native) -> bool:
         """Whether what the model thought then would be refused now."""
@@ -225,10 +259,22 @@ class _Layout:
     def _write(self, piece: PromptPiece) -> None:
         wire = self._sent.wire
         encoded = encode_piece(piece, wire)
-        if clash := encoded.asked & self.out.calls(self._sent.items):
+        if encoded.asked and (clash := encoded.asked & self._own_calls()):
             encoded = encode_piece(piece, wire, clash)
         for item in encoded.items:
             self.out.add(Raw(msgspec.json.encode(item)))
+
+    def _own_calls(self) -> frozenset[str]:
+        """The ids of calls in the client's own items, as far as they are sent."""
+        if self._calls is None:
+            own = [native.place for native in self._shown.rounds if not native.reduced]
+            self._calls = frozenset(
+                call
+                for place in own
+                for raw in self._own(place)
+                for call in call_ids(raw, self._sent.wire)
+            )
+        return self._calls
 
     def _unrecorded(self) -> Iterable[Raw]:
         """What the client sent behind all that is recorded."""
@@ -247,7 +293,6 @@ class _Output:
         self._wire = wire
         self._items = list[Raw]()
         self._waiting = list[str]()
-        self._calls: frozenset[str] | None = None
         self.explained = self.marked = False
 
     def items(self) -> list[Raw]:
@@ -286,12 +331,6 @@ class _Output:
         if self._wire == "responses":
             item = {"type": "message", **item}
         self._items.append(Raw(msgspec.json.encode(item)))
-
-    def calls(self, items: Sequence[Raw]) -> frozenset[str]:
-        """The ids of the client's own calls."""
-        if self._calls is None:
-            self._calls = frozenset(call for raw in items for call in call_ids(raw, self._wire))
-        return self._calls
 
     def _flush(self) -> None:
         if self._waiting:
@@ -345,6 +384,23 @@ def without_thinking(raw: Raw) -> Raw | None:
     if len(kept) == len(content):
         return raw
     return Raw(msgspec.json.encode({**item, "content": kept})) if kept else None
+
+
+def without_markers(raw: Raw) -> Raw:
+    """A message of Messages without cache markers on its blocks."""
+    if b'"cache_control"' not in bytes(raw):
+        return raw
+    item = msgspec.json.decode(raw)
+    content = item.get("content") if isinstance(item, dict) else None
+    if not isinstance(content, list):
+        return raw
+    plain = [
+        {name: value for name, value in block.items() if name != "cache_control"}
+        if isinstance(block, dict)
+        else block
+        for block in content
+    ]
+    return Raw(msgspec.json.encode({**item, "content": plain}))
 
 
 def call_ids(raw: Raw, wire: CallWire) -> Iterable[str]:
