@@ -49,6 +49,7 @@ _MARKER = b'"cache_control"'
 #: What is taken of a window that was refused, if its provider did not say how much is too much, and
 #: of what it said; and what is left of a budget at least.
 _SMALLER, _MARGIN, _LEAST_SHARE = 0.7, 0.92, 0.05
+_with_answer = re.compile(r"(\d+) \+ (\d+) > (\d+)").search
 _numbers = re.compile(r"\d[\d,_]{3,}")
 #: History at the provider, which nobody else can show.
 _ELSEWHERE = ("previous_response_id", "conversation")
@@ -239,6 +240,9 @@ def smaller(body: bytes) -> float:
     how long the prompt was and how long it may be.
     """
     words = body.decode("utf-8", "replace")
+    if added := _with_answer(words):
+        prompt, answer, limit = (int(each) for each in added.groups())
+        return min(max((limit - answer) / prompt, _LEAST_SHARE) * _MARGIN, _MARGIN)
     found = sorted({int(re.sub(r"\D", "", each)) for each in _numbers.findall(words)})
     if len(found) >= 2 and found[0] >= found[-1] * _LEAST_SHARE:
         return min(found[0] / found[-1] * _MARGIN, _MARGIN)
