@@ -93,7 +93,7 @@ class SimulatedClient:
         getattr(self, f"_reply_{self.wire}")(text, given, thinks)
         return ids
 
-    def _reply_messages(self, text: str, calls: list[Any], thinks: bool) -> None:  # noqa: FBT001
+    def _reply_messages(self, text: str, calls: list[Any], thinks: bool) -> None:
         blocks: list[Item] = []
         if thinks:
             signature = f"sig{len(self.items)}"
@@ -105,7 +105,7 @@ class SimulatedClient:
             blocks.append({"type": "tool_use", "id": id, "name": name, "input": given})
         self.items.append({"role": "assistant", "content": blocks})
 
-    def _reply_chat(self, text: str, calls: list[Any], thinks: bool) -> None:  # noqa: FBT001
+    def _reply_chat(self, text: str, calls: list[Any], thinks: bool) -> None:
         item: Item = {"role": "assistant", "content": text or None}
         if thinks:
             item["reasoning_content"] = self.words(8)
@@ -120,7 +120,7 @@ class SimulatedClient:
             ]
         self.items.append(item)
 
-    def _reply_responses(self, text: str, calls: list[Any], thinks: bool) -> None:  # noqa: FBT001
+    def _reply_responses(self, text: str, calls: list[Any], thinks: bool) -> None:
         if thinks:
             hidden = f"enc{len(self.items)}"
             self.items.append({"type": "reasoning", "summary": [], "encrypted_content": hidden})

@@ -261,8 +261,8 @@ async def test_markers_of_the_client_come_first() -> None:
     [
         (b'{"error":{"message":"prompt is too long: 215000 tokens > 200000 maximum"}}', 0.8, 0.9),
         (
-            b'{"error":{"code":"context_length_exceeded","message":"This model\'s maximum context'
-            b' length is 128000 tokens. However, your messages resulted in 140000 tokens."}}',
+            b'{"error":{"code":"context_length_exceeded","message":"The maximum context length is'
+            b' 128000 tokens. However, your messages resulted in 140000 tokens."}}',
             0.8,
             0.9,
         ),

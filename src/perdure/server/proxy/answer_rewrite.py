@@ -1,8 +1,9 @@
 """An answer as the client sees it: without calls of tools that are ours, its numbers in order.
 
-One `AnswerRewriter` serves all upstream requests of one answer (`tool_loop`). It takes the events of
-a stream, or a whole body, and gives what the client gets of them. What ends an answer is held back
-until it is known whether another request follows. Where nothing is hidden, events pass as they are.
+One `AnswerRewriter` serves all upstream requests of one answer (`tool_loop`). It takes the events
+of a stream, or a whole body, and gives what the client gets of them. What ends an answer is held
+back until it is known whether another request follows. Where nothing is hidden, events pass as they
+are.
 
 Usage told to the client: input as of the last request, which holds all before it, plus what
 `unsent` says that the client would have sent without a window; output of all requests together.
@@ -368,7 +369,7 @@ class ResponsesRewriter(AnswerRewriter):
             self._sequence += 1
         return event if said is as_sent else _event(event.event, said)
 
-    def last(self, *, asks: bool) -> bytes:  # noqa: ARG002 (it says so by its output)
+    def last(self, *, asks: bool) -> bytes:
         said = {"type": self._end, "response": self.whole(asks=asks), "sequence_number": 0}
         return _written(self._numbered(ServerEvent(self._end, ""), said))
 
@@ -378,7 +379,7 @@ class ResponsesRewriter(AnswerRewriter):
         output = body.get("output") or self._decoder.body().get("output") or []
         self._shown += [item for item in output if not self._is_ours(item)]
 
-    def whole(self, *, asks: bool) -> Item:  # noqa: ARG002 (it says so by its output)
+    def whole(self, *, asks: bool) -> Item:
         body = {**self._response, "output": self._shown}
         if isinstance(usage := body.get("usage"), dict) and (self._output or self._unsent):
             told = _with_unsent(usage, self._unsent, ("input_tokens",))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -52,7 +52,7 @@ class AnswerWriter(ABC):
 
 
 class _MessagesWriter(AnswerWriter):
-    _STOP: dict[Finish, str] = {
+    _STOP: ClassVar[dict[Finish, str]] = {
         "stop": "end_turn",
         "length": "max_tokens",
         "tools": "tool_use",
@@ -126,7 +126,7 @@ class _MessagesWriter(AnswerWriter):
 
 
 class _ChatWriter(AnswerWriter):
-    _FINISH: dict[Finish, str] = {
+    _FINISH: ClassVar[dict[Finish, str]] = {
         "stop": "stop",
         "length": "length",
         "tools": "tool_calls",

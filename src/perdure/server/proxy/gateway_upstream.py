@@ -63,7 +63,7 @@ class GatewayUpstream:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def address(self, path: str, query: bytes, headers: Mapping[str, str]) -> str:  # noqa: ARG002
+    def address(self, path: str, query: bytes, headers: Mapping[str, str]) -> str:
         return path
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class GatewayUpstream:
         self,
         method: str,
         address: str,
-        headers: Any,  # noqa: ARG002 (the client's credentials are not for us)
+        headers: Any,
         body: bytes,
         *,
         agent: str = "",
@@ -278,16 +278,16 @@ def _failed(wire: CallWire, exc: Exception) -> httpx2.Response:
 
 
 def _told(exc: Exception) -> tuple[int, Item]:
-    for kind, status, name in _STATUSES:
-        if isinstance(exc, kind):
-            break
-    else:
-        status, name = (400, "invalid_request_error") if isinstance(exc, ValueError) else (500, "")
+    unread = (400, "invalid_request_error")  # no JSON
+    status, name = next(
+        ((status, name) for kind, status, name in _STATUSES if isinstance(exc, kind)),
+        (500, "api_error") if isinstance(exc, PerdureError) else unread,
+    )
     code = "context_length_exceeded" if isinstance(exc, PromptTooLong) else None
     message = exc.message if isinstance(exc, PerdureError) else "The body cannot be read."
     if isinstance(exc, PromptTooLong):
         message = f"prompt is too long: {message}"
-    return status, {"type": name or "api_error", "message": message, "param": None, "code": code}
+    return status, {"type": name, "message": message, "param": None, "code": code}
 
 
 def _error_event(wire: CallWire, exc: Exception) -> ServerEvent:

@@ -126,7 +126,13 @@ class RequestWindow:
         for _ in range(_TRIES):
             try:
                 shown = await self._composer.show(
-                    record, head, budget=room, fixed=fixed, recall=recall, keep=keep
+                    record,
+                    head,
+                    budget=room,
+                    fixed=fixed,
+                    recall=recall,
+                    board=bool(tools),
+                    keep=keep,
                 )
             except BudgetTooSmall as exc:
                 room = _larger(room, max(exc.needed, fixed))
@@ -183,7 +189,7 @@ class RequestWindow:
             # After a client's compaction its words stand in what it sends now; where they were
             # sent before, they stay until the next epoch.
             return self._preamble if first.turn > 1 else []
-        found = injected_blocks(sent.items[sent.standing], sent.wire)
+        found = injected_blocks(sent.items[sent.standing])
         if found is not None:
             self._preamble = [found]
         return self._preamble
@@ -212,7 +218,7 @@ def stands_outside(raw: Raw, wire: CallWire) -> bool:
     )
 
 
-def injected_blocks(raw: Raw, wire: CallWire) -> Raw | None:
+def injected_blocks(raw: Raw) -> Raw | None:
     """The user's message with those of its blocks that its client put in, if there are others."""
     item = decode_json(raw)
     content = item.get("content") if isinstance(item, dict) else None

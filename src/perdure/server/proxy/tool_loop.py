@@ -15,13 +15,12 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from perdure.context.history_tools import definitions
-from perdure.core.errors import BadAnswer, GatewayError
+from perdure.core.errors import BadAnswer
 from perdure.core.messages import Message, ToolCall, Usage, event
+from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import EventParser
-from perdure.history.manifest import RoundId
 from perdure.server.proxy.answer_rewrite import AnswerRewriter, AnswerStep
 from perdure.server.proxy.client_request import ClientRequest, decode_json
-from perdure.server.proxy.window_layout import side
 from perdure.wire.plain import Item
 
 Raw: TypeAlias = msgspec.Raw
@@ -174,31 +173,27 @@ def with_tools(request: ClientRequest, names: frozenset[str]) -> Raw | None:
     return Raw(own[:-1].rstrip() + b"," + added[1:])
 
 
-def seen_digest(items: Iterable[Raw], request_wire: str) -> str:
-    """Of the model's items as a client sends them back: the ids of its calls and its words."""
-    from perdure import wire as wires
-
-    said = [
-        message for raw in items for message in wires.codec(request_wire).decode([decode_json(raw)])
-    ]
+def seen_digest(messages: Iterable[Message]) -> str:
+    """Of a reply as a client saw it: the ids of its calls and its words."""
+    said = list(messages)
     calls = [call.id for message in said for call in message.calls]
     words = "".join("".join(message.text.split()) for message in said)
     return sha256("\0".join((*calls, words)).encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def hidden_event(hidden: HiddenItems, wire: str, calls: Sequence[ToolCall]) -> Message:
+def hidden_event(hidden: HiddenItems, wire: CallWire, calls: Sequence[ToolCall]) -> Message:
     """What is written to the log, in front of the reply."""
     text = "\n".join(f"{call.name}({call.arguments})" for call in calls)
-    items = [bytes(raw).decode() for raw in hidden.items]
+    items = [msgspec.json.decode(raw) for raw in hidden.items]
     return event(HIDDEN, text, wire=wire, items=items, seen=hidden.seen)
 
 
-def hidden_in(message: Message, wire: str) -> HiddenItems | None:
+def hidden_in(message: Message, wire: CallWire) -> HiddenItems | None:
     """What an event of the log holds for this format."""
     said: Mapping[str, Any] = message.native.get("event", {})
     if message.role != "event" or message.name != HIDDEN or said.get("wire") != wire:
         return None
-    return HiddenItems(tuple(Raw(each.encode()) for each in said["items"]), said["seen"])
+    return HiddenItems(tuple(_raw(said["items"])), said["seen"])
 
 
 def total_usage(used: Sequence[Usage]) -> Usage | None:

@@ -10,7 +10,7 @@ A turn that is under way and so long that its first rounds are text shows its pr
 those rounds as text behind it, and the client's items of the rest. A round that the client does not
 send any more (it compacted its history), or that is shown in part, is written from the log.
 
-As long as the same elements are shown, the items of one request are the beginning of the next one's.
+As long as the same elements are shown, the items of one request are the beginning of the next's.
 """
 
 from __future__ import annotations
@@ -115,6 +115,11 @@ class _Layout:
         self._rounds = _by_round(sent)
         self.kept = dict[RoundId, KeptRound]()
         self._said = {native.place: len(native.messages) for native in shown.rounds}
+        self._replied = {
+            native.place
+            for native in shown.rounds
+            if any(message.role == "assistant" for message in native.messages)
+        }
         self._injected = {each.turn: each.text for each in shown.injected}
         self._texts = list[str]()
         self._blocks = list(shown.blocks)
@@ -188,7 +193,7 @@ class _Layout:
     def _prompt(self, turn: int, messages: Sequence[Message]) -> None:
         """A prompt as the client sent it; from the log if it does not any more."""
         own = list[Raw]()
-        for raw in self._own(RoundId(turn)):
+        for raw in self._rounds.get(RoundId(turn)) or self._own(RoundId(turn)):
             if side(raw, self._sent.wire) == "assistant":
                 break
             own.append(raw)
@@ -202,13 +207,17 @@ class _Layout:
         """The client's items of a round; if it sends them no more, as it sent them last."""
         if place not in self.kept:
             own, before = self._rounds.get(place), self._sent.before.get(place)
-            if own is not None:
+            if own is not None and (place not in self._replied or self._has_reply(own)):
                 self.kept[place] = KeptRound(own, self._said.get(place, 0))
             elif before is not None:
                 items = [without_markers(raw) for raw in before.items]
                 self.kept[place] = KeptRound(items, before.messages)
         kept = self.kept.get(place)
         return kept.items if kept is not None else ()
+
+    def _has_reply(self, own: Sequence[Raw]) -> bool:
+        """A client that compacts may keep prompts without what was replied."""
+        return any(side(raw, self._sent.wire) == "assistant" for raw in own)
 
     def _round(self, native: Native) -> None:
         own = self._own(native.place)
@@ -357,7 +366,7 @@ def _by_round(sent: SentItems) -> dict[RoundId, list[Raw]]:
 
 
 def _merged(texts: Sequence[str], raw: Raw, *, behind: bool = False) -> Raw | None:
-    """A user's message of Chat Completions with text in front of it, or behind; None for another."""
+    """A user's message of Chat Completions with text before it, or behind; None for another's."""
     item = msgspec.json.decode(raw)
     if not isinstance(item, dict) or item.get("role") != "user":
         return None
