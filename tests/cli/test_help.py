@@ -17,7 +17,7 @@ EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
     *("ask", "models", "costs"),
-    "serve",
+    *("serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
@@ -32,7 +32,7 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema"}
+GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ask, Run
-from tests.importers.transcripts import SESSION, Claude, lines, write
+from tests.importers.transcripts import SESSION, Claude, claude_session, lines, write
 
-NAME = f"claude-code/{SESSION}"
+NAME = claude_session()
 DATA = Path(__file__).parents[3] / "shared" / "data" / "claude_code"
 
 

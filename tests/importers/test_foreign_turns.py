@@ -15,9 +15,17 @@ from perdure.history.log_records import TurnSpan
 from perdure.importers import Imported, SessionImport, import_files
 from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names
-from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, lines, write
+from tests.importers.transcripts import (
+    SESSION,
+    THREAD,
+    Claude,
+    Codex,
+    claude_session,
+    lines,
+    write,
+)
 
-NAME = f"claude-code/{SESSION}"
+NAME = claude_session()
 
 
 @pytest.fixture

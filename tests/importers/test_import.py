@@ -17,17 +17,27 @@ import zstandard
 
 import perdure
 from perdure.bank import Bank
+from perdure.core.client_agents import session_of_client
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.history.log_records import Link
 from perdure.importers import Imported, SessionImport, file_import, import_files
 from perdure.storage.middleware import Call, Commit, Handler
 from tests.importers.outcomes import conversation, everything, names, output_tokens
 from tests.importers.test_chat import CHAT, MESSAGES
-from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, lines, write
+from tests.importers.transcripts import (
+    SESSION,
+    THREAD,
+    Claude,
+    Codex,
+    claude_session,
+    codex_session,
+    lines,
+    write,
+)
 
 pretty = functools.partial(json.dumps, indent=2)
 
-NAME = f"claude-code/{SESSION}"
+NAME = claude_session()
 ROLLOUT = f"rollout-2025-11-01T01-02-58-{THREAD}.jsonl"
 
 
@@ -127,7 +137,8 @@ async def test_bad_files_are_reported(
     path = tmp_path / f"{SESSION}.jsonl"
     path.write_bytes(content)
     found = only(await import_files(bank, "claude-code", [path]))
-    assert (found.name, counts(found)) == (NAME, (0, 0, 0, 0))
+    name = session_of_client("claude-code", "", SESSION)  # nobody knows where it was held
+    assert (found.name, counts(found)) == (name, (0, 0, 0, 0))
     assert (found.read, found.skipped) == (1, {reason: 1})
     assert await names(bank) == []
 
@@ -151,12 +162,13 @@ async def test_a_file_that_cannot_be_read_does_not_stop_the_others(
 
     monkeypatch.setattr(Path, "open", refuse)
     found = {s.name: s for s in (await import_files(bank, "claude-code", [tmp_path])).sessions}
-    assert [found[f"claude-code/{name}"].messages for name in "abcd"] == [4, 0, 4, 4]
-    assert found["claude-code/b"].skipped == {"cannot be read: Permission denied": 1}
-    reasons = found["claude-code/d"].skipped
+    refused = found.pop(session_of_client("claude-code", "", "b"))
+    assert refused.skipped == {"cannot be read: Permission denied": 1}
+    assert [found[claude_session(name)].messages for name in "acd"] == [4, 4, 4]
+    reasons = found[claude_session("d")].skipped
     assert reasons["damaged compression: the rest of the file"] == 1
     assert reasons["repeated record"] > 0
-    assert found.keys() == {f"claude-code/{name}" for name in "abcd"}
+    assert found.keys() == {claude_session(name) for name in "acd"}
 
 
 async def test_sub_agents_become_linked_sessions(bank: Bank, tmp_path: Path) -> None:
@@ -253,9 +265,9 @@ async def test_codex_sub_agents_are_linked(bank: Bank, tmp_path: Path) -> None:
         [two.meta(child, source=source), *two.turn("Look at x.", "Looked.", "c1")],
     )
     found = await import_files(bank, "codex", [tmp_path])
-    assert [session.name for session in found.sessions] == [f"codex/{THREAD}", f"codex/{child}"]
-    linked = await bank.session(f"codex/{child}")
-    assert linked.record.link == Link(f"codex/{THREAD}", "c1")
+    assert [session.name for session in found.sessions] == [codex_session(), codex_session(child)]
+    linked = await bank.session(codex_session(child))
+    assert linked.record.link == Link(codex_session(), "c1")
 
 
 async def test_turns_that_were_taken_back_are_undone(bank: Bank, tmp_path: Path) -> None:
@@ -279,7 +291,7 @@ async def test_turns_that_were_taken_back_are_undone(bank: Bank, tmp_path: Path)
     )
     again = only(await import_files(bank, "codex", [path]))
     assert (again.turns, again.undone) == (1, 0)
-    turns = await conversation(bank, f"codex/{THREAD}")
+    turns = await conversation(bank, codex_session())
     assert [status for status, _ in turns] == ["there", "undone", "there"]
 
 
@@ -357,7 +369,7 @@ async def test_the_documents_of_the_very_first_codex(bank: Bank, tmp_path: Path)
         path.write_text(pretty({"session": session, "items": items[:end]}))
         found = only(await import_files(bank, "codex", [path]))
         assert (found.messages, found.read) == (added, found.used)
-    turns = await (await bank.session(f"codex/{THREAD}")).turns()
+    turns = await (await bank.session(session_of_client("codex", "", THREAD))).turns()
     assert [turn.prompt for turn in turns] == ["One.", "Two."]
 
 

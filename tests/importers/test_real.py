@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.core.client_agents import session_of_client
 from perdure.core.messages import Text
 from perdure.history.log_records import Link
 from perdure.importers import import_files
@@ -35,12 +36,14 @@ class Naive:
         self.texts: set[str] = set()
         self.agents: dict[str, str] = {}
         self.compactions = 0
+        self.folder = ""
         for record in records(path):
             data = record.get("data", {})
             if data.get("type") == "agent_progress":
                 self.agents[data["agentId"]] = record["parentToolUseID"]
             self.compactions += record.get("subtype") == "compact_boundary"
             message = record.get("message")
+            self.folder = self.folder or (record["cwd"] if message else "")
             if record["type"] == "assistant" and message:
                 self.replies[message["id"]] = message["usage"]["output_tokens"]
             content = message["content"] if message else []
@@ -61,7 +64,7 @@ CLAUDE = sorted((DATA / "claude_code").glob("*.jsonl")) if DATA.exists() else []
 @pytest.mark.parametrize("path", CLAUDE, ids=lambda path: path.stem[:8])
 async def test_claude_code(path: Path) -> None:
     naive = Naive(path)
-    name = f"claude-code/{path.stem}"
+    name = session_of_client("claude-code", naive.folder, path.stem)
     async with perdure.open("memory://") as bank:
         imported = await import_files(bank, "claude-code", [path])
         found = imported.of(name)

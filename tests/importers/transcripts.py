@@ -8,10 +8,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from perdure.core.client_agents import session_of_client
+
 SESSION = "11111111-2222-4333-8444-555555555555"
 THREAD = "0199a213-81c0-7800-8aa1-bbab2a035a53"
+#: Where they were held.
+CLAUDE_FOLDER, CODEX_FOLDER = "/home/ada/engine", "/home/ada"
 
 Record = dict[str, Any]
+
+
+def claude_session(name: str = SESSION, agent: str = "") -> str:
+    """The session that a conversation of Claude Code is imported to."""
+    return session_of_client("claude-code", CLAUDE_FOLDER, name, agent)
+
+
+def codex_session(name: str = THREAD) -> str:
+    return session_of_client("codex", CODEX_FOLDER, name)
 
 
 def lines(records: Iterable[Record | str | bytes]) -> bytes:
@@ -48,7 +61,7 @@ class Claude:
             "parentUuid": self.last if parent == "" else parent,
             "isSidechain": bool(self._agent),
             "userType": "external",
-            "cwd": "/home/ada/engine",
+            "cwd": CLAUDE_FOLDER,
             "sessionId": self._session,
             "version": "2.1.39",
             "gitBranch": "main",
@@ -156,7 +169,7 @@ class Codex:
         stamp = "2025-11-01T01:00:00.000Z"
         if self.flat:
             return {"id": id, "timestamp": stamp, "instructions": None, "git": git}
-        meta = {"id": id, "timestamp": stamp, "cwd": "/home/ada", "cli_version": "0.34.0"}
+        meta = {"id": id, "timestamp": stamp, "cwd": CODEX_FOLDER, "cli_version": "0.34.0"}
         return self.line("session_meta", meta | {"git": git} | fields)
 
     def said(self, role: str, text: str) -> Record:

@@ -9,14 +9,24 @@ from typing import Any
 import msgspec
 
 from perdure.bank.session_writer import SessionWriter
-from perdure.bank.validation import count_in, moment, runs, tags_of, turn_number
+from perdure.bank.validation import (
+    MOST_HITS,
+    count_in,
+    moment,
+    number_in,
+    runs,
+    tags_of,
+    turn_number,
+)
 from perdure.core.clock import When
 from perdure.core.errors import InvalidInput
+from perdure.core.input_types import require_text
 from perdure.core.messages import ArtifactPointer, Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_reader import position
+from perdure.history.turn_search import FoundTurn, search
 from perdure.services import Services
 
 _POLL = 0.2  # Seconds between two looks for what other processes wrote.
@@ -131,6 +141,15 @@ class SessionReader:
         async for turn in self._services.reader.walk(record, head, first, last):
             if undone or not head.is_undone(turn.number):
                 yield turn
+
+    async def search(self, query: str, *, limit: int = 20) -> list[FoundTurn]:
+        """Rounds of the newest 5,000 turns that have at least half of the words of a query, those
+        with most of them first; without an index. Recall finds more.
+        """
+        limit = number_in(limit, "limit", MOST_HITS)
+        query = require_text(query, "query")
+        record, head = await self._writer.current(), await self.head()
+        return await search(self._services.reader, record, head, query, limit)
 
     async def tail(
         self, *, after: str | int | Position | None = None

@@ -32,6 +32,7 @@ from perdure.cli import (
     show_commands,
     simulate_commands,
     terminal,
+    token_commands,
     transfer_commands,
 )
 from perdure.cli.command_options import (
@@ -126,6 +127,9 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "keys list": (key_commands.list_, "--rows"),
     "keys rotate": (key_commands.rotate, "--master"),
     "keys shred": (key_commands.shred, "collection:diaries"),
+    "token make": (token_commands.make, "laptop --scope read --scope write --expires 30d"),
+    "token list": (token_commands.list_, ""),
+    "token revoke": (token_commands.revoke, "laptop"),
     "artifacts list": (artifact_commands.list_, "--limit 20"),
     "artifacts check": (artifact_commands.check, "--orphans"),
     "artifacts collect": (artifact_commands.collect, "--dry-run"),
@@ -138,6 +142,7 @@ GROUPS = {
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
     "keys": "Make a master key; look at keys, replace or destroy them.",
+    "token": "Say who may call the server, and for how long.",
     "artifacts": "Look at artifacts: content that is kept by its hash.",
 }
 #: Where the common options are not all of use, or --json means something else.

@@ -34,7 +34,7 @@ async def audit(
         typer.Option(
             "--action",
             metavar="ACTION",
-            help="Only this: put, delete, rewrite, read, find, summarize or prune.",
+            help="Only this: put, delete, rewrite, read, find, summarize, prune or deny.",
         ),
     ] = None,
     since: Annotated[
@@ -51,8 +51,9 @@ async def audit(
 ) -> None:
     """Show the audit trail, the newest entries first.
 
-    Entries are left by banks whose configuration names collections in audit.collections. With
-    --verify, exits with 1 if the trail of the record shows that it was changed without an entry.
+    Entries are left by banks whose configuration names collections in audit.collections, and by
+    servers about requests that they deny. With --verify, exits with 1 if the trail of the record
+    shows that it was changed without an entry.
     """
     from perdure.storage.audit import AuditTrail
 
@@ -106,7 +107,7 @@ def _time(entry: AuditEntry) -> str:
 
 def _change(entry: AuditEntry) -> str:
     if not entry.record:
-        counted = terminal.plural(entry.count, "record")
+        counted = terminal.plural(entry.count, "request" if entry.action == "deny" else "record")
         return f"{counted} · {entry.query}" if entry.query else counted
     before = _state(entry.version_before, entry.hash_before)
     after = _state(entry.version_after, entry.hash_after)

@@ -217,11 +217,12 @@ class Gateway:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
+        agent: str | None = None,
     ) -> list[outcomes.CostRow]:
-        """The dearest group first, days in order. Raises `InvalidInput`."""
+        """The dearest group first, days in order; of one agent, if named. Raises `InvalidInput`."""
         since, until = check_moment("since", since), check_moment("until", until)
         await self.recorder.flush()
-        rows = await outcomes.summary(self.store, by, since, until)
+        rows = await outcomes.summary(self.store, by, since, until, agent=agent)
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
     async def budgets(self) -> list[BudgetStatus]:

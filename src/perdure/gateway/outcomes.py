@@ -270,9 +270,15 @@ _FIGURES = {
 
 
 async def summary(
-    store: Store, by: By, since: datetime | None = None, until: datetime | None = None
+    store: Store,
+    by: By,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    agent: str | None = None,
 ) -> list[CostRow]:
-    """Outcomes that began in [since, until), added up by one field and ordered by it.
+    """Outcomes that began in [since, until), of one agent or of all, added up by one field and
+    ordered by it.
 
     Models of one name at different providers are kept apart. Flush the `OutcomeRecorder` first:
     what it has not written is not included.
@@ -286,6 +292,8 @@ async def summary(
         finder = finder.where("started", ">=", clock.from_datetime(since))
     if until is not None:
         finder = finder.where("started", "<", clock.from_datetime(until))
+    if agent is not None:
+        finder = finder.where("agent", "=", indexable(agent))
     fields = ("provider", "model") if by == "model" else (by,)
     sums = dict[tuple[str, ...], list[dict[str, Any]]]()
     for found in await finder.group_by(*fields, *_ENDS).aggregate(DEFAULT, **_FIGURES):

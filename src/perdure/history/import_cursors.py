@@ -48,6 +48,10 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int = 0  # The turn that it was writing to: what comes next may belong to it.
     anew: bool = False  # The file was rewritten, and is not compared completely yet.
     own: tuple[TurnSpan, ...] = ()  # The turns that it opened in its session.
+    #: The session's newest piece and turn when the two were last in step: what others wrote since,
+    #: such as the proxy, may be in the file, too.
+    pieces: int = 0
+    newest: int = 0
     forgotten: bool = False  # The session was forgotten: do not import it again.
 
     @property

@@ -7,15 +7,18 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp
 from perdure.importers.export_restore import RestoredFile
 from perdure.importers.import_cursor import Bookmark, Overtaken
-from perdure.importers.import_run import FORGOTTEN, Heard, ImportRun, ImportSessions
-from perdure.importers.import_writer import ImportWriter, KnownMessages
+from perdure.importers.import_run import ARRIVING, FORGOTTEN, Heard, ImportRun, ImportSessions
+from perdure.importers.import_writer import ImportWriter
 from perdure.importers.importer import Transcript
 from perdure.importers.step_feed import FileChanged, StepBatch, StepFeed
 from perdure.importers.transcript_source import DamagedFile, UnreadableFile, readable, stamp_of
@@ -32,7 +35,7 @@ async def import_path(run: ImportRun, path: Path) -> None:
 async def import_file(run: ImportRun, transcript: Transcript) -> None:
     """Import what is new in a file. Faults are reported, not raised."""
     for _ in range(_ATTEMPTS):
-        file = on_its_way(run, transcript)
+        file = await on_its_way(run, transcript)
         try:
             await file.advance()
             await file.finish()
@@ -45,8 +48,14 @@ async def import_file(run: ImportRun, transcript: Transcript) -> None:
     raise Overtaken(hint="Let one process at a time import it.")
 
 
-def on_its_way(run: ImportRun, transcript: Transcript) -> ImportedFile | RestoredFile:
-    return (RestoredFile if transcript.session else ImportedFile)(run, transcript)
+async def on_its_way(run: ImportRun, transcript: Transcript) -> ImportedFile | RestoredFile:
+    if transcript.session:
+        return RestoredFile(run, transcript)
+    if run.is_shared:
+        with contextlib.suppress(OSError):  # it is told when the file itself is read
+            folder = await asyncio.to_thread(run.importer.folder, transcript)
+            transcript = msgspec.structs.replace(transcript, folder=folder)
+    return ImportedFile(run, transcript)
 
 
 class ImportedFile:
@@ -61,6 +70,10 @@ class ImportedFile:
         self._feed: StepFeed | None = None
         self._stamp = Stamp()
         self._counted = 0, dict[str, int]()
+        #: Its session may get another name: nothing is said in the file yet.
+        self.is_nameless = run.is_shared and transcript.folder is None
+        #: An answer is arriving in its session, and will be in the file: come back later.
+        self.is_early = False
 
     def close(self) -> None:
         if self._feed is not None:
@@ -76,6 +89,8 @@ class ImportedFile:
                 self.close()
             feed = self._feed or await self._open()
             while feed is not None:
+                if not await self._may_go_on():
+                    return
                 batch = await _pulled(feed)
                 await self._write(feed, batch)
                 if not batch.more:
@@ -83,10 +98,18 @@ class ImportedFile:
         except UnreadableFile as exc:
             self._sessions.report(f"cannot be read: {exc}")
 
+    async def _may_go_on(self) -> bool:
+        """Look at what others wrote to the session. False while an answer is arriving in it."""
+        self.is_early = not await self._writer.compare()
+        if self.is_early:
+            self.close()
+            self._sessions.report(ARRIVING)
+        return not self.is_early
+
     async def finish(self) -> None:
         """Import what was held back: the file ends here, for now. Raises `Overtaken`."""
         feed = self._feed
-        if feed is None:
+        if feed is None or not await self._may_go_on():
             return
         batch = await asyncio.to_thread(feed.finish)
         if feed.cut_off:
@@ -109,13 +132,14 @@ class ImportedFile:
             if self._transcript.skip:
                 await self._pass_over()
                 return None
+            if not await self._may_go_on():
+                return None
             feed = None
             if not cursor.anew:
                 feed = await self._fitting(cursor.place)
             if feed is None and not self._run.importer.named_by_file:
                 # The file was written anew, but it is the same conversation.
-                session = await self._run.bank.session(self._sessions.name())
-                self._writer.known = await KnownMessages.of(session, cursor.turns)
+                await self._writer.compare_all()
                 with readable():
                     feed = StepFeed(self._run.importer, self._transcript, FilePosition())
             self._feed = feed
@@ -253,10 +277,14 @@ async def _look(run: ImportRun, item: _Watched, now: float) -> None:
         if seen != item.seen:
             if item.seen is not None and (seen[0] < item.seen[0] or seen[2] != item.seen[2]):
                 item.close()  # it was written anew
+            if isinstance(item.file, ImportedFile) and item.file.is_nameless:
+                item.close()
             item.seen, item.changed, item.finished = seen, now, False
-            item.file = item.file or on_its_way(run, item.transcript)
+            item.file = item.file or await on_its_way(run, item.transcript)
             await item.file.advance()
-            if time.time() - state.st_mtime >= _SILENCE:  # nobody is writing it
+            if isinstance(item.file, ImportedFile) and item.file.is_early:
+                item.seen = None
+            elif time.time() - state.st_mtime >= _SILENCE:  # nobody is writing it
                 item.finished = True
                 await item.file.finish()
                 item.close()

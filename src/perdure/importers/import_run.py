@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.bank import Bank
 from perdure.bank.session import Session
+from perdure.core.client_agents import session_of_client
 from perdure.history.log_records import Link, SessionRecord, agent_of
 from perdure.history.piece_packing import RoundWritten
 from perdure.importers.import_cursor import Bookmark, cursor_key
@@ -49,18 +50,31 @@ class ImportRun:
     def is_given(self) -> bool:
         return self._session is not None
 
-    def base(self, conversation: str, known: str = "") -> str:
-        return self._session or known or f"{self.format}/{name_of(conversation)}"
+    @property
+    def is_shared(self) -> bool:
+        """Whether others, such as the proxy, may record the same conversations."""
+        return bool(self.importer.client) and self._session is None
+
+    def base(self, transcript: Transcript, conversation: str = "") -> str:
+        """The session of a conversation in the transcript's project; its own by default."""
+        return self._named(transcript, conversation or transcript.id)
 
     def session_of(self, transcript: Transcript, part: str = "", copy: int = 1) -> str:
         """The session of a file, or of a conversation inside it; `copy` numbers files of one
         name.
         """
-        base = self.base(transcript.id, transcript.session)
-        if copy > 1:
-            base = f"{base}-{copy}"
-        parts = name_of(transcript.agent, part) if transcript.agent or part else ""
-        return f"{base}.{parts}" if parts else base
+        return self._named(transcript, transcript.id, copy, transcript.agent, part)
+
+    def _named(self, transcript: Transcript, conversation: str, copy: int = 1, *parts: str) -> str:
+        parts = tuple(part for part in parts if part)
+        if self.is_shared:
+            name = f"{conversation}-{copy}" if copy > 1 else conversation
+            return session_of_client(
+                self.importer.client, transcript.folder or "", name, ".".join(parts)
+            )
+        base = self._session or transcript.session or f"{self.format}/{name_of(conversation)}"
+        base = f"{base}-{copy}" if copy > 1 else base
+        return f"{base}.{name_of(*parts)}" if parts else base
 
     def spawn(self, base: str, child: str, link: Link) -> None:
         if len(self._spawned) < _SPAWNED:
@@ -122,6 +136,8 @@ class Imported:
 
 #: Why a conversation is not imported whose session was forgotten.
 FORGOTTEN = "forgotten before; import it with --session NAME to have it again"
+#: Why a file is not read on for now.
+ARRIVING = "an answer is arriving; import it again in a moment"
 #: Sessions that are kept open while a file is read.
 _OPEN = 64
 
@@ -156,7 +172,7 @@ class ImportSessions:
         self._open.clear()
         if not self._copy and transcript.agent and not self._run.is_given:
             # Those that a forgotten one started went with it, and new ones do not come.
-            base = cursor_key(self._run.base(transcript.id), f"{transcript.id}\0")
+            base = cursor_key(self._run.base(transcript), f"{transcript.id}\0")
             self._forgotten = (await Bookmark(store, base).load()).forgotten
         while True:
             self._copy += 1
@@ -189,7 +205,7 @@ class ImportSessions:
         elif isinstance(step, Begun):
             self._begun[step.to] = step
         else:
-            base = self._run.base(self._transcript.id)
+            base = self._run.base(self._transcript)
             self._run.spawn(base, step.child, Link(self.name(step.to), step.call))
 
     async def get(self, to: str) -> Session:
@@ -242,9 +258,9 @@ class ImportSessions:
         if to:
             return Link(self.name(), call) if begun is not None else None
         if transcript.agent:
-            base, child = self._run.base(transcript.id), transcript.agent
+            base, child = self._run.base(transcript), transcript.agent
         elif begun is not None:
-            base, child = self._run.base(begun.by), transcript.id
+            base, child = self._run.base(transcript, begun.by), transcript.id
         else:
             return None
         return self._run.link_to(base, child) or Link(base, transcript.call or call)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from perdure.bank.session import Session
 from perdure.core.messages import Message
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
-from perdure.history.log_records import TurnCount, turn_key
+from perdure.history.log_records import AnswerDraft, Head, SessionRecord, TurnCount, turn_key
 from perdure.history.piece_packing import RoundWritten
 from perdure.history.turn_log import Written
 from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import ImportRun, ImportSessions
-from perdure.importers.importer import PIECE, Open, Say, Undo, stored_form
+from perdure.importers.importer import Open, Say, Undo, stored_form
+from perdure.importers.known_messages import KnownMessages
 from perdure.importers.step_feed import StepBatch
 from perdure.storage.transaction import Transaction
 
@@ -31,8 +32,17 @@ class ImportWriter:
         self._run = run
         self._sessions = sessions
         self._bookmark = bookmark
-        #: What the session has already, of a file that was written anew.
-        self.known: KnownMessages | None = None
+        #: The file was written anew, and is compared from its start.
+        self._anew = False
+        #: What sessions have that may be in the file, by conversation; empty: nothing.
+        self._known: dict[str, KnownMessages] = {}
+        #: The pieces and the newest turn of the session that are known, or were in the file.
+        self._pieces, self._newest = bookmark.cursor.pieces, bookmark.cursor.newest
+        #: The turns of the file's conversation as they were compared, and turns taken back that
+        #: the session may know of.
+        self._line: dict[str, list[int]] = {}
+        self._taken_back: dict[str, int] = {}
+        self._resumed: dict[str, int] = {}  # the turn that what comes next belongs to
         self._tags: dict[str, dict[str, str]] = {}  # by conversation
         #: Conversations whose newest turn was undone: the next message is not part of it.
         self._fresh: set[str] = set()
@@ -63,14 +73,86 @@ class ImportWriter:
     async def finish(self, place: FilePosition, stamp: Stamp) -> None:
         """The file ends here, for now; steps after the last message count, too."""
         await self._sessions.describe_all()
-        before, cursor = self._bookmark.cursor, self._bookmark.at(place, stamp)
+        for to in list(self._taken_back):
+            await self._undo(to, self._at(place))
+        before, known = self._bookmark.cursor, self._known.get("")
+        if known is not None:
+            self._pieces, self._newest = known.in_step((self._pieces, self._newest))
+        cursor = msgspec.structs.replace(
+            self._bookmark.at(place, stamp),
+            pieces=self._pieces,
+            newest=self._newest,
+            turn=self._line[""][-1] if self._line.get("") else before.turn,
+        )
         # While nothing was said, it may be a document that is being written: it has no place.
-        silent = before.place.is_start and self.known is None
+        silent = before.place.is_start and not self._known
         if cursor != before and not place.is_start and not silent:
             await self._bookmark.put(cursor)
+        self._known, self._line, self._anew = {}, {}, False
+
+    async def compare_all(self) -> None:
+        """The file was written anew: compare it with all that the session has."""
+        self._anew, self._known = True, {}
+        await self._known_in("", self._sessions.name())
+
+    async def compare(self) -> bool:
+        """Compare what comes next with what others wrote to the session since, if they did.
+        False if an answer is arriving there, which the file may have in part: come back later.
+        """
+        name = self._sessions.name()
+        if not self._run.is_shared:
+            return True
+        head = await self._run.bank.collection(Head).get(name)
+        if head is None:
+            return True
+        drafts, now = self._run.bank.collection(AnswerDraft), self._run.bank.store.now()
+        for draft in await drafts.get_many([turn_key(name, turn) for turn in head.answering]):
+            if draft is not None and draft.writer(now) == "alive":
+                return False
+        if head.pieces != self._pieces:
+            await self._known_in("", name)
+        return True
+
+    async def _known_in(self, to: str, name: str) -> KnownMessages:
+        """What a session has, and what others wrote to it since this was asked last."""
+        bank, known = self._run.bank, self._known.get(to)
+        session = await bank.session(name)
+        if known is None and (to or self._anew or not self._pieces):
+            own = None if self._run.is_shared else self._bookmark.cursor.turns
+            known, head = await KnownMessages.of(bank, session, own)
+        else:
+            known, head = known or KnownMessages(bank, name), await session.head()
+            await known.add_behind(head, self._pieces, self._newest)
+        self._known[to] = known
+        if not to:
+            self._pieces, self._newest = head.pieces, head.turn
+        return known
+
+    async def _news(self, step: Say, place: FilePosition) -> Message | None:
+        """What of a message the session does not have."""
+        if not self._known:
+            return step.message
+        known = self._known.get(step.to)
+        if known is None:
+            name = self._sessions.name(step.to)
+            if await self._run.bank.collection(SessionRecord).get(name) is None:
+                return step.message
+            known = await self._known_in(step.to, name)
+        message = await known.news(step.message)
+        if message is not step.message:
+            self._taken_back.pop(step.to, None)
+            await self._append(self._at(place))
+            line = self._line.setdefault(step.to, [])
+            if known.turn and known.turn not in line[-1:]:
+                line.append(known.turn)
+                self._resumed[step.to] = known.turn
+        elif self._taken_back.get(step.to):
+            await self._append(self._at(place))
+            await self._undo(step.to, self._at(place))
+        return message
 
     async def _say(self, step: Say, place: FilePosition) -> None:
-        message = step.message if self.known is None else self.known.news(step.message)
+        message = await self._news(step, place)
         if message is None:
             return
         size = len(stored_form(message))
@@ -85,8 +167,9 @@ class ImportWriter:
 
     async def _turn(self, step: Undo | Open, place: FilePosition) -> None:
         if isinstance(step, Undo):
-            if self.known is None or self.known.passed:
-                await self._undo(step, self._at(place))
+            self._taken_back[step.to] = self._taken_back.get(step.to, 0) + step.turns
+            if not self._known:
+                await self._undo(step.to, self._at(place))
             return
         self._tags[step.to] = step.tags
         if step.always:
@@ -94,36 +177,68 @@ class ImportWriter:
 
     async def _append(self, cursor: Cursor) -> None:
         messages, self._waiting, self._size = self._waiting, [], 0
-        if not messages:
-            return
+        while messages:
+            try:
+                await self._write(messages, cursor)
+            except _OthersWrote:
+                known = await self._known_in("", self._sessions.name())
+                news = [await known.news(message) for message in messages]
+                messages = [message for message in news if message is not None]
+            else:
+                return
+
+    async def _write(self, messages: list[Message], cursor: Cursor) -> None:
+        """Raises `_OthersWrote` if they did, and then writes nothing."""
         to, session = self._to, await self._sessions.get(self._to)
+        turn = self._resumed.pop(to, 0)
+        if turn and not (await session.head()).is_undone(turn):
+            await session.resume(turn)
 
         def moved(written: Written) -> Cursor:
-            return cursor if to else cursor_behind(cursor, written)
+            if to:
+                return cursor
+            if self._run.is_shared and written.head.pieces - len(written.pieces) != self._pieces:
+                raise _OthersWrote
+            return cursor_behind(cursor, written, compared=bool(self._known))
 
         how: dict[str, Any] = {"tags": self._tags.get(to, {}), "fresh": to in self._fresh}
-        await append_counted(self._run, self._bookmark, session, messages, moved, **how)
+        written = await append_counted(self._run, self._bookmark, session, messages, moved, **how)
+        if not to:
+            self._pieces, self._newest = written.head.pieces, written.head.turn
+        if self._known:
+            line = self._line.setdefault(to, [])
+            line += [each.turn for each in written.rounds if each.turn not in line[-1:]]
         self._fresh.discard(to)
 
-    async def _undo(self, step: Undo, cursor: Cursor) -> None:
+    async def _undo(self, to: str, cursor: Cursor) -> None:
         """Undo the newest turns of the file: the session may hold others, too."""
-        session = await self._sessions.get(step.to)
+        count, line = self._taken_back.pop(to, 0), self._line.get(to, [])
+        session = await self._sessions.get(to)
         head = await session.head()
-        numbers = cursor.turns if not step.to else iter(range(head.turn, 0, -1))
-        newest = list(islice((n for n in numbers if not head.is_undone(n)), step.turns))
+        newest = [line.pop() for _ in range(min(count, len(line)))]
+        numbers = cursor.turns if not to else iter(range(head.turn, 0, -1))
+        more = (n for n in numbers if not head.is_undone(n) and n not in newest)
+        newest += islice(more, count - len(newest))
+        newest = [number for number in newest if not head.is_undone(number)]
+        self._fresh.add(to)
+        if self._known and not newest:
+            return
 
         async def hook(transaction: Transaction, _: Written) -> None:
             await self._bookmark.move(transaction, msgspec.structs.replace(cursor, turn=0))
 
         undone = await session.undo(numbers=newest, within=hook)
-        self._fresh.add(step.to)
         self._run.result.of(session.name).undone += len(undone)
 
     def _at(self, place: FilePosition) -> Cursor:
-        """Where to go on. A file that was written anew is compared from its start."""
-        if self.known is None:
-            return self._bookmark.at(place)
-        return self._bookmark.at(FilePosition(), anew=True)
+        """Where to go on. What is being compared is compared again from where that began."""
+        if self._anew:
+            return self._bookmark.at(FilePosition(), anew=True)
+        return self._bookmark.cursor if self._known else self._bookmark.at(place)
+
+
+class _OthersWrote(Exception):
+    """The session is not as it was when the file was compared with it."""
 
 
 async def append_counted(
@@ -133,24 +248,30 @@ async def append_counted(
     messages: Sequence[Message],
     moved: Callable[[Written], Cursor],
     **how: Any,
-) -> None:
+) -> Written:
     """Append messages and move the cursor; counts both. `how` goes to `Session.append`."""
-    counted = _Counted()
+    counted, last = _Counted(), list[Written]()
 
     async def hook(transaction: Transaction, written: Written) -> None:
         await bookmark.move(transaction, moved(written))
         await counted.note(transaction, written)
+        last[:] = [written]
 
     await session.append(messages, within=hook, count=True, **how)
     found = run.result.of(session.name)
     found.add(counted.rounds)
     records = run.bank.collection(TurnCount)
     found.tokens += _tokens(await records.get_many(counted.keys)) - counted.before
+    return last[0]
 
 
-def cursor_behind(cursor: Cursor, written: Written) -> Cursor:
+def cursor_behind(cursor: Cursor, written: Written, *, compared: bool = False) -> Cursor:
+    """`compared`: what others wrote is still being compared, and so is this, if it is repeated."""
     opened = [each.turn for each in written.rounds if each.round == 1 and not each.before]
     own = with_turns(cursor.own, opened)
+    if not compared:
+        head = written.head
+        cursor = msgspec.structs.replace(cursor, pieces=head.pieces, newest=head.turn)
     return msgspec.structs.replace(cursor, turn=written.last, own=own)
 
 
@@ -172,62 +293,3 @@ class _Counted:
 
 def _tokens(records: Sequence[TurnCount | None]) -> int:
     return sum(record.tokens for record in records if record is not None)
-
-
-class KnownMessages:
-    """Tells which messages of a file a session has already.
-
-    They match by ids of tool calls, the provider's id of a reply, or their time and number;
-    without these a message is always new. Of a forgotten turn only its times are known: what was
-    said between them stays forgotten.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[str, int] = {}
-        self._forgotten: list[tuple[int, int]] = []  # from when to when
-        #: Something new was seen. What comes before was there already, undone turns included.
-        self.passed = False
-
-    @classmethod
-    async def of(cls, session: Session, own: Iterable[int] = ()) -> Self:
-        known, opened = cls(), set(own)
-        async for turn in session.read(undone=True):
-            if turn.status == "forgotten" and turn.number in opened:
-                known._forgotten.append((turn.started, turn.ended))
-            for message in turn.messages:
-                name = _identity(message)
-                known._parts[name] = known._parts.get(name, 0) + _weight(message)
-        return known
-
-    def news(self, message: Message) -> Message | None:
-        if self._is_forgotten(message):
-            return None
-        name = _identity(message)
-        left = self._parts.get(name, 0) if name else 0
-        self._parts[name] = max(left - _weight(message), 0)
-        if left >= _weight(message):
-            return None
-        self.passed = True
-        if not left:
-            return message
-        return msgspec.structs.replace(message, parts=message.parts[left:], usage=None)
-
-    def _is_forgotten(self, message: Message) -> bool:
-        moment = message.time
-        return moment is not None and any(
-            started <= moment <= ended for started, ended in self._forgotten
-        )
-
-
-def _weight(message: Message) -> int:
-    return max(len(message.parts), 1)
-
-
-def _identity(message: Message) -> str:
-    if message.results:
-        return "results " + " ".join(result.call for result in message.results)
-    if message.id and not message.id.startswith(PIECE):
-        return f"id {message.id}"
-    if message.calls:
-        return "calls " + " ".join(call.id for call in message.calls)
-    return "" if message.time is None else f"{message.role} {message.name} {message.time}"

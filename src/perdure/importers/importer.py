@@ -29,6 +29,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     #: The tool call that started it, if something beside the file tells.
     call: str = ""
     facts: dict[str, Any] = {}
+    #: The folder that its client worked in: its project. None if nothing is said in it yet.
+    folder: str | None = None
     session: str = ""  # the session it was exported from
     skip: str = ""  # why the file is not imported
 
@@ -41,6 +43,9 @@ class Importer:
     #: Conversations are named by their files: another file of the same name is another
     #: conversation. Otherwise the format has names of its own.
     named_by_file = True
+    #: The client whose conversations these are. Their agent is the client in its project, and what
+    #: the proxy recorded of them is known again; see `perdure.core.client_agents`.
+    client = ""
 
     def reader(self, transcript: Transcript) -> TranscriptReader:
         raise NotImplementedError
@@ -53,6 +58,12 @@ class Importer:
         """The transcripts at a path, which exists; sub-agents follow the one that started them."""
         for file in files(path, self.patterns):
             yield Transcript(path=file, id=stem(file))
+
+    def folder(self, transcript: Transcript) -> str | None:
+        """The folder that the conversation's client worked in; None if nothing is said in it yet.
+        Asked only if there is a `client`. Raises OSError.
+        """
+        return ""
 
     def open(self, transcript: Transcript) -> TranscriptSource:
         """The lines of the file. Raises OSError."""

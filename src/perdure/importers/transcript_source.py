@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
@@ -49,7 +50,7 @@ class UnreadableFile(Exception):
     """The file cannot be opened or read."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def readable() -> Iterator[None]:
     """Raises `UnreadableFile` where the system refuses to read."""
     try:
@@ -204,6 +205,21 @@ def leniently(data: bytes) -> Any:
         raise Broken("broken line: not JSON") from None
     except RecursionError:
         raise Broken("broken line: nested too deep") from None
+
+
+#: A longer line is not looked at for what a file is about.
+_FIRST_LINE = 1024 * 1024
+
+
+def first_records(path: Path, count: int) -> Iterator[Any]:
+    """What the first lines of a file hold, as far as it can be read."""
+    try:
+        with TranscriptSource(path, _FIRST_LINE) as source:
+            for line in itertools.islice(source.lines(), count):
+                with contextlib.suppress(Broken):
+                    yield decode(line.data)
+    except (OSError, DamagedFile):
+        return
 
 
 def moment(text: Any) -> int | None:

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -71,6 +71,18 @@ class TokenUse(msgspec.Struct, frozen=True):
     at: datetime
 
 
+class TokenInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, without the token."""
+
+    id: str
+    name: str
+    agent: str | None
+    scopes: tuple[TokenScope, ...]
+    created: datetime
+    expires: datetime | None
+    used: datetime | None
+
+
 def new_secret() -> str:
     return f"pd_{secrets.token_urlsafe(32)}"
 
@@ -97,14 +109,15 @@ class AccessTokens:
         *,
         scopes: tuple[TokenScope, ...],
         agent: str | None = None,
-        lasts: timedelta | None = None,
+        lasts: int | None = None,
     ) -> tuple[str, AccessToken]:
         """The token itself, which nobody can read again, and its record. Raises `InvalidInput` if
-        the name is taken by one that still holds, or the scopes contradict the agent.
+        the name is taken by one that still holds, or the scopes contradict the agent. `lasts` is
+        in microseconds.
         """
         self._check(name, scopes, agent)
         now = clock.to_datetime(self._store.now())
-        for other in await self.list():
+        for other in await self.all():
             if other.name == name and other.is_good(now):
                 raise InvalidInput(
                     f"There is a token named {name!r}.",
@@ -117,24 +130,36 @@ class AccessTokens:
             agent=agent,
             scopes=tuple(scope for scope in GRANTED if scope in scopes),
             created=now,
-            expires=None if lasts is None else now + lasts,
+            expires=None if lasts is None else clock.to_datetime(self._store.now() + lasts),
         )
         await self._tokens.put(token, STRONG)
         return secret, token
 
-    async def list(self) -> list[AccessToken]:
+    async def all(self) -> list[AccessToken]:
         """All, the oldest first; those that have expired, too."""
         return sorted(await self._tokens.query().values(), key=lambda token: token.created)
 
-    async def uses(self) -> dict[str, datetime]:
-        """When each token was last used, by id."""
-        return {use.id: use.at for use in await self._uses.query().values()}
+    async def describe(self) -> list[TokenInfo]:
+        """The same for people."""
+        used = {use.id: use.at for use in await self._uses.query().values()}
+        return [
+            TokenInfo(
+                id=token.short,
+                name=token.name,
+                agent=token.agent,
+                scopes=token.scopes,
+                created=token.created,
+                expires=token.expires,
+                used=used.get(token.id),
+            )
+            for token in await self.all()
+        ]
 
     async def revoke(self, named: str) -> AccessToken:
         """By name, or by the beginning of its id. Raises `NotFound`, or `InvalidInput` if it names
         several.
         """
-        tokens = await self.list()
+        tokens = await self.all()
         found = [token for token in tokens if token.name == named]
         found = found or [token for token in tokens if named and token.id.startswith(named)]
         if not found:
@@ -151,7 +176,7 @@ class AccessTokens:
     async def has_any(self) -> bool:
         """Whether one exists that still holds."""
         now = clock.to_datetime(self._store.now())
-        return any(token.is_good(now) for token in await self.list())
+        return any(token.is_good(now) for token in await self.all())
 
     async def caller_of(self, secret: str) -> Caller | None:
         """Who has this token; None if nobody has, or not any more. Notes its use."""

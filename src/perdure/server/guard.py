@@ -28,7 +28,7 @@ from starlette.types import Scope as Connection
 from perdure.config import ServerConfig
 from perdure.core.errors import Denied
 from perdure.server.access_tokens import AccessTokens
-from perdure.server.denials import DenialLog
+from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of
 from perdure.server.operations import JSON, NOBODY, Caller, TokenScope
 from perdure.server.router import CALLER, MATCH, Match, Router
@@ -92,7 +92,8 @@ class Guard:
             answer.passes_through = match.passes_through
             await self.router(connection, receive, answer.send)
         except Denied as exc:
-            self._denials.note(exc, caller.name, match.name, _peer(connection))
+            kind = DenialKind(exc.status, caller.name, match.name, _peer(connection))
+            self._denials.note(exc, kind)
             await answer.deny(exc, receive)
 
     def _check_host(self, host: str) -> None:

@@ -27,6 +27,8 @@ from perdure.server.server_app import ServerApp
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds between two updates of the date in answers.
 _TICK = 1.0
+#: Seconds between two looks whether everything has ended.
+_LOOK = 0.005
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
 
@@ -77,7 +79,8 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 ws_max_size=_MAX_MESSAGE,
                 lifespan="off",
                 log_config=None,
-                log_level="error",
+                # It complains of each WebSocket that is refused. What fails, the router logs.
+                log_level="critical",
                 access_log=False,
                 proxy_headers=False,  # or a client could say which address it has
                 server_header=False,
@@ -120,6 +123,26 @@ class _Uvicorn(uvicorn.Server):
                 async with asyncio.timeout(_TICK):
                     await self._ended.wait()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The same as uvicorn's, without its tenths of seconds, and its end is an end: what does
+        not stop in time is cancelled and then waited for.
+        """
+        for each in (*self.servers, *(sockets or ())):
+            each.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:  # noqa: ASYNC110  # uvicorn has no event
+                    await asyncio.sleep(_LOOK)
+        for task in (left := set(state.tasks)):
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        for connection in list(state.connections):
+            connection.transport.abort()
+
     def stop(self) -> None:
         self.should_exit = True
         self._ended.set()
@@ -137,7 +160,8 @@ def _bind(host: str, port: int) -> socket.socket:
         (family, *_, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # With its protocol: asyncio turns off Nagle's delay (40 ms) only if a socket says TCP.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as exc:
         raise InvalidInput(
             f"{host!r} is no address of this machine: {exc.strerror}.", hint="Use 127.0.0.1."

@@ -16,10 +16,11 @@ An operation is one method of one path. Router, validation and OpenAPI are made 
 
 **Paths.** A session is two segments, ``/sessions/{agent}/{name}``, since its name has exactly one
 slash. Segments are percent-decoded after the path is split, so that any name can stand in one.
+A last segment ``{rest*}`` takes all that follows, if nothing else fits.
 **Query** structs take what the URL says (numbers and booleans as text; a list or tuple field takes
 a parameter several times). Unknown parameters are refused. **Bodies** are JSON only.
-**Results** are encoded by msgspec; a handler may return a Starlette `Response` instead, such as a
-stream, and then says what it is in `Operation.produces`.
+**Results** are encoded by msgspec; a handler may return a Starlette `Response` (or any other ASGI
+app) instead, such as a stream, and then says what it is in `Operation.produces`.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class ServerState:
 
     def __init__(self, bank: Bank) -> None:
         self.bank = bank
+        #: The whole table.
+        self.routes: tuple[Route, ...] = ()
         #: Set when the server was asked to stop. Streams end then.
         self.stopping = asyncio.Event()
         self._parts: dict[type, object] = {}
@@ -201,6 +204,8 @@ class Operation(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Unique, for OpenAPI: ``list_turns``."""
+        if self.passes_through:  # one handler for all of them
+            return f"{self.method}{self.path}".replace("/", "_").lower()
         return self.handler.__name__.strip("_")
 
 

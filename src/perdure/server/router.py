@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Send
+from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -63,6 +63,8 @@ class _Node:
     def __init__(self) -> None:
         self.texts: dict[str, _Node] = {}
         self.parameter: _Node | None = None
+        #: Takes all that follows.
+        self.rest: _Node | None = None
         #: The routes that end here: by method, with the names of their parameters.
         self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
 
@@ -83,20 +85,24 @@ class Router:
             self._add(route)
 
     def find(self, connection: Connection) -> Match:
-        values = list[str]()
-        node = self._root
+        values, node = list[str](), self._root
+        rest: _Node | None = None
+        found: _Node | None = node
         for segment in segments(connection):
-            if (following := node.texts.get(segment)) is None:
-                if (following := node.parameter) is None or not segment:
-                    return Match()
+            rest = node.rest or rest
+            if (found := node.texts.get(segment)) is None:
+                if (found := node.parameter) is None or not segment:
+                    break
                 values.append(segment)
-            node = following
+            node = found
         is_socket = connection["type"] == "websocket"
         method = _WEBSOCKET if is_socket else connection["method"]
-        if method not in node.routes:
-            return Match(allowed=tuple(sorted(node.routes)))
-        route, names = node.routes[method]
-        return Match(route, dict(zip(names, values, strict=True)))
+        if found is not None and method in found.routes:
+            route, names = found.routes[method]
+            return Match(route, dict(zip(names, values, strict=True)))
+        if rest is not None and method in rest.routes:
+            return Match(rest.routes[method][0])
+        return Match(allowed=() if found is None else tuple(sorted(found.routes)))
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
         """Expects what `Guard` puts into the connection's state. Lets `Denied` through to it."""
@@ -115,7 +121,13 @@ class Router:
                 if not isinstance(exc, PerdureError):
                     _log.exception("%s failed.", match.name)
                 response = _of_error(exc)
-            await response(connection, receive, send)
+            try:
+                await response(connection, receive, send)
+            except Denied:
+                raise
+            except Exception:
+                _log.exception("%s failed while it answered.", match.name)
+                raise  # the server closes the connection: the answer has begun
 
     async def _serve_socket(
         self, route: SocketOperation, match: Match, caller: Caller, socket: WebSocket
@@ -136,7 +148,7 @@ class Router:
             elif socket.application_state is WebSocketState.CONNECTING:
                 await socket.send_denial_response(_of_error(exc))
 
-    async def _answer(self, match: Match, caller: Caller, request: Request) -> Response:
+    async def _answer(self, match: Match, caller: Caller, request: Request) -> ASGIApp:
         route = match.route
         if not isinstance(route, Operation):
             if match.allowed:
@@ -150,8 +162,8 @@ class Router:
             if route.body is not None:
                 call.body = reader.body(await request.body())
         result = await route.handler(call)
-        if isinstance(result, Response):
-            return result
+        if callable(result):
+            return cast("ASGIApp", result)
         if route.result is None:
             return Response(status_code=204)
         return _json(result, route.status)
@@ -160,7 +172,10 @@ class Router:
         method = _WEBSOCKET if isinstance(route, SocketOperation) else route.method
         node, names = self._root, list[str]()
         for segment in route.path.removeprefix("/").split("/"):
-            if segment.startswith("{"):
+            if segment.endswith("*}"):
+                node.rest = node.rest or _Node()
+                node = node.rest
+            elif segment.startswith("{"):
                 names.append(segment[1:-1])
                 node.parameter = node.parameter or _Node()
                 node = node.parameter

@@ -1,6 +1,6 @@
 """The server's app over a bank: every operation, and the guard around them.
 
-Further parts add their operations to `_routes`, and what they need while the server runs to
+Further parts add their operations to `all_routes`, and what they need while the server runs to
 `_start_parts`.
 """
 
@@ -13,26 +13,46 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
-from perdure.server import status_operations
+from perdure.server import (
+    bank_operations,
+    context_operations,
+    memory_operations,
+    session_operations,
+    status_operations,
+    turn_operations,
+)
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
 from perdure.server.operations import Route, ServerState
+from perdure.server.proxy import proxy_operations
+from perdure.server.proxy.proxy_handler import make_proxy
 from perdure.server.router import Router
 from perdure.server.run_tokens import RunTokens
+from perdure.storage.metrics.metrics_app import MetricsText
 
 
-def _routes() -> tuple[Route, ...]:
-    return (*status_operations.OPERATIONS,)
+def all_routes() -> tuple[Route, ...]:
+    return (
+        *status_operations.OPERATIONS,
+        *session_operations.OPERATIONS,
+        *turn_operations.OPERATIONS,
+        *context_operations.OPERATIONS,
+        *memory_operations.OPERATIONS,
+        *bank_operations.OPERATIONS,
+        *proxy_operations.OPERATIONS,
+    )
 
 
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await proxy.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()
 
@@ -44,10 +64,15 @@ class ServerApp:
         self.state = ServerState(bank)
         tokens = self.state.add(AccessTokens(bank.store))
         self.run_tokens = self.state.add(RunTokens())
-        denials = self.state.add(DenialLog(bank.store))
-        self.routes = _routes()
+        denials = self.state.add(DenialLog(bank.audit))
+        self.state.add(MetricsText(bank))
+        self.state.routes = all_routes()
         self._guard = Guard(
-            Router(self.state, self.routes), tokens, self.run_tokens, denials, bank.config.server
+            Router(self.state, self.state.routes),
+            tokens,
+            self.run_tokens,
+            denials,
+            bank.config.server,
         )
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:

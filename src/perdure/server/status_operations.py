@@ -1,12 +1,19 @@
-"""Whether the server lives and is ready; logging in; tickets."""
+"""The server itself: whether it lives and is ready, its description, its metrics, its tokens."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from starlette.responses import Response
 
 from perdure.history.log_records import SessionRecord
+from perdure.server import openapi
+from perdure.server.access_tokens import AccessTokens, TokenInfo
 from perdure.server.operations import Operation, RequestBody, ServerCall, TokenScope
 from perdure.server.run_tokens import TICKET_LASTS, LoginToken, RunTokens
+from perdure.storage.metrics.metrics_app import MetricsText
+from perdure.storage.metrics.prometheus_text import TEXT
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -47,6 +54,20 @@ async def make_ticket(call: ServerCall) -> Ticket:
     return Ticket(call.server.part(RunTokens).ticket(call.caller), TICKET_LASTS)
 
 
+async def describe_api(call: ServerCall) -> dict[str, Any]:
+    return openapi.describe(call.server.routes)
+
+
+async def scrape_metrics(call: ServerCall) -> Response:
+    call.require_all_agents()
+    text = await call.server.part(MetricsText).scrape()
+    return Response(text, headers={"content-type": TEXT})
+
+
+async def list_tokens(call: ServerCall) -> list[TokenInfo]:
+    return await call.server.part(AccessTokens).describe()
+
+
 OPERATIONS = (
     Operation("GET", "/healthz", tell_alive, "The process lives.", TokenScope.OPEN, result=Health),
     Operation(
@@ -73,5 +94,29 @@ OPERATIONS = (
         "A single-use ticket for one WebSocket.",
         TokenScope.READ,
         result=Ticket,
+    ),
+    Operation(
+        "GET",
+        "/openapi.json",
+        describe_api,
+        "This description.",
+        TokenScope.READ,
+        result=dict[str, Any],
+    ),
+    Operation(
+        "GET",
+        "/metrics",
+        scrape_metrics,
+        "What the process did in the bank, for Prometheus.",
+        TokenScope.READ,
+        produces="text/plain",
+    ),
+    Operation(
+        "GET",
+        "/api/v1/tokens",
+        list_tokens,
+        "The tokens in the bank, without the tokens themselves.",
+        TokenScope.ADMIN,
+        result=list[TokenInfo],
     ),
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from perdure.importers.claude_code.claude_reader import ClaudeCodeReader
 from perdure.importers.importer import Importer, Transcript, files, stem, word
-from perdure.importers.transcript_source import Broken, decode
+from perdure.importers.transcript_source import Broken, decode, first_records
 
 _agent_file = re.compile(r"agent-(.+)").fullmatch
 #: Runs that the program makes for itself: compactions, whose summary the session's own file holds,
@@ -22,12 +22,15 @@ _agent_file = re.compile(r"agent-(.+)").fullmatch
 _errand = re.compile(r"a(?:compact|prompt_suggestion)-").match
 #: More than any file about a sub-agent has.
 _META_BYTES = 64 * 1024
+#: Records in which the first message of a file is looked for.
+_FIRST = 200
 
 
 class ClaudeCodeImporter(Importer):
     """Reads Claude Code's transcripts: sessions, and sub-agents as their children."""
 
     named_by_file = False
+    client = "claude-code"
 
     def reader(self, transcript: Transcript) -> ClaudeCodeReader:
         return ClaudeCodeReader(transcript.agent)
@@ -51,6 +54,33 @@ class ClaudeCodeImporter(Importer):
             (_of_agent(file) for file in agents if file.exists()),
             key=lambda found: (found.facts.get("depth", 0), found.path),
         )
+
+    def folder(self, transcript: Transcript) -> str | None:
+        """That of the session's first message, for its sub-agents, too."""
+        if transcript.agent:
+            found = _folder(_session_file(transcript))
+            if found is not None:
+                return found
+        return _folder(transcript.path)
+
+
+def _session_file(transcript: Transcript) -> Path:
+    """The file of the session that started a sub-agent, if it is where it should be."""
+    path = transcript.path
+    if "subagents" in path.parts:
+        above = len(path.parts) - path.parts[::-1].index("subagents") - 2
+        folder = Path(*path.parts[:above])
+    else:
+        folder = path.parent
+    name = f"{transcript.id}.jsonl"
+    return folder / name if (folder / name).exists() else folder / f"{name}.zst"
+
+
+def _folder(file: Path) -> str | None:
+    for record in first_records(file, _FIRST):
+        if isinstance(record, dict) and record.get("type") in {"user", "assistant"}:
+            return word(record.get("cwd"))
+    return None
 
 
 def _of_agent(file: Path) -> Transcript:
@@ -78,19 +108,10 @@ def _parent(file: Path) -> str:
         above = file.parts[len(file.parts) - 1 - file.parts[::-1].index("subagents") - 1]
         if above not in {"", "/"}:
             return above
-    for record in _first_records(file):
+    for record in first_records(file, 5):
         if isinstance(record, dict) and (session := word(record.get("sessionId"))):
             return session
     return stem(file)
-
-
-def _first_records(file: Path) -> Iterator[Any]:
-    try:
-        with file.open("rb") as lines:
-            for _ in range(5):
-                yield decode(lines.readline(1024 * 1024))
-    except (OSError, Broken):
-        return
 
 
 def _meta(file: Path) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class Action(StrEnum):
     #: An index was searched, by words (text) or by meaning (vectors).
     SEARCH = "search"
     PRUNE = "prune"
+    #: A server refused requests; `query` names the operation, `count` says how many.
+    DENY = "deny"
 
 
 @system_record(
@@ -79,8 +81,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 TRAIL = type_of(AuditEntry).name
 
-#: Set while `AuditTrail.prune` works: what is otherwise refused is then let through.
-pruning: ContextVar[bool] = ContextVar("perdure_audit_pruning", default=False)
+#: Set while `AuditTrail` itself writes: what is otherwise refused is then let through.
+trail_writes: ContextVar[bool] = ContextVar("perdure_audit_writes", default=False)
 
 
 class EntryWriter:

@@ -29,7 +29,7 @@ from perdure.storage.audit.audit_entries import (
     is_same,
     of_query,
     of_summary,
-    pruning,
+    trail_writes,
 )
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.middleware import (
@@ -123,7 +123,7 @@ class Audit(Resident[Store]):
     async def _commit(self, call: Commit, proceed: Handler) -> Any:
         batch, time_left = call.batch, TimeLeft(call.options)
         for write in batch.writes:
-            if write.collection == TRAIL and not pruning.get():
+            if write.collection == TRAIL and not trail_writes.get():
                 raise _refusal()
         hasher = await self._ready()
         conflict: Conflict | None = None
@@ -222,7 +222,7 @@ class Audit(Resident[Store]):
     async def _remove(self, call: Remove, proceed: Handler) -> int:
         query, time_left = call.query, TimeLeft(call.options)
         if query.collection == TRAIL:
-            if not pruning.get():
+            if not trail_writes.get():
                 raise _refusal()
             removed: int = await proceed(call)
             return removed

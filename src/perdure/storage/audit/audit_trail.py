@@ -18,8 +18,8 @@ from perdure.storage.audit.audit_entries import (
     EntryWriter,
     as_put,
     first_id,
-    pruning,
     time_of,
+    trail_writes,
 )
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
@@ -28,6 +28,8 @@ from perdure.storage.records import type_of
 from perdure.storage.rows import Batch, Row
 from perdure.storage.store import Store
 
+#: Stands for a collection in entries about denied requests.
+SERVER = "server"
 _PAGE = 500
 _DECLARED = type_of(AuditEntry)
 
@@ -134,12 +136,25 @@ class AuditTrail:
         note = EntryWriter(self._store.now, self._actor).entry(
             Action.PRUNE, TRAIL, count=count, query=f"at < {before.isoformat()}"
         )
-        token = pruning.set(True)
+        token = trail_writes.set(True)
         try:
             await self._store.commit(Batch((as_put(note),)), STRONG)
             return await finder.delete(STRONG)
         finally:
-            pruning.reset(token)
+            trail_writes.reset(token)
+
+    async def record_denial(self, operation: str, *, count: int = 1) -> None:
+        """That a server refused requests, of whom and why `acting_as` says. Also where nothing else
+        is audited.
+        """
+        await self._store.ready(_DECLARED)
+        writer = EntryWriter(self._store.now, self._actor)
+        entry = writer.entry(Action.DENY, SERVER, count=count, query=operation)
+        token = trail_writes.set(True)
+        try:
+            await self._store.commit(Batch((as_put(entry),)), DEFAULT)
+        finally:
+            trail_writes.reset(token)
 
     async def _at_rest(self, collection: str, key: str) -> tuple[Row | None, list[AuditEntry]]:
         for attempt in range(ATTEMPTS):

@@ -59,15 +59,37 @@ def asgi(observed: Observed, *, sizes_every: float = SIZES_EVERY) -> Application
     every `sizes_every` seconds, and left out while the store is in trouble. There is no access
     control: it shows the names of your collections.
     """
-    return _Endpoint(observed, sizes_every)
+    return _Endpoint(MetricsText(observed, sizes_every))
 
 
-class _Endpoint:
-    def __init__(self, observed: Observed, sizes_every: float) -> None:
+class MetricsText:
+    """What a scrape is answered with."""
+
+    def __init__(self, observed: Observed, sizes_every: float = SIZES_EVERY) -> None:
         self._observed = observed
         self._sizes_every = sizes_every
         self._sizes: list[Size] = []
         self._sizes_due = 0.0
+
+    async def scrape(self) -> str:
+        observed = self._observed
+        source = MetricsSource(observed.metrics.counted(), stats_of(observed.cache))
+        return render([source], await self._known_sizes())
+
+    async def _known_sizes(self) -> list[Size]:
+        if time.monotonic() >= self._sizes_due:
+            self._sizes_due = time.monotonic() + self._sizes_every
+            try:
+                self._sizes = await self._observed.store.adapter.sizes()
+            except PerdureError as exc:
+                _log.warning("sizes could not be looked up: %s", exc)
+                self._sizes = []
+        return self._sizes
+
+
+class _Endpoint:
+    def __init__(self, text: MetricsText) -> None:
+        self._text = text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -85,20 +107,8 @@ class _Endpoint:
         elif scope["method"] not in {"GET", "HEAD"}:
             await _respond(send, 405, b"Only GET and HEAD.\n", (b"allow", b"GET, HEAD"))
         else:
-            observed = self._observed
-            source = MetricsSource(observed.metrics.counted(), stats_of(observed.cache))
-            body = render([source], await self._known_sizes()).encode()
+            body = (await self._text.scrape()).encode()
             await _respond(send, 200, body, kind=TEXT, empty=scope["method"] == "HEAD")
-
-    async def _known_sizes(self) -> list[Size]:
-        if time.monotonic() >= self._sizes_due:
-            self._sizes_due = time.monotonic() + self._sizes_every
-            try:
-                self._sizes = await self._observed.store.adapter.sizes()
-            except PerdureError as exc:
-                _log.warning("sizes could not be looked up: %s", exc)
-                self._sizes = []
-        return self._sizes
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -1,0 +1,1 @@
+"""A bank behind a server: `perdure.connect`."""

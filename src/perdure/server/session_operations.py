@@ -1,0 +1,327 @@
+"""Agents and sessions: list, make, describe, fork, share, archive, forget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from perdure.bank.bank_info import SessionInfo, describe_session
+from perdure.bank.bank_listing import (
+    AgentInfo,
+    SessionList,
+    SessionOrder,
+    find_agent,
+    forks_of,
+    list_agents,
+    page_of_sessions,
+)
+from perdure.bank.session import Session
+from perdure.history.forget_sessions import Forgotten
+from perdure.history.log_records import Link, agent_of
+from perdure.remote.api_results import SharedSession
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
+
+AGENT = "/api/v1/agents/{agent}"
+SESSION = "/api/v1/sessions/{agent}/{name}"
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+#: A profile, or marks of one's own: see `Session.change_strategy`.
+Profile = str | dict[str, float]
+
+
+class SessionsQuery(RequestQuery, frozen=True):
+    """Which sessions, and in which order."""
+
+    agent: str | None = None
+    #: Archived ones, too.
+    archived: bool = False
+    #: By last use, or by name: then a walk through all pages misses none.
+    order: SessionOrder = "recent"
+    limit: Limit = 50
+    after: str | None = None
+
+
+class NewSession(RequestBody, frozen=True):
+    """A session that is made, if it is not there; see `Bank.session`."""
+
+    name: str
+    strategy: Literal["gradient", "regular"] | None = None
+    budget: int | None = None
+    profile: Profile | None = None
+    type: str = "session"
+    state: dict[str, Any] = {}
+    tags: dict[str, str] = {}
+    #: The tool call that started it.
+    link: Link | None = None
+
+
+class SessionChange(RequestBody, frozen=True):
+    """What is to be changed. `state` is merged into what is there."""
+
+    state: dict[str, Any] = {}
+    strategy: Literal["gradient", "regular"] | None = None
+    budget: int | None = None
+    profile: Profile | None = None
+
+
+class NewFork(RequestBody, frozen=True):
+    """The name of the fork, ``agent/name``, and where it leaves the line."""
+
+    name: str
+    #: Its last turn; None: the newest.
+    at: str | int | None = None
+
+
+class Readers(RequestBody, frozen=True):
+    """Agents; ``*`` is everybody."""
+
+    agents: list[str]
+
+
+class ForgetTurns(RequestBody, frozen=True):
+    """Turns to forget: ``T-12``, or 12."""
+
+    turns: list[str | int]
+
+
+class ForgetQuery(RequestQuery, frozen=True):
+    """What becomes of forks."""
+
+    #: Give forks the turns that they share, as their own.
+    reroot: bool = False
+
+
+async def open_session(call: ServerCall) -> Session:
+    """The session that the path names. Raises `Denied`, `NotFound`."""
+    return await call.bank.existing_session(call.session_name)
+
+
+async def _info(call: ServerCall, session: Session) -> SessionInfo:
+    return await describe_session(call.bank.store, session.record, await session.head())
+
+
+async def get_agents(call: ServerCall) -> list[AgentInfo]:
+    return await list_agents(call.bank.store, call.caller.agent)
+
+
+async def get_agent(call: ServerCall) -> AgentInfo:
+    call.require_agent(call.path["agent"])
+    return await find_agent(call.bank.store, call.path["agent"])
+
+
+async def forget_agent(call: ServerCall) -> Forgotten:
+    call.require_all_agents()
+    await find_agent(call.bank.store, call.path["agent"])
+    return await call.bank.forget_agent(call.path["agent"], reroot=call.query.reroot)
+
+
+async def get_sessions(call: ServerCall) -> SessionList:
+    query: SessionsQuery = call.query
+    return await page_of_sessions(
+        call.bank.store,
+        agent=call.agent_within(query.agent),
+        archived=query.archived,
+        limit=query.limit,
+        after=query.after,
+        order=query.order,
+    )
+
+
+async def make_session(call: ServerCall) -> SessionInfo:
+    body: NewSession = call.body
+    call.require_agent(agent_of(body.name))
+    if body.link is not None:
+        call.require_agent(agent_of(body.link.session))
+    given = {name: getattr(body, name) for name in body.__struct_fields__ if name != "name"}
+    return await _info(call, await call.bank.session(body.name, **given))
+
+
+async def get_session(call: ServerCall) -> SessionInfo:
+    return await _info(call, await open_session(call))
+
+
+async def change_session(call: ServerCall) -> SessionInfo:
+    session, body = await open_session(call), call.body
+    if body.state:
+        await session.describe(body.state)
+    if (body.strategy, body.budget, body.profile) != (None, None, None):
+        await session.change_strategy(body.strategy, budget=body.budget, profile=body.profile)
+    return await _info(call, session)
+
+
+async def archive_session(call: ServerCall) -> SessionInfo:
+    session = await open_session(call)
+    await session.archive()
+    return await _info(call, session)
+
+
+async def forget_session(call: ServerCall) -> Forgotten:
+    """With the sub-agents that it started, which may be other agents' sessions."""
+    call.require_all_agents()
+    return await call.bank.forget(call.session_name, reroot=call.query.reroot)
+
+
+async def forget_turns(call: ServerCall) -> Forgotten:
+    return await call.bank.forget(call.session_name, turns=call.body.turns)
+
+
+async def get_forks(call: ServerCall) -> list[SessionInfo]:
+    session = await open_session(call)
+    return await forks_of(call.bank.store, session.name, call.caller.agent)
+
+
+async def make_fork(call: ServerCall) -> SessionInfo:
+    session, body = await open_session(call), call.body
+    call.require_agent(agent_of(body.name))
+    return await _info(call, await session.fork(body.name, body.at))
+
+
+async def get_readers(call: ServerCall) -> SharedSession:
+    session = await open_session(call)
+    return SharedSession(session.name, await session.shared_with())
+
+
+async def share_session(call: ServerCall) -> SharedSession:
+    session = await open_session(call)
+    await session.share(*call.body.agents)
+    return await get_readers(call)
+
+
+async def unshare_session(call: ServerCall) -> SharedSession:
+    session = await open_session(call)
+    await session.unshare(*call.body.agents)
+    return await get_readers(call)
+
+
+async def unshare_session_all(call: ServerCall) -> SharedSession:
+    session = await open_session(call)
+    await session.unshare_all()
+    return await get_readers(call)
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/api/v1/agents",
+        get_agents,
+        "All agents that have a session or a memory.",
+        TokenScope.READ,
+        result=list[AgentInfo],
+    ),
+    Operation("GET", AGENT, get_agent, "One agent.", TokenScope.READ, result=AgentInfo),
+    Operation(
+        "DELETE",
+        AGENT,
+        forget_agent,
+        "Forget an agent for good, with its sessions and all that is kept under its name.",
+        TokenScope.ADMIN,
+        query=ForgetQuery,
+        result=Forgotten,
+    ),
+    Operation(
+        "GET",
+        "/api/v1/sessions",
+        get_sessions,
+        "Sessions, page by page.",
+        TokenScope.READ,
+        query=SessionsQuery,
+        result=SessionList,
+    ),
+    Operation(
+        "POST",
+        "/api/v1/sessions",
+        make_session,
+        "The session of a name; it is made if it is not there.",
+        TokenScope.WRITE,
+        body=NewSession,
+        result=SessionInfo,
+    ),
+    Operation("GET", SESSION, get_session, "One session.", TokenScope.READ, result=SessionInfo),
+    Operation(
+        "PATCH",
+        SESSION,
+        change_session,
+        "Merge facts into a session's state, or show its history in another way.",
+        TokenScope.WRITE,
+        body=SessionChange,
+        result=SessionInfo,
+    ),
+    Operation(
+        "POST",
+        f"{SESSION}/archive",
+        archive_session,
+        "Take a session out of use. Appending to it brings it back.",
+        TokenScope.WRITE,
+        result=SessionInfo,
+    ),
+    Operation(
+        "DELETE",
+        SESSION,
+        forget_session,
+        "Forget a session for good, with the sub-agents that it started.",
+        TokenScope.ADMIN,
+        query=ForgetQuery,
+        result=Forgotten,
+    ),
+    Operation(
+        "POST",
+        f"{SESSION}/forget",
+        forget_turns,
+        "Forget for good what was said in some turns.",
+        TokenScope.ADMIN,
+        body=ForgetTurns,
+        result=Forgotten,
+    ),
+    Operation(
+        "GET",
+        f"{SESSION}/forks",
+        get_forks,
+        "Sessions that were forked from this one.",
+        TokenScope.READ,
+        result=list[SessionInfo],
+    ),
+    Operation(
+        "POST",
+        f"{SESSION}/forks",
+        make_fork,
+        "Another session that shares this one's turns up to one of them.",
+        TokenScope.WRITE,
+        body=NewFork,
+        result=SessionInfo,
+        status=201,
+    ),
+    Operation(
+        "GET",
+        f"{SESSION}/readers",
+        get_readers,
+        "Which other agents may recall a session.",
+        TokenScope.READ,
+        result=SharedSession,
+    ),
+    Operation(
+        "POST",
+        f"{SESSION}/readers",
+        share_session,
+        "Let agents recall a session.",
+        TokenScope.WRITE,
+        body=Readers,
+        result=SharedSession,
+    ),
+    Operation(
+        "POST",
+        f"{SESSION}/readers/remove",
+        unshare_session,
+        "Stop agents recalling a session. Holds at once.",
+        TokenScope.WRITE,
+        body=Readers,
+        result=SharedSession,
+    ),
+    Operation(
+        "DELETE",
+        f"{SESSION}/readers",
+        unshare_session_all,
+        "Let only its own agent recall a session any more. Holds at once.",
+        TokenScope.WRITE,
+        result=SharedSession,
+    ),
+)

@@ -1,0 +1,193 @@
+"""A token for one agent sees and changes nothing of another's, at any operation.
+
+A walk over the whole table: what is added later is walked, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from perdure.bank.bank import Bank
+from perdure.core.messages import ArtifactPointer, assistant, user
+from perdure.gateway.outcomes import Outcome
+from perdure.history.session_export import jsonl
+from perdure.recall.memory_records import person
+from perdure.server.operations import Operation, TokenScope
+from tests.server.conftest import RunningServer
+
+#: In everything that the other agent said, learnt or was told; and in the name of its session.
+SAID, NAMED = "zebra7731", "hidden4242"
+_PATHS = {
+    "turn": "T-1",
+    "level": "R",
+    "key": "M-1",
+    "tool": "history_get_turn",
+    "layer": "rules",
+    "number": "1",
+    "collection": "perdure_sessions",
+}
+#: What bodies and queries name, all of it the other agent's.
+_OTHERS: dict[str, Any] = {
+    "agent": "other",
+    "agents": ["other"],
+    "arguments": {"id": f"other/{NAMED}#T-1", "level": "R", "session": f"other/{NAMED}"},
+    "at": "T-1",
+    "by": "user",
+    "continues": "T-1",
+    "key": "once",
+    "keys": ["other/M-1", "other/M-2"],
+    "level": "R",
+    "link": {"session": f"other/{NAMED}"},
+    "messages": "Go on.",
+    "name": f"other/{NAMED}",
+    "numbers": [1],
+    "prompt": "What do you know of it?",
+    "provenance": [f"other/{NAMED}#T-1"],
+    "query": "zebra",
+    "score": 0.5,
+    "session": f"other/{NAMED}",
+    "sessions": [f"other/{NAMED}"],
+    "superseded_by": "other/M-1",
+    "text": "# Rules\n\nBe kind.",
+    "turns": 1,
+    "words": "zebra",
+}
+
+
+async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str]:
+    """An agent that has one of everything; returns what a path can name of it."""
+    session = await bank.session(f"{agent}/{name}", state={"title": word}, tags={"topic": word})
+    await session.append([user(f"The {word} is {word * 4_000}."), assistant(f"{word} it is.")])
+    await session.append([user("Again?"), assistant(f"{word}!")], tags={"topic": word})
+    await session.run_tool("board_post", {"text": word})
+    await session.context(f"What of the {word}?", budget=4_000)
+    await session.append(user("Open."))
+    for number in range(2):
+        await bank.memories.add(agent, f"{word} {number} is the word.", by=person("ada"))
+    outcome = Outcome(
+        id=f"{agent:0>32}",
+        started=bank.store.now(),
+        purpose="chat",
+        provider="p",
+        model=f"{word}-model",
+        success=True,
+        agent=agent,
+        session=session.name,
+        cost=1,
+    )
+    await bank.collection(Outcome).put(outcome)
+    (pointer,) = (await session.turn(1)).messages[0].parts
+    assert isinstance(pointer, ArtifactPointer)
+    return {"agent": agent, "name": name, "outcome": outcome.id, "artifact": pointer.artifact}
+
+
+async def state_of(bank: Bank, session: str) -> list[Any]:
+    """All that somebody could have changed of it."""
+    found = await bank.existing_session(session)
+    agent = found.agent
+    return [
+        b"".join([line async for line in jsonl(found)]),
+        await found.shared_with(),
+        await found.board(),
+        found.record.archived,
+        (await found.head()).undone,
+        await bank.memories.list(agent, status=None),
+        [info.name for info in await bank.sessions(agent=agent, archived=True)],
+        await bank.collection(Outcome).query().where("agent", "=", agent).values(),
+        await bank.references.list(),
+    ]
+
+
+def operations(server: RunningServer) -> list[Operation]:
+    return [
+        route
+        for route in server.app.state.routes
+        if isinstance(route, Operation)
+        and route.path.startswith("/api/v1/")
+        and not route.passes_through
+        and route.scope is not TokenScope.OPEN
+    ]
+
+
+def filled(struct: Any, *, optional: bool) -> dict[str, Any]:
+    """What a query or body needs, and with `optional` all else that can name something."""
+    if struct is None:
+        return {}
+    fields = msgspec.structs.fields(struct)
+    return {
+        field.name: _OTHERS[field.name]
+        for field in fields
+        if field.required or (optional and field.name in _OTHERS)
+    }
+
+
+async def asked(
+    client: httpx2.AsyncClient, operation: Operation, path: dict[str, str], *, optional: bool
+) -> httpx2.Response:
+    names = re.findall(r"{(\w+)}", operation.path)
+    url = operation.path.format(**{name: path[name] for name in names})
+    query = filled(operation.query, optional=optional)
+    body = filled(operation.body, optional=optional)
+    if "name" in body and optional:
+        body["name"] += "-new"  # it could be made, as well as opened
+    if body.get("turns") == 1 and "forget" in operation.path:
+        body["turns"] = ["T-1"]
+    given: dict[str, Any] = {} if operation.body is None else {"json": body}
+    return await client.request(operation.method, url, params=query, **given)
+
+
+@pytest.fixture
+async def walked(server: RunningServer) -> tuple[RunningServer, dict[str, str], dict[str, str]]:
+    mine = await furnish(server.bank, "mine", "talk", "apple")
+    theirs = await furnish(server.bank, "other", NAMED, SAID)
+    await server.bank.references.add("# Rules\n\nAlways run the tests.", name="rules")
+    await server.bank.settle()
+    return server, _PATHS | mine, _PATHS | theirs
+
+
+async def test_with_paths_of_another_agent(
+    walked: tuple[RunningServer, dict[str, str], dict[str, str]],
+) -> None:
+    server, _, theirs = walked
+    client = await server.client(server.token(agent="mine"))
+    before = await state_of(server.bank, f"other/{NAMED}")
+    wrong = list[str]()
+    for operation in operations(server):
+        for optional in (False, True):
+            answer = await asked(client, operation, theirs, optional=optional)
+            what = f"{operation.method} {operation.path}: {answer.status_code} {answer.text[:200]}"
+            if "{agent}" in operation.path and answer.status_code != 403:
+                wrong.append(what)
+            if answer.status_code >= 500 or SAID in answer.text:
+                wrong.append(what)
+            if answer.status_code < 300 and NAMED in answer.text:
+                wrong.append(what)
+    assert not wrong, "\n".join(wrong)
+    assert await state_of(server.bank, f"other/{NAMED}") == before
+
+
+async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
+    walked: tuple[RunningServer, dict[str, str], dict[str, str]],
+) -> None:
+    server, mine, _ = walked
+    client = await server.client(server.token(agent="mine"))
+    before = await state_of(server.bank, f"other/{NAMED}")
+    wrong, done = list[str](), 0
+    for operation in operations(server):
+        for optional in (False, True):
+            answer = await asked(client, operation, mine, optional=optional)
+            what = f"{operation.method} {operation.path}: {answer.status_code} {answer.text[:200]}"
+            done += answer.status_code < 300
+            if answer.status_code >= 500 or SAID in answer.text:
+                wrong.append(what)
+            # A name that was sent may come back: what it stands for must not.
+            if answer.status_code < 300 and not optional and NAMED in answer.text:
+                wrong.append(what)
+    assert not wrong, "\n".join(wrong)
+    assert done > 40  # its own things it may have
+    assert await state_of(server.bank, f"other/{NAMED}") == before
