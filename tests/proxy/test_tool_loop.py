@@ -149,7 +149,7 @@ async def test_of_mixed_calls_the_client_sees_its_own(wire: CallWire, stream: bo
     assert not script.sent
     assert not any('"h1"' in each for each in said)
     # With the client's results behind them, the hidden items are a valid history.
-    client = {
+    client: list[Any] = {
         "messages": [
             {
                 "role": "user",

@@ -209,9 +209,7 @@ class Composer:
         self._requests += 1
         return msgspec.structs.replace(request, number=self._requests)
 
-    async def _inject(
-        self, strategy: Strategy, request: ContextRequest, *, recall: bool
-    ) -> None:
+    async def _inject(self, strategy: Strategy, request: ContextRequest, *, recall: bool) -> None:
         """Build and keep what is injected in front of the open turn's prompt, if it fits."""
         services, record = self._services, request.record
         turn = await services.reader.turn(record, request.head, request.turn)

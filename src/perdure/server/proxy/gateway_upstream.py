@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import unquote
 
 import msgspec
 
 from perdure import wire as wires
 from perdure.core.errors import (
+    AllFailed,
     BudgetReached,
     DeadlineExceeded,
     GatewayError,
@@ -22,7 +24,6 @@ from perdure.core.errors import (
     PerdureError,
     PromptTooLong,
     RateLimited,
-    Unauthorized,
 )
 from perdure.gateway.calls import CallOptions, Effort, Reply, Request, Shape, Tool
 from perdure.gateway.gateway import Gateway
@@ -42,10 +43,10 @@ _WIRES: dict[str, CallWire] = {
     "/v1/chat/completions": "chat",
 }
 _JSON, _EVENTS = "application/json", {"content-type": "text/event-stream"}
-#: What an error of ours is called by providers, and its status.
+#: What an error of ours is called by providers, and its status. A key that fails is ours, not the
+#: client's.
 _STATUSES: tuple[tuple[type[PerdureError], int, str], ...] = (
     (PromptTooLong, 400, "invalid_request_error"),
-    (Unauthorized, 401, "authentication_error"),
     (NoModel, 404, "not_found_error"),
     (RateLimited, 429, "rate_limit_error"),
     (BudgetReached, 429, "rate_limit_error"),
@@ -151,7 +152,7 @@ class GatewayUpstream:
             }
             for name in self._names()
         ]
-        one = address.removeprefix("/v1/models").strip("/")
+        one = unquote(address.removeprefix("/v1/models").strip("/"))
         if one:
             found = next((each for each in listed if each["id"] == one), None)
             return (
@@ -278,6 +279,8 @@ def _failed(wire: CallWire, exc: Exception) -> httpx2.Response:
 
 
 def _told(exc: Exception) -> tuple[int, Item]:
+    if isinstance(exc, AllFailed) and all(isinstance(e, PromptTooLong) for e in exc.errors):
+        exc = exc.errors[0]
     unread = (400, "invalid_request_error")  # no JSON
     status, name = next(
         ((status, name) for kind, status, name in _STATUSES if isinstance(exc, kind)),

@@ -19,6 +19,7 @@ from perdure.bank.bank import Bank
 from perdure.config import ProxyConfig
 from perdure.core.errors import ProviderDown
 from perdure.gateway.providers import CallWire
+from perdure.server.proxy.gateway_upstream import GatewayUpstream
 from perdure.server.proxy.upstream import Upstreams, request_headers, response_headers
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ class Proxy:
     def __init__(self, bank: Bank, settings: ProxyConfig) -> None:
         self.bank = bank
         self.settings = settings
-        self.upstreams = Upstreams({str(name): url for name, url in settings.upstreams.items()})
+        self.upstreams: Upstreams | GatewayUpstream
+        if settings.via_gateway:
+            self.upstreams = GatewayUpstream(bank.gateway)
+        else:
+            self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
 
     async def close(self) -> None:
         await self.upstreams.close()
