@@ -50,6 +50,8 @@ _NAMES = {
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",
+    "perdure.remote.remote_bank": "RemoteBank connect",
+    "perdure.remote.remote_session": "RemoteSession",
     "perdure.storage.assembly": "open_store",
     "perdure.storage.collection": "Collection",
     "perdure.storage.collection_reader": "Stored",

@@ -75,6 +75,9 @@ from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit
 from perdure.recall.values import Recalled as Recalled
+from perdure.remote.remote_bank import RemoteBank as RemoteBank
+from perdure.remote.remote_bank import connect as connect
+from perdure.remote.remote_session import RemoteSession as RemoteSession
 from perdure.storage.assembly import open_store as open_store
 from perdure.storage.collection import Collection as Collection
 from perdure.storage.collection_reader import Stored as Stored

@@ -116,7 +116,7 @@ async def test_turns_come_whole_and_at_every_level(client: httpx2.AsyncClient) -
     assert turn.prompt == "Day 2: which build do we ship?"
     round_ = (await client.get(f"{SESSION}/turns/T-2.1")).json()
     assert [each["number"] for each in round_["rounds"]] == [1]
-    for wrong, status in (("T-9", 400), ("T-2.7", 400), ("x", 400)):
+    for wrong, status in (("T-9", 404), ("T-2.7", 404), ("x", 400)):
         assert (await client.get(f"{SESSION}/turns/{wrong}")).status_code == status
 
 
@@ -234,7 +234,7 @@ async def test_a_context_is_explained_and_can_be_put_together_elsewhere(
     body = {"prompt": "Which build did we ship on day 3?", "budget": 1_500, "system": "Be brief."}
     asked = {**body, "wire": "messages", "parts": True, "history_tools": True}
     preview = (await client.post(f"{SESSION}/context/preview", json=asked)).json()
-    assert (await client.get(f"{SESSION}/turns/T-61/context")).status_code == 400
+    assert (await client.get(f"{SESSION}/turns/T-61/context")).status_code == 404
     kept = await client.post(f"{SESSION}/context", json=asked)
     found = kept.json()
     assert (found["turn"], found["budget"]) == ("T-61", 1_500)

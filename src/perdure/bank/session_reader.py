@@ -19,7 +19,7 @@ from perdure.bank.validation import (
     turn_number,
 )
 from perdure.core.clock import When
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import NotFound
 from perdure.core.input_types import require_text
 from perdure.core.messages import ArtifactPointer, Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
@@ -126,7 +126,7 @@ class SessionReader:
         if place.round is not None:
             rounds = tuple(round for round in turn.rounds if round.number == place.round)
             if not rounds:
-                raise InvalidInput(
+                raise NotFound(
                     f"{turn.id} of {self.name} has no round {place.round}.",
                     hint=f"It has {len(turn.rounds)}.",
                 )

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from perdure.core import clock
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, NotFound, PerdureError
 from perdure.core.messages import Usage
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.catalog import ModelCandidate
@@ -175,9 +175,7 @@ class OutcomeRecorder:
 
         def judged(found: Outcome | None) -> Outcome:
             if found is None:
-                raise InvalidInput(
-                    f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply."
-                )
+                raise NotFound(f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply.")
             if _RANK[found.quality_by] > _RANK[by]:
                 return found
             return msgspec.structs.replace(found, quality=float(score), quality_by=by)

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import msgspec
 
-from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.errors import Corrupted, InvalidInput, NotFound
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Position, Round, Status, Turn, TurnSplitter
 from perdure.history.log_records import (
@@ -105,7 +105,7 @@ class TurnReader:
         found = await self.turns(record, head, number, number)
         if not found:
             newest = f"the newest is T-{head.turn}" if head.turn else "it has no turns yet"
-            raise InvalidInput(
+            raise NotFound(
                 f"{record.id} has no turn T-{number}.", hint=f"Its turns begin at T-1; {newest}."
             )
         return found[0]

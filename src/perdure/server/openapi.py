@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from perdure import __version__
-from perdure.server.error_answers import ErrorAnswer
+from perdure.remote.api_errors import ErrorAnswer
 from perdure.server.operations import JSON, Operation, Route, TokenScope
 
 _PARAMETER = re.compile(r"\{(\w+)\}")

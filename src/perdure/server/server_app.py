@@ -16,6 +16,7 @@ from perdure.bank.bank import Bank
 from perdure.server import (
     bank_operations,
     context_operations,
+    live_socket,
     memory_operations,
     session_operations,
     status_operations,
@@ -24,6 +25,7 @@ from perdure.server import (
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
+from perdure.server.live_hub import LiveHub
 from perdure.server.operations import Route, ServerState
 from perdure.server.proxy import proxy_operations
 from perdure.server.proxy.proxy_handler import make_proxy
@@ -40,6 +42,7 @@ def all_routes() -> tuple[Route, ...]:
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
+        *live_socket.OPERATIONS,
         *proxy_operations.OPERATIONS,
     )
 
@@ -47,11 +50,13 @@ def all_routes() -> tuple[Route, ...]:
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    hub = state.add(LiveHub(state.bank.services))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await hub.close()
         await proxy.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()

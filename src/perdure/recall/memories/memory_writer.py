@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
-from perdure.core.errors import Conflict, InvalidInput, PerdureError
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError
 from perdure.history.log_records import Head, SessionRecord, TurnPiece, owners, turn_prefix
 from perdure.recall import memory_records as records
 from perdure.recall.memories.similar_memories import SimilarMemories
@@ -58,8 +58,8 @@ def refusal(
     return None
 
 
-def missing(id: str) -> InvalidInput:
-    return InvalidInput(
+def missing(id: str) -> NotFound:
+    return NotFound(
         f"There is no memory {shown(id)}.", hint="It may have been deleted; look for it."
     )
 

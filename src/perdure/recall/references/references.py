@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.input_types import require_path, require_text
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
@@ -165,7 +165,7 @@ class References:
         require_text(name, "name")
         record = next((each for each in await self.list() if each.name == name), None)
         if record is None:
-            raise InvalidInput(f"There is no reference layer {name!r}.", hint="List them.")
+            raise NotFound(f"There is no reference layer {name!r}.", hint="List them.")
         if record.origin is not None and await is_there(record.origin):
             raise InvalidInput(
                 f"{name} comes from the file {record.origin.file}.", hint="Delete the file instead."
