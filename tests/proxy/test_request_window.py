@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.gateway.providers import CallWire
-from perdure.server.proxy.request_window import BuiltWindow, RequestWindow
+from perdure.server.proxy.request_window import BuiltWindow, RequestWindow, is_too_long
 from perdure.wire import codec
 from tests.proxy.simulated_client import WIRES, SimulatedClient, blocks_of, count_item
 
@@ -273,13 +273,15 @@ async def test_a_refused_window_gets_smaller(
     words: str, code: str, least: float, most: float
 ) -> None:
     body = msgspec.json.encode({"error": {"message": words, "code": code}})
+    assert is_too_long(400, {}, body)
+    assert not is_too_long(429, {}, body)
+    assert not is_too_long(400, {}, b'{"error":{"message":"messages: at least one"}}')
     async with perdure.open("memory://") as bank:
         window = RequestWindow(bank.services)
-        assert not window.refused(400, {}, b'{"error":{"message":"messages: at least one"}}')
-        assert not window.refused(429, {}, body)
-        assert window.share == 1.0
-        assert window.refused(400, {}, body)
+        window.shrink(100_000, 100_000, body)
         assert least <= window.share <= most
+        window.shrink(50_000, 100_000, body)  # again: what was sent then was too much
+        assert window.share <= most / 2
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -149,7 +149,7 @@ async def test_of_mixed_calls_the_client_sees_its_own(wire: CallWire, stream: bo
     assert not script.sent
     assert not any('"h1"' in each for each in said)
     # With the client's results behind them, the hidden items are a valid history.
-    client: list[Any] = {
+    results: dict[str, list[Any]] = {
         "messages": [
             {
                 "role": "user",
@@ -163,7 +163,8 @@ async def test_of_mixed_calls_the_client_sees_its_own(wire: CallWire, stream: bo
         "responses": [
             {"type": "function_call_output", "call_id": id, "output": "ok"} for id in ("c1", "c2")
         ],
-    }[wire]
+    }
+    client = results[wire]
     hidden = [msgspec.json.decode(raw) for raw in loop.hidden]
     assert codec(wire).violations([{"role": "user", "content": "hi"}, *hidden, *client]) == []
 

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from perdure.context.prompt_encoder import sendable
-from perdure.core.messages import ToolCall, Usage
+from perdure.core.messages import Message, ToolCall
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams import StreamDecoder, decoder, read_answer
-from perdure.gateway.streams.sse import ServerEvent
+from perdure.gateway.streams.sse import ServerEvent, write_event
 from perdure.server.proxy.client_request import decode_json
 from perdure.wire.arguments import text_of
 from perdure.wire.plain import Item, kind_of
@@ -39,7 +39,7 @@ class AnswerStep(msgspec.Struct, frozen=True):
     asks: bool
     #: The client has calls of its own to answer.
     mixed: bool
-    usage: Usage | None
+    message: Message
 
 
 class AnswerRewriter(ABC):
@@ -69,12 +69,12 @@ class AnswerRewriter(ABC):
         or that cannot be read.
         """
         self._decoder.feed(event)
-        return b"".join(map(_written, self._passed(event)))
+        return b"".join(map(write_event, self._passed(event)))
 
     def ended(self) -> AnswerStep:
         """What came of this request. Raises `BadAnswer` if its end never came."""
         answer = self._decoder.finish()
-        return self._step(self._decoder.body(), answer.finish == "tools", answer.message.usage)
+        return self._step(self._decoder.body(), answer.finish == "tools", answer.message)
 
     @abstractmethod
     def last(self, *, asks: bool) -> bytes:
@@ -86,7 +86,7 @@ class AnswerRewriter(ABC):
         self._keep(body)
         self._is_counted = True
         self._output += (answer.message.usage.output or 0) if answer.message.usage else 0
-        return self._step(body, answer.finish == "tools", answer.message.usage)
+        return self._step(body, answer.finish == "tools", answer.message)
 
     @abstractmethod
     def whole(self, *, asks: bool) -> Item:
@@ -100,7 +100,7 @@ class AnswerRewriter(ABC):
     def _passed(self, event: ServerEvent) -> Iterable[ServerEvent]: ...
 
     @abstractmethod
-    def _step(self, body: Item, asks: bool, usage: Usage | None) -> AnswerStep: ...  # noqa: FBT001
+    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep: ...  # noqa: FBT001
 
     @abstractmethod
     def _keep(self, body: Item) -> None: ...
@@ -158,7 +158,7 @@ class MessagesRewriter(AnswerRewriter):
             usage = self._told({**self._input, **_present(usage)}) | {"output_tokens": output}
         said = {**self._delta, "delta": _stopped(delta, asks=asks), "usage": usage}
         ends = _event("message_delta", said), _event("message_stop", {"type": "message_stop"})
-        return b"".join(map(_written, ends))
+        return b"".join(map(write_event, ends))
 
     def _keep(self, body: Item) -> None:
         self._body = body
@@ -175,7 +175,7 @@ class MessagesRewriter(AnswerRewriter):
         ]
         return [{"role": "user", "content": blocks}]
 
-    def _step(self, body: Item, asks: bool, usage: Usage | None) -> AnswerStep:  # noqa: FBT001
+    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
         blocks: list[Item] = body["content"]
         calls = [block for block in blocks if kind_of(block) == "tool_use"]
         ours = [
@@ -184,7 +184,7 @@ class MessagesRewriter(AnswerRewriter):
             if self._is_ours(each)
         ]
         item: Item = {"role": "assistant", "content": blocks}
-        return AnswerStep([item], ours, asks, len(ours) < len(calls), usage)
+        return AnswerStep([item], ours, asks, len(ours) < len(calls), message)
 
     def _is_ours(self, block: Item) -> bool:
         return kind_of(block) == "tool_use" and block.get("name") in self._ours
@@ -276,7 +276,7 @@ class ChatRewriter(AnswerRewriter):
         if self._usage is not None:
             told = self._told(self._usage)
             events.append(_event("", {**self._frame, "choices": [], "usage": told}))
-        return b"".join(map(_written, (*events, ServerEvent("message", _DONE))))
+        return b"".join(map(write_event, (*events, ServerEvent("message", _DONE))))
 
     def _keep(self, body: Item) -> None:
         self._body = body
@@ -303,17 +303,17 @@ class ChatRewriter(AnswerRewriter):
             {"role": "tool", "tool_call_id": call.id, "content": text} for call, text in answers
         ]
 
-    def _step(self, body: Item, asks: bool, usage: Usage | None) -> AnswerStep:  # noqa: FBT001
-        message = body["choices"][0]["message"]
-        calls = message.get("tool_calls") or []
+    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
+        said = body["choices"][0]["message"]
+        calls = said.get("tool_calls") or []
         ours = [
             ToolCall(each["id"], each["function"]["name"], each["function"].get("arguments") or "")
             for each in calls
             if self._is_ours(each)
         ]
-        item = {**_present(message), "role": "assistant"}
+        item = {**_present(said), "role": "assistant"}
         item.setdefault("content", None)
-        return AnswerStep([item], ours, asks, len(ours) < len(calls), usage)
+        return AnswerStep([item], ours, asks, len(ours) < len(calls), message)
 
     def _is_ours(self, call: Item) -> bool:
         return (call.get("function") or {}).get("name") in self._ours
@@ -333,6 +333,7 @@ class ResponsesRewriter(AnswerRewriter):
     def __init__(self, ours: frozenset[str] = frozenset(), unsent: int = 0) -> None:
         super().__init__(ours, unsent)
         self._response: Item = {}
+        self._id = ""  # the client's: of the first request
         self._end = "response.completed"
         self._shown: list[Item] = []
         self._sequence = 0
@@ -349,8 +350,10 @@ class ResponsesRewriter(AnswerRewriter):
             self._end = kind
             self._keep(response)
             return
-        if isinstance(response, dict) and self._steps:
-            return
+        if isinstance(response, dict):
+            if self._steps:
+                return
+            self._id = self._id or str(response.get("id", ""))
         changed = said
         if isinstance(number, int):
             item = said.get("item") or {}
@@ -371,7 +374,7 @@ class ResponsesRewriter(AnswerRewriter):
 
     def last(self, *, asks: bool) -> bytes:
         said = {"type": self._end, "response": self.whole(asks=asks), "sequence_number": 0}
-        return _written(self._numbered(ServerEvent(self._end, ""), said))
+        return write_event(self._numbered(ServerEvent(self._end, ""), said))
 
     def _keep(self, body: Item) -> None:
         self._response = body
@@ -381,6 +384,8 @@ class ResponsesRewriter(AnswerRewriter):
 
     def whole(self, *, asks: bool) -> Item:
         body = {**self._response, "output": self._shown}
+        if self._id:
+            body["id"] = self._id
         if isinstance(usage := body.get("usage"), dict) and (self._output or self._unsent):
             told = _with_unsent(usage, self._unsent, ("input_tokens",))
             done = self._output if self._is_counted else self._output + usage["output_tokens"]
@@ -394,7 +399,7 @@ class ResponsesRewriter(AnswerRewriter):
             for call, text in answers
         ]
 
-    def _step(self, body: Item, asks: bool, usage: Usage | None) -> AnswerStep:  # noqa: FBT001
+    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
         output: list[Item] = body.get("output") or []
         calls = [item for item in output if kind_of(item).endswith("_call") and "call_id" in item]
         ours = [
@@ -402,7 +407,7 @@ class ResponsesRewriter(AnswerRewriter):
             for each in calls
             if self._is_ours(each)
         ]
-        return AnswerStep(sendable(output), ours, asks, len(ours) < len(calls), usage)
+        return AnswerStep(sendable(output), ours, asks, len(ours) < len(calls), message)
 
     def _is_ours(self, item: Item) -> bool:
         return kind_of(item) == "function_call" and item.get("name") in self._ours
@@ -448,8 +453,3 @@ def _present(item: Item) -> Item:
 
 def _event(name: str, said: Any) -> ServerEvent:
     return ServerEvent(name or "message", msgspec.json.encode(said).decode())
-
-
-def _written(event: ServerEvent) -> bytes:
-    first = "" if event.event == "message" else f"event: {event.event}\n"
-    return f"{first}data: {event.data}\n\n".encode()

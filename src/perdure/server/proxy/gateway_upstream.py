@@ -7,7 +7,7 @@ otherwise those configured for chat. The answer is written in the client's own f
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import unquote
 
@@ -29,7 +29,7 @@ from perdure.gateway.calls import CallOptions, Effort, Reply, Request, Shape, To
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams import decoder
-from perdure.gateway.streams.sse import ServerEvent
+from perdure.gateway.streams.sse import ServerEvent, write_event
 from perdure.server.proxy.answer_writer import answer_writer, whole_body
 from perdure.server.proxy.client_request import decode_json
 from perdure.wire.plain import Item
@@ -76,11 +76,13 @@ class GatewayUpstream:
         address: str,
         headers: Any,
         body: bytes,
+        sent: Callable[[], None] = lambda: None,
         *,
         agent: str = "",
         session: str = "",
     ) -> httpx2.Response:
         """The response, its body unread; close it. Costs go to the agent and the session."""
+        sent()
         wire = _WIRES.get(address)
         if method == "GET" and address.startswith("/v1/models"):
             return self._models(address)
@@ -117,13 +119,13 @@ class GatewayUpstream:
         async def events() -> AsyncIterator[bytes]:
             try:
                 for event in writer.begin():
-                    yield _written(event)
+                    yield write_event(event)
                 async for delta in stream:
-                    if piece := b"".join(map(_written, writer.write(delta))):
+                    if piece := b"".join(map(write_event, writer.write(delta))):
                         yield piece
-                yield b"".join(map(_written, writer.end(stream.reply)))
+                yield b"".join(map(write_event, writer.end(stream.reply)))
             except PerdureError as exc:
-                yield _written(_error_event(wire, exc))
+                yield write_event(error_event(wire, exc))
             finally:
                 await stream.__aexit__(None, None, None)
 
@@ -293,7 +295,8 @@ def _told(exc: Exception) -> tuple[int, Item]:
     return status, {"type": name, "message": message, "param": None, "code": code}
 
 
-def _error_event(wire: CallWire, exc: Exception) -> ServerEvent:
+def error_event(wire: CallWire, exc: Exception) -> ServerEvent:
+    """An error in the middle of a stream, in the words of a wire format."""
     _, error = _told(exc)
     said: Item = {"type": "error", "error": error}
     if wire == "responses":
@@ -331,8 +334,3 @@ def _streamed(
                 await close()
 
     return httpx2.Response(status, headers=headers, stream=Events())
-
-
-def _written(event: ServerEvent) -> bytes:
-    first = "" if event.event == "message" else f"event: {event.event}\n"
-    return f"{first}data: {event.data}\n\n".encode()

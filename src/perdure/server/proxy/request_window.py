@@ -148,15 +148,10 @@ class RequestWindow:
             fixed += tokens - room
         raise BudgetTooSmall(budget, scale.theirs(fixed))
 
-    def refused(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-        """Whether a provider refused a request as too long. Then later windows are smaller."""
-        if status < 400 or status in {401, 403, 404, 429}:
-            return False
-        error = from_response(status, headers, body, where="upstream")
-        if not isinstance(error, PromptTooLong):
-            return False
-        self.share = max(self.share * smaller(body), _LEAST_SHARE)
-        return True
+    def shrink(self, tokens: int, budget: int, refusal: bytes) -> None:
+        """So many tokens were refused as too long: later windows are smaller."""
+        share = tokens * smaller(refusal) / max(budget, 1)
+        self.share = max(min(share, self.share * _MARGIN), _LEAST_SHARE)
 
     def _laid(
         self, request: ClientRequest, sent: SentItems, shown: ShownHistory, extras: Extras
@@ -239,6 +234,13 @@ def injected_blocks(raw: Raw) -> Raw | None:
 
 def violates(wire: CallWire, items: Sequence[Raw]) -> bool:
     return bool(wires.codec(wire).violations([decode_json(raw) for raw in items]))
+
+
+def is_too_long(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a provider refused a request because its prompt is too long."""
+    if status < 400 or status in {401, 403, 404, 429}:
+        return False
+    return isinstance(from_response(status, headers, body, where="upstream"), PromptTooLong)
 
 
 def smaller(body: bytes) -> float:

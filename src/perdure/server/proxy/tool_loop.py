@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
 from perdure.context.history_tools import definitions
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import Message, ToolCall, Usage, event
+from perdure.gateway.calls import Delta
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import EventParser
 from perdure.server.proxy.answer_rewrite import AnswerRewriter, AnswerStep
+from perdure.server.proxy.answer_tap import AnswerListener
 from perdure.server.proxy.client_request import ClientRequest, decode_json
+from perdure.server.proxy.upstream import unpacker
 from perdure.wire.plain import Item
+
+if TYPE_CHECKING:
+    import httpx2
 
 Raw: TypeAlias = msgspec.Raw
 #: Answers a call of ours: its name and its arguments.
@@ -46,6 +52,25 @@ class Answer(Protocol):
     async def close(self) -> None: ...
 
 
+class ProviderAnswer:
+    """An `Answer` over HTTP."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    @property
+    def status(self) -> int:
+        return self._response.status_code
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        unpack = unpacker(self._response.headers.get("content-encoding", ""))
+        async for chunk in self._response.aiter_raw():
+            yield unpack(chunk)
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+
 #: Sends the request again with these items behind the others.
 Resend: TypeAlias = Callable[[Sequence[Raw]], Awaitable[Answer]]
 
@@ -67,6 +92,8 @@ class ToolLoop:
         self._rounds = 0
         self._used = list[Usage]()
         self._calls = list[ToolCall]()
+        #: What the client sees, a message for each request.
+        self.seen = list[Message]()
 
     @property
     def usage(self) -> Usage | None:
@@ -130,8 +157,11 @@ class ToolLoop:
 
     async def _goes_on(self, step: AnswerStep) -> bool:
         """Answer the calls of ours; whether another request follows."""
-        if step.usage is not None:
-            self._used.append(step.usage)
+        if step.message.usage is not None:
+            self._used.append(step.message.usage)
+        hidden = {call.id for call in step.ours}
+        parts = [p for p in step.message.parts if not (isinstance(p, ToolCall) and p.id in hidden)]
+        self.seen.append(Message("assistant", tuple(parts)))
         self._sent += _raw(step.items)
         if not step.ours or not step.asks:
             return False
@@ -145,6 +175,23 @@ class ToolLoop:
         self._calls += step.ours
         self._sent += _raw(self._rewriter.results(answers))
         return not step.mixed and self._rounds < MOST_ROUNDS + _GRACE
+
+
+class HidingListener:
+    """Tells a recorder what the client saw, with what all requests of the answer took."""
+
+    def __init__(self, loop: ToolLoop, listener: AnswerListener, hide: Callable[[], None]) -> None:
+        self._loop, self._listener, self._hide = loop, listener, hide
+
+    def grow(self, deltas: list[Delta], /) -> None:
+        self._listener.grow(deltas)
+
+    def finish(self, message: Message | None, /) -> None:
+        if message is not None:
+            self._hide()
+            used = self._loop.usage or message.usage
+            message = msgspec.structs.replace(message, usage=used)
+        self._listener.finish(message)
 
 
 def offered_names(request: ClientRequest) -> frozenset[str]:
