@@ -27,6 +27,7 @@ from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
 from perdure.server.live_hub import LiveHub
+from perdure.server.openapi import ApiDocument
 from perdure.server.operations import Route, ServerState
 from perdure.server.proxy import proxy_operations
 from perdure.server.proxy.proxy_handler import make_proxy
@@ -76,6 +77,7 @@ class ServerApp:
         denials = self.state.add(DenialLog(bank.audit))
         self.state.add(MetricsText(bank))
         self.state.routes = all_routes()
+        self.state.add(ApiDocument(self.state.routes))
         self._guard = Guard(
             Router(self.state, self.state.routes),
             tokens,
