@@ -10,7 +10,7 @@ import pytest
 
 from perdure.core.messages import ToolCall
 from perdure.server.chat_operations import Chats
-from perdure.testing import ScriptedAnswer, ScriptedFault
+from perdure.testing import Script, ScriptedAnswer, ScriptedFault
 from tests.server.ai_sdk import ai_sdk, drive
 from tests.server.test_chat import PATH, SlowModel, Talk, said, talking
 from tests.waiting import until
@@ -36,7 +36,7 @@ def shown(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 async def test_a_conversation(tmp_path: Path) -> None:
-    answers = [ScriptedAnswer("One.", reasoning="Hm.", chunk=2), "Two."]
+    answers: Script = [ScriptedAnswer("One.", reasoning="Hm.", chunk=2), "Two."]
     async with talking(tmp_path, answers, "messages") as talk:
         found = await run(talk, ["send", "first"], ["send", "second"])
         kept = await said(await talk.session())
@@ -116,8 +116,9 @@ async def test_a_page_that_is_loaded_again_reads_on(tmp_path: Path) -> None:
         chats = talk.server.app.state.part(Chats)
         await until(lambda: chats.of("ada/x"))
         (running,) = chats.of("ada/x")
-        for readers in (1, 0, 1):  # it reads, it left, it is back
-            await until(lambda readers=readers: running.readers == readers)
+        await until(lambda: running.readers == 1)
+        await until(lambda: running.readers == 0)  # it left
+        await until(lambda: running.readers == 1)  # it is back
         model.go_on.set()
         found = await driving
         kept = await said(await talk.session())

@@ -20,7 +20,7 @@ from perdure.context.context import checked_tools
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Turn, is_prompt
-from perdure.gateway.calls import Effort
+from perdure.gateway.calls import CallOptions, Effort
 from perdure.history.log_records import newest
 from perdure.server.chat_run import ChatOptions, ChatRun
 from perdure.server.operations import Operation, ServerCall, ServerState, TokenScope
@@ -108,8 +108,7 @@ class Chats:
 
 async def chat(call: ServerCall) -> Response:
     body: ChatBody = call.body
-    session = await call.bank.session(call.session_name)
-    chats = call.server.part(Chats)
+    name, chats = call.session_name, call.server.part(Chats)
     options = ChatOptions(
         system=body.system,
         model=body.model,
@@ -120,6 +119,9 @@ async def chat(call: ServerCall) -> Response:
         max_tokens=body.max_tokens,
         reasoning=body.reasoning,
     )
+    # Before a session is made for nothing.
+    call.bank.gateway.catalog.candidates(CallOptions(purpose="chat", model=body.model))
+    session = await call.bank.session(name)
     run = ChatRun(call.bank, session, options)
     prompt, results = await _new(body, session, chats)
     await run.begin(prompt, results)
@@ -248,5 +250,6 @@ OPERATIONS = (
         "The answer under way, from its beginning; 204 if there is none.",
         TokenScope.READ,
         produces=_STREAM,
+        may_be_nothing=True,
     ),
 )
