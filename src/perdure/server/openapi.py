@@ -112,7 +112,8 @@ def _responses(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
         "description": HTTPStatus(operation.status).phrase,
         "content": {operation.produces: {"schema": schema}},
     }
-    return {str(operation.status): answer, "default": failure}
+    nothing = {"204": {"description": "There is nothing."}} if operation.may_be_nothing else {}
+    return {str(operation.status): answer, **nothing, "default": failure}
 
 
 def _tag(operation: Operation) -> str:

@@ -15,6 +15,7 @@ from starlette.types import Scope as Connection
 from perdure.bank.bank import Bank
 from perdure.server import (
     bank_operations,
+    chat_operations,
     context_operations,
     live_socket,
     memory_operations,
@@ -44,6 +45,7 @@ def all_routes() -> tuple[Route, ...]:
         *memory_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
         *live_socket.OPERATIONS,
+        *chat_operations.OPERATIONS,
         *proxy_operations.OPERATIONS,
     )
 
@@ -52,11 +54,13 @@ def all_routes() -> tuple[Route, ...]:
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
     hub = state.add(LiveHub(state.bank.services))
+    chats = state.add(chat_operations.Chats(state))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await chats.close()
         await hub.close()
         await proxy.close()
         await state.part(DenialLog).settle()
