@@ -202,7 +202,9 @@ def test_what_is_not_there(args: list[str], words: str, run: Run, ask: Ask, chat
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
     code, answer = ask(*args)
-    kind = "NotFound" if words.startswith(("planner/auth has no turn", "T-3 of")) else "InvalidInput"
+    kind = (
+        "NotFound" if words.startswith(("planner/auth has no turn", "T-3 of")) else "InvalidInput"
+    )
     assert (code, answer["error"]["type"]) == (1, kind)
 
 

@@ -1,20 +1,448 @@
-"""The conversations that clients have through the proxy, and what is recorded of each."""
+"""The conversations that clients have through the proxy, and what is recorded of each.
+
+A conversation is found by the header ``x-perdure-session``, then by the client's own id of it, then
+by what was said: its first words and a history that goes on from what is recorded. What is kept in
+memory can be made again from the log at any time, so a restart doubles nothing, and others
+(importers, hooks, another proxy) may write to the same session.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from perdure.bank.bank import Bank
 from perdure.bank.session import Session
+from perdure.core.client_agents import session_of_client
+from perdure.core.errors import Conflict, NotFound
+from perdure.core.messages import Message
+from perdure.core.turns import Turn
+from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of
+from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
+from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
+from perdure.server.proxy.client_items import ClientItems
+from perdure.server.proxy.client_request import ClientRequest, ConversationId
+from perdure.storage.options import STRONG
+
+#: Conversations that are kept in memory.
+_OPEN = 256
+#: Sessions that begin with the same words, of which the most recently used are compared.
+_ALIKE = 20
+#: Tags of a session: the client's id of the conversation; what the first words are.
+_ID, _FIRST = "conversation", "first"
+
+
+class AnswerInProgress(Protocol):
+    """An answer of this process that is not written yet."""
+
+    #: Its end has come; it is written, or left.
+    ended: asyncio.Event
+    done: asyncio.Event
+
+    async def leave(self) -> None:
+        """Write nothing more: what has arrived stays as a draft."""
+
+
+class Said(NamedTuple):
+    """A message of the line, its identities, and its place."""
+
+    message: Message
+    identities: tuple[str, ...]
+    turn: int
+    round: int
 
 
 class Conversation:
-    """One conversation: its session, and what of it is recorded."""
+    """One conversation: its session, and the line of what is recorded of it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, bank: Bank, session: Session, items: ClientItems) -> None:
         self.session = session
+        #: Held while the line is compared, and written to.
+        self.lock = asyncio.Lock()
+        self.line: list[Recorded] = []
+        #: The words of the newest reply, without white space.
+        self.newest_reply = ""
+        #: Answers that are arriving in this process, by turn.
+        self.answers: dict[int, AnswerInProgress] = {}
+        #: The turn that `session` wrote to last; 0 if it did not write.
+        self.own_turn = 0
+        self._bank = bank
+        self._items = items
+        self._head: Head | None = None
+        self._ended = (0, 0)  # the newest turn, and how many messages it has
 
-    def tokens(self, items: Iterable[msgspec.Raw]) -> int:
-        """Of items, in o200k tokens; each is counted once."""
-        raise NotImplementedError
+    async def refresh(self) -> Head:
+        """Read what others wrote. Call it with the lock."""
+        head = await self.session.head()
+        before, self._head = self._head, head
+        if before is not None and _is_same(before, head):
+            return head
+        record = self.session.record
+        if before is not None or record.line:
+            found = await self._bank.store.collection(SessionRecord).get(record.id, STRONG)
+            record = found or record
+        first = 1
+        if before is not None and before.undone == head.undone and before.forgets == head.forgets:
+            first = max(before.turn, 1)
+        if before is not None:
+            self.session = Session(self._bank.services, record)
+            self.own_turn = 0
+        self.line = [part for part in self.line if part.turn < first] if first > 1 else []
+        walk = self._bank.services.reader.walk(record, head, first, arriving=False)
+        async for turn in walk:
+            if not head.is_undone(turn.number):
+                await self._take(turn)
+        return head
+
+    @property
+    def head(self) -> Head | None:
+        """As of the last look; None if others wrote since."""
+        return self._head
+
+    def wrote(self, head: Head, pieces: int, *, undone: bool = False) -> None:
+        """We wrote so many pieces ourselves: they need no reading, unless others wrote between."""
+        before = self._head
+        is_ours = (
+            before is not None
+            and before.pieces + pieces == head.pieces
+            and before.forgets == head.forgets
+            and (undone or before.undone == head.undone)
+        )
+        self._head = head if is_ours else None
+
+    def said(self, messages: Iterable[Said]) -> list[int]:
+        """Add messages to the line. Returns for each the place of its last part; -1 if it has no
+        identity.
+        """
+        found: list[int] = []
+        for message, parts, turn, round in messages:
+            ordinal = self._ended[1] if self._ended[0] == turn else self._count(turn)
+            self._ended = turn, ordinal + 1
+            by_model = message.role == "assistant"
+            compaction = message.role == "event" and message.name == COMPACTION
+            self.line += [
+                Recorded(identity, turn, round, ordinal, by_model, compaction) for identity in parts
+            ]
+            if by_model:
+                self.newest_reply = squeezed(message.text)
+            found.append(len(self.line) - 1 if parts else -1)
+        return found
+
+    def forget_from(self, turn: int) -> None:
+        """Turns from this one on are no longer part of the line."""
+        self.line = [part for part in self.line if part.turn < turn]
+        self._ended = (0, 0)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every answer whose end has come is written."""
+        return not any(answer.ended.is_set() for answer in self.answers.values())
+
+    async def settle(self) -> None:
+        """Wait for answers whose end has come and is not written yet."""
+        for answer in list(self.answers.values()):
+            if answer.ended.is_set():
+                await answer.done.wait()
+
+    def _count(self, turn: int) -> int:
+        """How many messages a turn has, as far as the line tells."""
+        return max((part.message + 1 for part in self.line if part.turn == turn), default=0)
+
+    async def _take(self, turn: Turn) -> None:
+        self._ended = turn.number, 0
+        for round in turn.rounds:
+            messages = await with_texts(round.messages, self._bank.artifacts)
+            self.said(
+                Said(message, identities(message), turn.number, round.number)
+                for message in messages
+            )
+
+    async def branches(self, head: Head) -> list[tuple[TurnSpan, list[Recorded]]]:
+        """What was taken back, each with the line that it was part of."""
+        found: list[tuple[TurnSpan, list[Recorded]]] = []
+        for span in head.undone:
+            other = Conversation(self._bank, self.session, self._items)
+            hidden = [each for each in head.undone if each.last < span.last]
+            walk = self._bank.services.reader.walk(
+                self.session.record, head, 1, span.last, arriving=False
+            )
+            async for turn in walk:
+                if not any(each.first <= turn.number <= each.last for each in hidden):
+                    await other._take(turn)
+            found.append((span, other.line))
+        return found
+
+
+def _is_same(one: Head, other: Head) -> bool:
+    return (one.pieces, one.undone, one.forgets) == (other.pieces, other.undone, other.forgets)
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+class Conversations:
+    """Finds the conversation of a request, or begins it."""
+
+    def __init__(self, bank: Bank, items: ClientItems) -> None:
+        self._bank = bank
+        self._items = items
+        self._records = bank.store.collection(SessionRecord)
+        self._open: dict[str, Conversation] = {}
+        #: The sessions of a conversation that has an id: its own, and its forks.
+        self._known: dict[tuple[str, ...], list[str]] = {}
+        self._finding = asyncio.Lock()
+
+    async def find(
+        self, request: ClientRequest, facts: Sequence[ItemFacts], agent: str | None = None
+    ) -> Conversation:
+        """`agent` is the only one that the caller may write to, if there is one. Raises
+        `InvalidInput` if the header names no session.
+        """
+        who = request.id
+        names = self._known.get(_key(who)) if who.conversation and not who.session else None
+        if names is not None and len(names) == 1 and names[0] in self._open:
+            return await self._opened(names[0]) or self._open[names[0]]
+        async with self._finding:
+            if who.session:
+                name = who.session if "/" in who.session else f"{_agent(who, agent)}/{who.session}"
+                agent_of(name)
+                return await self._opened(name) or await self._begun(name, who, facts)
+            if who.conversation:
+                return await self._by_id(who, facts, agent)
+            return await self._by_words(who, facts, agent)
+
+    async def fork(self, conversation: Conversation, at: int, who: ConversationId) -> Conversation:
+        """Another line of the same conversation: two clients speak in it."""
+        async with self._finding:
+            parent = conversation.session.name
+            for number in count(2):
+                name = _numbered(parent, number)
+                try:
+                    session = await conversation.session.fork(name, at)
+                except Conflict:
+                    continue
+                if who.conversation:
+                    self._known.setdefault(_key(who), [parent]).append(name)
+                return self._kept(session)
+            raise AssertionError("unreachable")
+
+    async def _by_id(
+        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
+    ) -> Conversation:
+        names = self._known.get(_key(who))
+        if names is None:
+            names = await self._sessions_of(who, agent)
+            if names:
+                self._known[_key(who)] = names
+                _shrink(self._known, _OPEN * 4)
+        found = [each for name in names if (each := await self._opened(name)) is not None]
+        if not found:
+            name = _name(who, agent)
+            self._known[_key(who)] = [name]
+            shared = await self._shared(who, facts, agent)
+            return shared or await self._begun(name, who, facts)
+        if len(found) == 1:
+            return found[0]
+        best, most = found[0], -1
+        for conversation in found:
+            fits = await self._fits(conversation, facts)
+            if fits is not None and fits > most:
+                best, most = conversation, fits
+        return best
+
+    async def _sessions_of(self, who: ConversationId, agent: str | None) -> list[str]:
+        name = _name(who, agent)
+        if await self._records.get(name) is None:
+            # The folder may have been another one, or not been told.
+            tagged = self._records.query().tagged(**{_ID: _id_tag(who)})
+            records = [each for each in await tagged.values() if each.parent is None]
+            name = next((each.id for each in records if agent in (None, each.agent)), "")
+        if not name:
+            return []
+        forks = await self._records.query().where("parent", "=", name).values()
+        same = [fork.id for fork in forks if fork.tags.get(_ID) == _id_tag(who)]
+        return [name, *sorted(same)]
+
+    async def _by_words(
+        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
+    ) -> Conversation:
+        """The conversation that these items go on with; else one that they share a beginning with
+        is forked; else it is a new one.
+        """
+        own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
+        best: tuple[int, Conversation] | None = None
+        for conversation in await self._alike(who, facts, agent):
+            # Many begin with the same prompt: only a reply that they share makes them the same.
+            fits = await self._fits(conversation, facts, reply=True)
+            if fits and (best is None or fits > best[0]):
+                best = fits, conversation
+        if best is not None:
+            return best[1]
+        shared = await self._shared(own, facts, agent)
+        return shared or await self._begun(_name(own, agent), own, facts)
+
+    async def _alike(
+        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
+    ) -> list[Conversation]:
+        """Conversations of the same client and project that begin with the same words."""
+        first = _first(facts)
+        if not first:
+            return []
+        query = self._records.query().tagged(**{_FIRST: first}).order_by("-last_active")
+        found: list[Conversation] = []
+        for record in await query.limit(_ALIKE).values():
+            owner = agent or (_agent(who, None) if who.folder else "")
+            if owner and record.agent != owner:
+                continue
+            if not owner and (
+                record.state.get("folder") or record.state.get("client") != who.client
+            ):
+                continue
+            opened = await self._opened(record.id)
+            if opened is not None:
+                found.append(opened)
+        return found
+
+    async def _shared(
+        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
+    ) -> Conversation | None:
+        """A fork of the conversation with which these items share most, if they share a reply."""
+        best: tuple[int, int, Conversation] | None = None
+        candidates = await self._alike(who, facts, agent)
+        if who.forked_from:
+            origin = msgspec.structs.replace(who, conversation=who.forked_from, sub_agent="")
+            names = await self._sessions_of(origin, agent)
+            candidates += [each for name in names if (each := await self._opened(name))]
+        for conversation in candidates:
+            async with conversation.lock:
+                await conversation.refresh()
+                found = align(conversation.line, facts)
+                at = _shared_turn(conversation.line, found)
+            if at and (best is None or at > best[1]):
+                best = len(found.matched), at, conversation
+        if best is None:
+            return None
+        _, at, parent = best
+        name = _name(who, agent)
+        try:
+            session = await parent.session.fork(name, at)
+        except Conflict:
+            return await self._opened(name)
+        tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
+
+        def tagged(record: SessionRecord | None) -> SessionRecord:
+            found = record or session.record
+            return msgspec.structs.replace(found, tags={**found.tags, **tags})
+
+        await self._records.change(name, tagged)
+        return self._kept(session)
+
+    async def _fits(
+        self, conversation: Conversation, facts: Sequence[ItemFacts], *, reply: bool = False
+    ) -> int | None:
+        """How much of a line the items go on with; None if they do not, or, with `reply`, if they
+        do not share one.
+        """
+        await conversation.settle()
+        async with conversation.lock:
+            await conversation.refresh()
+            line = conversation.line
+            found = align(line, facts)
+        if not found.extends(line) or found.compacted:
+            return None
+        if reply and not any(part.by_model for part in line):
+            return None
+        return sum(not is_weak(part.identity) for part in line)
+
+    async def _opened(self, name: str) -> Conversation | None:
+        found = self._open.pop(name, None)
+        if found is not None:
+            self._open[name] = found  # the most recently used is the last
+            return found
+        try:
+            return self._kept(await self._bank.existing_session(name))
+        except NotFound:
+            return None
+
+    async def _begun(
+        self, name: str, who: ConversationId, facts: Sequence[ItemFacts]
+    ) -> Conversation:
+        tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
+        state = {"client": who.client, "folder": who.folder}
+        link = None
+        if who.sub_agent or who.parent:
+            above = msgspec.structs.replace(
+                who, sub_agent="", conversation=who.conversation if who.sub_agent else who.parent
+            )
+            parents = self._known.get(_key(above)) or [_name(above, agent_of(name))]
+            link = Link(parents[0])
+        session = await self._bank.session(
+            name,
+            tags={key: value for key, value in tags.items() if value},
+            state={key: value for key, value in state.items() if value},
+            link=link,
+        )
+        return self._kept(session)
+
+    def _kept(self, session: Session) -> Conversation:
+        made = self._open[session.name] = Conversation(self._bank, session, self._items)
+        for name, old in list(self._open.items()):
+            if len(self._open) <= _OPEN:
+                break
+            if not old.answers and not old.lock.locked() and old is not made:
+                del self._open[name]
+        return made
+
+
+def _shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
+    """The last turn that items share with a line; 0 if they do not share a reply."""
+    if found.compacted:
+        return 0
+    kept = line[: found.kept]
+    if found.kept < len(line):
+        kept = [part for part in kept if part.turn < line[found.kept].turn]
+    last = {at for at in found.matched if at >= 0}
+    if not any(part.by_model for at, part in enumerate(kept) if at in last):
+        return 0
+    return kept[-1].turn
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name.encode()[:112].decode(errors='ignore')}-{number}"
+
+
+def _agent(who: ConversationId, agent: str | None) -> str:
+    return agent or agent_of(session_of_client(who.client, who.folder, who.conversation or "x"))
+
+
+def _name(who: ConversationId, agent: str | None) -> str:
+    name = session_of_client(who.client, who.folder, who.conversation, who.sub_agent)
+    return name if agent is None else f"{agent}/{name.partition('/')[2]}"[:120]
+
+
+def _key(who: ConversationId) -> tuple[str, ...]:
+    return who.client, who.conversation, who.sub_agent
+
+
+def _id_tag(who: ConversationId) -> str:
+    return ":".join(part for part in _key(who) if part)
+
+
+def _first(facts: Sequence[ItemFacts]) -> str:
+    """What a conversation begins with: its first strong identity."""
+    for item in facts:
+        for identity in item.identities:
+            if not is_weak(identity):
+                return identity
+    return ""
+
+
+def _shrink(known: dict[tuple[str, ...], list[str]], most: int) -> None:
+    while len(known) > most:
+        known.pop(next(iter(known)))

@@ -69,17 +69,28 @@ class Upstreams:
         return f"{base}{'' if urlsplit(base).path else '/v1'}{tail}{asked}"
 
     async def send(
-        self, method: str, address: str, headers: RawHeaders, body: bytes
+        self,
+        method: str,
+        address: str,
+        headers: RawHeaders,
+        body: bytes,
+        sent: Callable[[], None] = lambda: None,
     ) -> httpx2.Response:
-        """The response, its body unread; close it. Raises `ProviderDown` if there is none."""
+        """The response, its body unread; close it. `sent` is called as soon as the request is on
+        its way. Raises `ProviderDown` if there is none.
+        """
         import httpx2
+
+        async def trace(name: str, _: object) -> None:
+            if name.endswith(".send_request_body.complete"):
+                sent()
 
         request = httpx2.Request(
             method,
             address,
             headers=[(name, value) for name, value in headers if name != b"content-length"],
             content=body or None,
-            extensions=self._extensions,
+            extensions={**self._extensions, "trace": trace},
         )
         try:
             return await self._client().send(request, stream=True)

@@ -1,0 +1,192 @@
+"""The items of clients' histories as canonical messages, and what is known of each.
+
+A client sends the same items again and again. What was found out about one is remembered by a hash
+of its bytes, so that only new items are parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import Message, Text, ToolResult, Unknown
+from perdure.core.tokens import count_message
+from perdure.gateway.providers import CallWire
+from perdure.history.message_identity import identities, is_injected
+from perdure.server.proxy.alignment import ItemFacts, NewItem
+from perdure.server.proxy.client_habits import is_summary
+from perdure.server.proxy.client_request import decode_json
+from perdure.services import Services
+from perdure.wire import codec
+from perdure.wire.responses.form import side_of
+
+#: Items that are remembered; some hundred bytes each.
+_KNOWN = 100_000
+_SYSTEM = frozenset({"system", "developer"})
+
+
+class ClientItems:
+    """Reads items. One for all conversations."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._facts: dict[tuple[CallWire, int, int], ItemFacts] = {}
+        self._tokens: dict[tuple[CallWire, int, int], int] = {}
+
+    def facts(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[ItemFacts]:
+        found: list[ItemFacts] = []
+        for item in items:
+            key = _key(wire, bytes(item))
+            known = self._facts.get(key)
+            if known is None:
+                known = self._read(wire, item)
+                _remember(self._facts, key, known)
+            found.append(known)
+        return found
+
+    def tokens(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[int]:
+        """Of each item, in o200k tokens."""
+        found: list[int] = []
+        for item in items:
+            key = _key(wire, bytes(item))
+            known = self._tokens.get(key)
+            if known is None:
+                counter = self._services.counter
+                known = sum(count_message(counter, each) for each in decoded(wire, [item]))
+                _remember(self._tokens, key, known)
+            found.append(known)
+        return found
+
+    def note(self, wire: CallWire, item: bytes, facts: ItemFacts) -> None:
+        _remember(self._facts, _key(wire, item), facts)
+
+    def masked(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """With the secrets in their own texts masked, as they are stored."""
+        return self._services.mask_messages(messages)
+
+    def _read(self, wire: CallWire, item: msgspec.Raw) -> ItemFacts:
+        messages = decoded(wire, [item])
+        found = [each for message in messages for each in self.identities(message)]
+        first = messages[0] if messages else Message("user")
+        text = first.text if first.role == "user" else ""
+        return ItemFacts(tuple(found), summary=is_summary(text), by_model=first.role == "assistant")
+
+    def identities(self, message: Message) -> tuple[str, ...]:
+        """Of a message as it would be stored."""
+        if any(isinstance(part, Text) for part in message.parts):
+            # Results have no part in it, and are what is long.
+            light = tuple(
+                ToolResult(part.call, name=part.name) if isinstance(part, ToolResult) else part
+                for part in message.parts
+            )
+            (message,) = self.masked((msgspec.structs.replace(message, parts=light),))
+        return identities(message)
+
+
+def new_messages(
+    wire: CallWire, items: Sequence[msgspec.Raw], new: Sequence[NewItem]
+) -> list[tuple[Message, list[int]]]:
+    """The messages that new items make, each with its items. System text in front of everything is
+    left out: it belongs to the request, not to the conversation.
+    """
+    found: list[tuple[Message, list[int]]] = []
+    group: list[int] = []
+    side = ""
+    for item, known in new:
+        if known:
+            found += _flushed(wire, items, group)
+            found += _rest(wire, items, item, known)
+            group, side = [], ""
+            continue
+        own = side_of(_plain(items[item])) if wire == "responses" else ""
+        if not own or own == "other" or own != side:
+            found += _flushed(wire, items, group)
+            group = []
+        group.append(item)
+        side = own
+    found += _flushed(wire, items, group)
+    leading = _leading(items)
+    return [(said, of) for said, of in found if of[0] >= leading or said.role not in _SYSTEM]
+
+
+def _leading(items: Sequence[msgspec.Raw]) -> int:
+    """How many items stand in front of the first that is no system text."""
+    for at, item in enumerate(items):
+        said = _plain(item)
+        if not isinstance(said, dict) or said.get("role") not in _SYSTEM:
+            return at
+    return len(items)
+
+
+def _flushed(
+    wire: CallWire, items: Sequence[msgspec.Raw], group: list[int]
+) -> list[tuple[Message, list[int]]]:
+    if not group:
+        return []
+    said = decoded(wire, [items[at] for at in group])
+    return [(each, list(group)) for each in said if each.parts]
+
+
+def _rest(
+    wire: CallWire, items: Sequence[msgspec.Raw], item: int, known: int
+) -> list[tuple[Message, list[int]]]:
+    """What of an item is not recorded: the parts behind so many identities."""
+    found: list[tuple[Message, list[int]]] = []
+    for message in decoded(wire, [items[item]]):
+        parts = list(message.parts)
+        left = known
+        while parts and left:
+            one = msgspec.structs.replace(message, parts=(parts.pop(0),))
+            left -= len(identities(one))
+        if parts:
+            rest = msgspec.structs.replace(message, parts=tuple(parts))
+            if rest.role == "tool" and not rest.results:
+                rest = msgspec.structs.replace(rest, role="user")
+            found.append((_marked(rest), [item]))
+    return found
+
+
+def decoded(wire: CallWire, items: Sequence[msgspec.Raw]) -> list[Message]:
+    """The canonical messages of items; what nobody can read is kept as it is."""
+    plain = [_plain(item) for item in items]
+    try:
+        said = codec(wire).decode(plain)
+    except (InvalidInput, TypeError, ValueError, RecursionError):
+        said = tuple(_unknown(wire, item) for item in plain)
+    return [_marked(message) for message in said]
+
+
+def _marked(message: Message) -> Message:
+    if is_injected(message):
+        return msgspec.structs.replace(message, injected=True)
+    return message
+
+
+def _unknown(wire: CallWire, item: Any) -> Message:
+    role = item.get("role") if isinstance(item, dict) else None
+    return Message(
+        "assistant" if role == "assistant" else "user",
+        (Unknown(wire, item),),
+        injected=role != "assistant",
+        wire=wire,
+    )
+
+
+def _plain(item: msgspec.Raw) -> Any:
+    try:
+        return decode_json(item)
+    except ValueError:
+        return None
+
+
+def _key(wire: CallWire, raw: bytes) -> tuple[CallWire, int, int]:
+    return wire, len(raw), hash(raw)
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    known[key] = value
+    if len(known) > _KNOWN:
+        known.pop(next(iter(known)))

@@ -1,0 +1,277 @@
+"""Writes what clients and models say through the proxy, each message once.
+
+`Recorder.record` compares the items of a request with what is recorded, and appends what is new.
+What a client took back is undone; a line that was taken back and speaks again becomes a fork: two
+clients speak in one conversation. `AnswerRecorder` writes the answer: as a draft while it arrives,
+whole at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.bank.bank import Bank
+from perdure.core.messages import Message, Text, event
+from perdure.core.turns import is_prompt
+from perdure.history.answer_drafts import Partial
+from perdure.history.log_records import Head
+from perdure.history.manifest import RoundId
+from perdure.history.message_identity import COMPACTION, identities, with_texts
+from perdure.history.turn_log import Written
+from perdure.server.proxy.alignment import Alignment, ItemFacts, NewItem, align
+from perdure.server.proxy.client_habits import is_summary
+from perdure.server.proxy.client_items import ClientItems, decoded, new_messages
+from perdure.server.proxy.client_request import ClientRequest
+from perdure.server.proxy.conversations import (
+    AnswerInProgress,
+    Conversation,
+    Conversations,
+    Said,
+    squeezed,
+)
+from perdure.storage.transaction import Transaction
+
+_log = logging.getLogger(__name__)
+
+#: The event that keeps what had arrived of an answer that the client broke off and dropped.
+ABORTED = "aborted"
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """A request that is recorded."""
+
+    conversation: Conversation
+    #: The turn that the answer belongs to; 0 if nothing was said.
+    turn: int
+    #: The round of each item; None for system text in front of everything.
+    places: tuple[RoundId | None, ...]
+
+
+class Recorder:
+    """Records requests."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.items = ClientItems(bank.services)
+        self.conversations = Conversations(bank, self.items)
+        self._bank = bank
+
+    async def record(
+        self,
+        request: ClientRequest,
+        answer: AnswerInProgress | None = None,
+        agent: str | None = None,
+    ) -> Recording:
+        """Append what is new of a request; when this returns, it survives the process. `answer` is
+        the one that is expected. `agent` is the only one that the caller may write to. Raises what
+        the store raises.
+        """
+        facts = self.items.facts(request.wire, request.items)
+        conversation = await self.conversations.find(request, facts, agent)
+        while True:
+            await conversation.settle()
+            async with conversation.lock:
+                if not conversation.is_settled:
+                    continue
+                found = await self._recorded(conversation, request, facts)
+                if isinstance(found, Conversation):
+                    conversation = found  # a fork, where it goes on
+                    continue
+                if answer is not None and found.turn:
+                    before = conversation.answers.get(found.turn)
+                    if before is not None:
+                        await before.leave()
+                    conversation.answers[found.turn] = answer
+                return found
+
+    async def _recorded(
+        self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
+    ) -> Recording | Conversation:
+        head = await conversation.refresh()
+        found = self._aligned(conversation, request, facts)
+        if not found.extends(conversation.line) and head.undone:
+            at = await self._spoken_again(conversation, head, facts)
+            if at:
+                return await self.conversations.fork(conversation, at, request.id)
+        return await self._write(conversation, head, request, facts, found)
+
+    async def _spoken_again(
+        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts]
+    ) -> int:
+        """The turn up to which a line was taken back that these items go on with; 0 if none."""
+        for span, line in reversed(await conversation.branches(head)):
+            found = align(line, facts)
+            if found.compacted or not found.extends(line):
+                continue
+            if any(at >= 0 and line[at].turn >= span.first for at in found.matched):
+                return span.last
+        return 0
+
+    def _aligned(
+        self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
+    ) -> Alignment:
+        def is_cut(item: int) -> bool:
+            words = self._words(request, item)
+            return bool(words) and conversation.newest_reply.startswith(words)
+
+        return align(conversation.line, facts, is_cut)
+
+    def _words(self, request: ClientRequest, item: int) -> str:
+        said = self.items.masked(tuple(decoded(request.wire, [request.items[item]])))
+        return squeezed("".join(message.text for message in said))
+
+    async def _write(
+        self,
+        conversation: Conversation,
+        head: Head,
+        request: ClientRequest,
+        facts: Sequence[ItemFacts],
+        found: Alignment,
+    ) -> Recording:
+        again: list[Message] = []
+        new: Sequence[NewItem] = found.new
+        matched = list(found.matched)
+        if not found.extends(conversation.line):
+            again = await self._take_back(conversation, head, found.kept)
+        elif head.answering:
+            new, closed = await self._end_draft(conversation, request, facts, new)
+            if closed is not None:
+                matched[closed[0]] = closed[1]
+        said = [
+            (part, of)
+            for message, of in new_messages(request.wire, request.items, new)
+            for part in _with_events(message)
+        ]
+        if again:
+            said = [*((message, [-1]) for message in again), *said]
+        if said:
+            await self._append(conversation, said, matched)
+        line = conversation.line
+        turn = line[-1].turn if line else 0
+        places = [RoundId(line[at].turn, line[at].round) if at >= 0 else None for at in matched]
+        return Recording(conversation, turn, _filled(places, facts))
+
+    async def _append(
+        self,
+        conversation: Conversation,
+        said: Sequence[tuple[Message, list[int]]],
+        matched: list[int],
+    ) -> None:
+        """Append messages with their items, and note in `matched` where these are now."""
+        session, line = conversation.session, conversation.line
+        messages = [message for message, _ in said]
+        own, head = conversation.own_turn, conversation.head
+        elsewhere = own and line and own != line[-1].turn and not is_prompt(messages[0])
+        if elsewhere and (head is None or not head.mark.fresh):
+            await session.resume(line[-1].turn)
+        written: list[Written] = []
+
+        async def note(_: Transaction, what: Written) -> None:
+            written[:] = [what]
+
+        known = [self.items.identities(message) for message in messages]
+        await session.append(messages, within=note)
+        places = [(round.turn, round.round) for round in written[0].rounds for _ in round.messages]
+        conversation.wrote(written[0].head, len(written[0].pieces))
+        conversation.own_turn = written[0].last
+        ends = conversation.said(
+            Said(message, parts, turn, round)
+            for message, parts, (turn, round) in zip(messages, known, places, strict=True)
+        )
+        for (_, items), at in zip(said, ends, strict=True):
+            for item in items:
+                if item >= 0 and at >= 0:
+                    matched[item] = at
+
+    async def _take_back(self, conversation: Conversation, head: Head, kept: int) -> list[Message]:
+        """Undo what the client took back. Returns what it kept of a turn in the middle of which it
+        went back: that is said again, in a turn of its own.
+        """
+        left = conversation.line[kept]
+        again: list[Message] = []
+        if left.message:
+            turn = await conversation.session.turn(left.turn)
+            stay = turn.messages[: left.message]
+            again = [msgspec.structs.replace(message, usage=None) for message in stay]
+        heads: list[Head] = []
+
+        async def note(_: Transaction, what: Written) -> None:
+            heads[:] = [what.head]
+
+        numbers = range(left.turn, head.turn + 1)
+        await conversation.session.undo(numbers=numbers, within=note)
+        conversation.wrote(heads[0], 0, undone=True)
+        conversation.own_turn = heads[0].turn
+        conversation.forget_from(left.turn)
+        return list(await with_texts(again, self._bank.artifacts))
+
+    async def _end_draft(
+        self,
+        conversation: Conversation,
+        request: ClientRequest,
+        facts: Sequence[ItemFacts],
+        new: Sequence[NewItem],
+    ) -> tuple[Sequence[NewItem], tuple[int, int] | None]:
+        """The client goes on behind an answer of which only a draft is there: its own version of it
+        counts, unless the draft has more. Returns what is new then, and the item that is the draft
+        with its place in the line.
+        """
+        line = conversation.line
+        turn = line[-1].turn if line else 0
+        arriving = conversation.answers.get(turn)
+        if arriving is not None:
+            await arriving.leave()
+        session = conversation.session
+        partial = next((each for each in await session.partials() if each.turn == turn), None)
+        if partial is None:
+            return new, None
+        words = squeezed(partial.message.text)
+        first = new[0].item if new else -1
+        if first >= 0 and facts[first].by_model:
+            theirs = self._words(request, first)
+            if len(theirs) < len(words) and words.startswith(theirs):
+                at = await self._close(conversation, partial)
+                return new[1:], (first, at)
+        elif words:
+            said = event(ABORTED, partial.message.text)
+            await self._append(conversation, [(said, [-1])], [])
+        await session.drop_partial(partial)
+        return new, None
+
+    async def _close(self, conversation: Conversation, partial: Partial) -> int:
+        turn = await conversation.session.close_partial(partial)
+        conversation.wrote(await conversation.session.head(), 1)
+        (round,) = turn.rounds
+        (message,) = await with_texts(round.messages, self._bank.artifacts)
+        (at,) = conversation.said([Said(message, identities(message), turn.number, round.number)])
+        return at if at >= 0 else len(conversation.line) - 1
+
+
+def _with_events(message: Message) -> list[Message]:
+    """A summary in a user message is no prompt, but the event of a compaction."""
+    if message.role != "user":
+        return [message]
+    summaries = [part for part in message.parts if isinstance(part, Text) and is_summary(part.text)]
+    if not summaries:
+        return [message]
+    rest = tuple(part for part in message.parts if part not in summaries)
+    found = [event(COMPACTION, "\n".join(part.text for part in summaries))]
+    return [*found, msgspec.structs.replace(message, parts=rest)] if rest else found
+
+
+def _filled(
+    places: Sequence[RoundId | None], facts: Sequence[ItemFacts]
+) -> tuple[RoundId | None, ...]:
+    """Items without a place of their own belong where their neighbours are: what the model said to
+    what follows, as reasoning does; all else to what comes before.
+    """
+    found = list(places)
+    for at in range(len(found) - 2, -1, -1):
+        if found[at] is None and facts[at].by_model and not facts[at].identities:
+            found[at] = found[at + 1]
+    for at in range(1, len(found)):
+        if found[at] is None:
+            found[at] = found[at - 1]
+    return tuple(found)
