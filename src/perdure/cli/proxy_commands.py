@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,8 +18,6 @@ from perdure.cli.serve_commands import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from perdure.config import Config
 
 
@@ -57,7 +56,7 @@ def proxy(
         typer.Option("--strict", help="Refuse a request if Perdure's own part fails."),
     ] = None,
 ) -> None:
-    """Run a client whose history never runs out: claude, codex, opencode, or any other.
+    """Run claude, codex, opencode or any client with a history that never ends.
 
     Its requests go through a proxy on loopback, which keeps every turn in the bank. Beyond the
     budget, old turns are sent shorter. The client's own files and its login are left alone. Its
@@ -85,6 +84,8 @@ def proxy(
 
 
 async def _run(settings: CommandSettings, config: Config, command: tuple[str, ...]) -> int:
+    import msgspec
+
     from perdure.bank import Bank
     from perdure.config import data_folder
     from perdure.core.actors import system_user
@@ -102,13 +103,12 @@ async def _run(settings: CommandSettings, config: Config, command: tuple[str, ..
             async with serving(make_app(bank)) as server:
                 caller = Caller(system_user(), None, frozenset({TokenScope.PROXY}))
                 address = f"{server.url}/t/{server.app.run_tokens.make(caller)}"
-                # As the shell shows it to the client, which names its project by it.
-                launch = launch_for(command, address, os.environ, os.getcwd())
+                launch = launch_for(command, address, os.environ, str(Path.cwd()))
                 code = await run_client(launch)
                 figures = server.app.state.part(Proxy).report.figures
             report = RunReport.of(figures, kept, log.file)
         if settings.json:
-            terminal.note(msgspec_line(report))
+            terminal.note(msgspec.json.encode(report).decode())
         else:
             for line in report.lines():
                 terminal.note(line)

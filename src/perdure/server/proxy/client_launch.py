@@ -130,7 +130,7 @@ def _codex_provider(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _opencode_settings(given: str, address: str, folder: str) -> str:
-    """opencode's configuration: what is given already, and where its providers are."""
+    """What is configured already, and where the providers are."""
     try:
         settings = msgspec.json.decode(given) if given else {}
     except msgspec.MsgspecError:

@@ -63,7 +63,7 @@ class Proxy:
         self.settings = settings
         self.upstreams = Upstreams({str(name): url for name, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
-        self.report = ProxyReport()
+        self.report = ProxyReport(bank.config.gateway.prices)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -123,12 +123,13 @@ class _Exchange:
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in connection["headers"]
         }
+        self._request: ClientRequest | None = None
         self._answer: AnswerRecorder | None = None
         self._start_recording: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         try:
-            request = self._parsed()
+            request = self._request = self._parsed()
             if request is not None and request.kind in _CONVERSATIONS:
                 recording = self._recording(request)
                 if self._proxy.settings.strict:
@@ -237,7 +238,7 @@ class _Exchange:
         finally:
             if tap is not None:
                 tap.leave()
-                self._proxy.report.answered(tap.usage)
+                self._proxy.report.answered(tap.usage, self._request)
 
 
 async def _read(receive: Receive) -> bytes | None:

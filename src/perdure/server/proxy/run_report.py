@@ -54,8 +54,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
             turns=len(kept.turns),
             sessions=kept.sessions,
             figures=figures,
-            cost=figures.cost,
-            alone=figures.cost_alone,
+            cost=None if figures.unpriced else figures.cost,
+            alone=None if figures.unpriced else figures.cost_alone,
             log=str(log or ""),
         )
 
@@ -64,11 +64,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         if not self.requests:
             yield "perdure: no request came. Does the client's own configuration name an address?"
         else:
-            asked = plural(self.requests, "request")
+            kept = f"{plural(self.turns, 'turn')} in {plural(self.sessions, 'session')}"
+            cached = _share(figures.cache_read, figures.input)
             yield (
-                f"perdure: kept {plural(self.turns, 'turn')} in {plural(self.sessions, 'session')};"
-                f" {asked}, {figures.input:,} tokens in ({_share(figures.cache_read, figures.input)}"
-                f" from the cache), {figures.output:,} out."
+                f"perdure: kept {kept}; {plural(self.requests, 'request')}, {figures.input:,}"
+                f" tokens in ({cached} from the cache), {figures.output:,} out."
             )
             if figures.input_alone > figures.input:
                 saved = figures.input_alone - figures.input
