@@ -21,6 +21,7 @@ from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from perdure.history import log_records
 from perdure.history.answer_feed import AnswerChange
 from perdure.server import live_hub, live_log, live_socket
+from perdure.server.access_tokens import AccessTokens
 from perdure.server.http_server import serving
 from perdure.server.live_events import growth
 from perdure.server.operations import TokenScope
@@ -66,8 +67,9 @@ async def test_each_scope_hears_its_own(server: RunningServer) -> None:
         await all_.subscribe(all=True)
         for session in ("bob/x", "ada/y", "adam/x", "ada/x"):
             await write(server, session)
-        for client in (one, agent, all_):
-            await client.until("turn", lambda event: event["session"] == "ada/x")
+        for client, turns in ((one, 1), (agent, 2), (all_, 4)):
+            while len(client.turns()) < turns:
+                await client.next()
     assert [turn[0] for turn in one.turns()] == ["ada/x"]
     assert sorted(turn[0] for turn in agent.turns()) == ["ada/x", "ada/y"]
     assert sorted(turn[0] for turn in all_.turns()) == ["ada/x", "ada/y", "adam/x", "bob/x"]
@@ -392,7 +394,8 @@ async def test_what_another_process_writes_is_heard(server: RunningServer) -> No
         await other.do("append ada/x theirs")
         await write(server, "ada/x")
         await other.do("append bob/y theirs")
-        await all_.until("turn", lambda event: event["session"] == "bob/y")
+        while len(all_.turns()) < 4:
+            await all_.next()
         await one.until("turn", lambda event: event["cursor"] == 3)
     assert one.turns() == [("ada/x", n, n) for n in (1, 2, 3)]
     assert sorted(all_.turns()) == [*(("ada/x", n, n) for n in (1, 2, 3)), ("bob/y", 1, 1)]
@@ -467,6 +470,22 @@ async def test_a_token_or_a_ticket_is_needed(server: RunningServer) -> None:
     with pytest.raises(InvalidStatus, match="401"):
         async with connect(url):
             pass
+
+
+async def test_a_revoked_token_ends_its_sockets(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_socket, "_RECHECK", 0.01)
+    tokens = server.app.state.part(AccessTokens)
+    secret, _ = await tokens.make("laptop", scopes=(TokenScope.READ,))
+    async with listening(server) as other, listening(server, secret) as client:
+        await client.subscribe(all=True)
+        await tokens.revoke("laptop")
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.until("never")
+        await other.subscribe(all=True)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
 
 
 # Bad clients ----------------------------------------------------------------------------------
