@@ -174,6 +174,15 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
         Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
     ),
+    "proxy": (
+        Target("added_ms", 3, "p50 to the first byte, 100 messages that pass through the proxy"),
+        Target("added_ms_long", 15, "the same with 300k tokens behind a budget of 60k"),
+        Target("chunk_ms", 0.1, "a chunk of a stream, of 1,000"),
+        Target(
+            "requests_per_s", 0.5, "20 turns read, to bare Starlette and msgspec", at_least=True
+        ),
+        Target("memory_growth", 1.1, "after 10,000 requests, to after 2,000"),
+    ),
     "locomo": (
         Target("r5", 0.74, "of the evidence, among 5 hits; weights of other chats", at_least=True),
         Target("r10", 0.82, "the same among 10", at_least=True),

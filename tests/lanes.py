@@ -66,7 +66,7 @@ for _name, _examples in {QUICK: 15, LONG: 60, ALL: 60}.items():
         suppress_health_check=_SLOW,
     )
 settings.register_profile(
-    "fuzz", max_examples=3_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
+    "fuzz", max_examples=1_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
 
 

@@ -33,9 +33,9 @@ _NAMES = {
     "perdure.core.actors": "acting_as",
     "perdure.core.errors": """
         AccessDenied AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached BudgetTooSmall
-        Closed Conflict Corrupted DeadlineExceeded GatewayError InvalidConfig InvalidInput
+        Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig InvalidInput
         InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
-        MigrationFailed NewerSchema NoModel NotAStore NotIndexed PerdureError PromptTooLong
+        MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed PerdureError PromptTooLong
         ProviderDown RateLimited Rejected SchemaMismatch StorageError StorageFull StreamBroken
         TooLarge Unauthorized Unavailable UnknownBackend Unsupported
     """,
@@ -50,6 +50,8 @@ _NAMES = {
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",
+    "perdure.remote.remote_bank": "RemoteBank connect",
+    "perdure.remote.remote_session": "RemoteSession",
     "perdure.storage.assembly": "open_store",
     "perdure.storage.collection": "Collection",
     "perdure.storage.collection_reader": "Stored",

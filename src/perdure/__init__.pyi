@@ -23,6 +23,7 @@ from perdure.core.errors import Closed as Closed
 from perdure.core.errors import Conflict as Conflict
 from perdure.core.errors import Corrupted as Corrupted
 from perdure.core.errors import DeadlineExceeded as DeadlineExceeded
+from perdure.core.errors import Denied as Denied
 from perdure.core.errors import GatewayError as GatewayError
 from perdure.core.errors import InvalidConfig as InvalidConfig
 from perdure.core.errors import InvalidInput as InvalidInput
@@ -36,6 +37,7 @@ from perdure.core.errors import MigrationFailed as MigrationFailed
 from perdure.core.errors import NewerSchema as NewerSchema
 from perdure.core.errors import NoModel as NoModel
 from perdure.core.errors import NotAStore as NotAStore
+from perdure.core.errors import NotFound as NotFound
 from perdure.core.errors import NotIndexed as NotIndexed
 from perdure.core.errors import PerdureError as PerdureError
 from perdure.core.errors import PromptTooLong as PromptTooLong
@@ -75,6 +77,9 @@ from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit
 from perdure.recall.values import Recalled as Recalled
+from perdure.remote.remote_bank import RemoteBank as RemoteBank
+from perdure.remote.remote_bank import connect as connect
+from perdure.remote.remote_session import RemoteSession as RemoteSession
 from perdure.storage.assembly import open_store as open_store
 from perdure.storage.collection import Collection as Collection
 from perdure.storage.collection_reader import Stored as Stored

@@ -19,6 +19,7 @@ from perdure.artifacts import (
     FaultKind,
     PlaceAddress,
     Referrer,
+    folder_objects,
 )
 from perdure.artifacts.artifact_collector import LastPut
 from perdure.artifacts.artifact_contents import ArtifactContents
@@ -447,3 +448,22 @@ async def test_two_collectors_at_once(
     done = await collecting.collect(grace=0)
     assert done.deleted + sum(others) == 5
     assert await listed(artifacts) == set()
+
+
+def test_a_copy_that_is_collected_while_it_is_placed_is_placed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming/one").write_bytes(b"content")
+    sync, collected = folder_objects.sync_folder, list[Path]()
+
+    def sync_late(folder: Path) -> None:
+        if folder.name == "abc" and not collected:
+            collected.append(folder)
+            folder_objects.remove(tmp_path, "copies/abc/1")  # takes the empty folder with it
+        sync(folder)
+
+    monkeypatch.setattr(folder_objects, "sync_folder", sync_late)
+    folder_objects.place(tmp_path, "incoming/one", "copies/abc/1")
+    assert collected
+    assert (tmp_path / "copies/abc/1").read_bytes() == b"content"

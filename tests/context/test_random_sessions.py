@@ -125,3 +125,8 @@ async def live_through(seed: int) -> None:
 async def test_random_sessions(first: int) -> None:
     for seed in range(first, SEEDS, 12):
         await live_through(seed)
+
+
+async def test_a_long_prompt_that_was_answered_makes_way_for_the_next() -> None:
+    """What a prompt takes cannot be cut: its turn goes down instead of being sent raw."""
+    await live_through(145)

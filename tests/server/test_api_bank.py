@@ -39,6 +39,8 @@ async def test_the_life_of_a_memory(client: httpx2.AsyncClient) -> None:
     edit = {"text": "The staging port is 8124.", "pinned": True, "expected": 1}
     edited = (await client.patch(f"{MEMORIES}/M-1", json=edit)).json()["memory"]
     assert (edited["text"], edited["pinned"]) == ("The staging port is 8124.", True)
+    tagged = await client.patch(f"{MEMORIES}/M-1", json={"tags": [], "pinned": True})
+    assert "tags" not in tagged.json()["memory"]
     late = await client.patch(f"{MEMORIES}/M-1", json=edit)
     assert late.status_code == 409
     (former,) = (await client.get(f"{MEMORIES}/M-1/history")).json()[:1]

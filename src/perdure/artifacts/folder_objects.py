@@ -182,15 +182,15 @@ def sync_folder(folder: Path) -> None:
 def place(root: Path, received: str, path: str) -> None:
     """Give a received file its final name, durably; it keeps its own, for another try."""
     second = root / f"{received}{_SECOND}"
-    _second_name(root / received, second)
     for attempt in range(_ATTEMPTS):
+        _second_name(root / received, second)
         try:
             make_folders(root, path)
             second.rename(root / path)
             sync_folder((root / path).parent)
         except FileNotFoundError:
-            # Somebody who deleted the last copy in a folder has removed that, too.
-            if attempt == _ATTEMPTS - 1 or not second.exists():
+            # Somebody who deleted the last copy in a folder, perhaps this one, has removed that.
+            if attempt == _ATTEMPTS - 1:
                 raise
         else:
             return

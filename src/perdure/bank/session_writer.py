@@ -332,16 +332,7 @@ class SessionWriter:
         """What is new of an answer to a context, and the turn of its prompt, whatever was written
         meanwhile and by whom.
         """
-        if not isinstance(context, Context):
-            raise InvalidInput(
-                f"{context!r} is no context.", hint="Give what session.context(…) returned."
-            )
-        if context.session != self.record.id:
-            raise InvalidInput(
-                f"This context is one of {context.session}.", hint="Append the answer there."
-            )
-        said = wire.decode(assistant(messages) if isinstance(messages, str) else messages)
-        said = tuple(_by_model(each, context.model) for each in strip_echo(said, context))
+        said = answer_in(messages, context, self.record.id)
         turn, own = context.turn, self.cursor.own
         if context.prompt:
             found = await self._turn_begun_by(context)
@@ -376,6 +367,20 @@ class SessionWriter:
     async def _recent(self) -> list[Message]:
         pieces = await self._services.reader.latest(self.record, _RECENT)
         return [message for piece in pieces for message in piece.messages()]
+
+
+def answer_in(messages: Any, context: Context, session: str) -> tuple[Message, ...]:
+    """What is new of an answer to a context of this session. Raises `InvalidInput`."""
+    if not isinstance(context, Context):
+        raise InvalidInput(
+            f"{context!r} is no context.", hint="Give what session.context(…) returned."
+        )
+    if context.session != session:
+        raise InvalidInput(
+            f"This context is one of {context.session}.", hint="Append the answer there."
+        )
+    said = wire.decode(assistant(messages) if isinstance(messages, str) else messages)
+    return tuple(_by_model(each, context.model) for each in strip_echo(said, context))
 
 
 def _by_model(message: Message, model: str) -> Message:

@@ -176,6 +176,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(services.epochs)
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
+    made.forgotten.append(services.log.notify)
     return made
 
 

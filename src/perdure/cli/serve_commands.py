@@ -111,11 +111,16 @@ def run_server(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _serve(settings: CommandSettings, config: Config) -> None:
+    import gc
+
     from perdure.bank import Bank
     from perdure.server.http_server import serving
     from perdure.server.server_app import make_app
 
     async with Bank(config=config) as bank, serving(make_app(bank)) as server:
+        # What is there now stays: the collector need not look at it in the middle of a stream.
+        gc.collect()
+        gc.freeze()
         _announce(server, as_json=settings.json)
         await server.asked_to_stop()
         if not settings.json:

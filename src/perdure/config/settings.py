@@ -484,6 +484,8 @@ class ServerConfig(Section, frozen=True):
     max_proxy_body: _Bytes = 64 << 20
     #: Seconds for which a login by the link on the terminal is good.
     login_for: Seconds = 43_200.0
+    #: Whether an answer to a chat goes on when its client leaves. It is kept in any case.
+    chat_goes_on: bool = True
     #: Seconds that requests get to end when the server is stopped.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 10.0
 

@@ -166,6 +166,78 @@ class Composer:
             scale=scale,
         )
 
+    async def show(
+        self,
+        record: SessionRecord,
+        head: Head,
+        *,
+        budget: int,
+        fixed: int = 0,
+        recall: bool = False,
+        board: bool = False,
+        keep: bool = True,
+    ) -> ShownHistory:
+        """What is shown of the history with the newest turn as it goes on, for those who write the
+        messages themselves. `budget` and what is taken of it (`fixed`) are o200k tokens.
+
+        With `recall`, what the turn's prompt brings to mind is injected in front of it, and with
+        either, the board; only before its first reply, so that they stay where they were sent.
+        Raises `BudgetTooSmall`.
+        """
+        async with self._composing:
+            strategy = self.strategy(record)
+            self.injections.refresh(head.forgets)
+            request = ContextRequest(
+                record=record,
+                head=head,
+                turn=head.turn,
+                prompted=False,
+                budget=budget,
+                fixed=fixed,
+                strategy=strategy.name,
+                now=self._services.store.now(),
+                injected=self._read_injected(record),
+                marks=self.marks_of(record),
+                keep=keep,
+            )
+            asked = (recall or board) and keep
+            if asked and head.mark.round == 1 and not head.mark.replied:
+                await self._inject(strategy, self._numbered(request), recall=recall)
+            return await strategy.show(self._numbered(request))
+
+    def _numbered(self, request: ContextRequest) -> ContextRequest:
+        self._requests += 1
+        return msgspec.structs.replace(request, number=self._requests)
+
+    async def _inject(self, strategy: Strategy, request: ContextRequest, *, recall: bool) -> None:
+        """Build and keep what is injected in front of the open turn's prompt, if it fits."""
+        services, record = self._services, request.record
+        turn = await services.reader.turn(record, request.head, request.turn)
+        said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
+        prompt = await resolved(said, services.artifacts)
+        if not prompt:
+            return
+        try:
+            preview = await strategy.preview(request)
+        except BudgetTooSmall:
+            return
+        frame, settings = Frame.of(record.id, "", ()), services.config.recall
+        reserve = 0
+        if recall and settings.on:
+            most = settings.full_tokens + settings.tickler_tokens
+            reserve = recall_reserve(request.budget, request.fixed, most)
+        asked = msgspec.structs.replace(
+            request,
+            prompted=True,
+            prompt=prompt,
+            reserve=reserve,
+            recall=recall,
+            frame=frame.digest,
+        )
+        injection = await self.injections.of(asked, preview)
+        if injection.text:
+            await self.injections.keep(record, injection, frame)
+
     async def _scale(
         self, strategy: Strategy, record: SessionRecord, model: str, going_on: int
     ) -> TokenScale:

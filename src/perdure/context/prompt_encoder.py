@@ -99,9 +99,9 @@ class PromptEncoder:
             key: _Key = piece.place or len(found)
             encoded = known.get(key)
             if encoded is None or encoded.piece != piece:
-                encoded = _encoded(piece, wire, frozenset())
+                encoded = encode_piece(piece, wire)
             if encoded.clash != (clash := encoded.asked & used):
-                encoded = _encoded(piece, wire, clash)
+                encoded = encode_piece(piece, wire, clash)
             used |= encoded.calls
             kept[key] = encoded
             found.append(encoded)
@@ -119,7 +119,10 @@ def handed_out(encoded: Sequence[EncodedPiece], wire: Wire) -> list[Item]:
     return items
 
 
-def _encoded(piece: PromptPiece, wire: Wire, clash: frozenset[str]) -> EncodedPiece:
+def encode_piece(
+    piece: PromptPiece, wire: Wire, clash: frozenset[str] = frozenset()
+) -> EncodedPiece:
+    """One piece in a wire format, repaired by itself; calls with an id in `clash` get another."""
     fit: Sequence[Message] = piece.messages
     written = _writer(wire)
     items = None if _holds_unknown(fit) else items_of(written(fit))

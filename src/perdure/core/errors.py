@@ -50,6 +50,8 @@ drivers are wrapped (``raise … from exc``) and never reach a caller bare.
 
 from __future__ import annotations
 
+import re
+
 
 class PerdureError(Exception):
     """Base of all errors raised by Perdure."""
@@ -323,3 +325,8 @@ def _version(version: int | None) -> str:
     if version is None:
         return "at another version"
     return "absent" if version == 0 else f"at version {version}"
+
+
+def error_code(kind: type[PerdureError]) -> str:
+    """What programs know a class by: ``InvalidInput`` → ``invalid_input``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()

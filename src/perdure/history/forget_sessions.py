@@ -170,6 +170,8 @@ class Forgetting:
         #: Called with turns that a fork is given as its own, and its name; then with its name.
         self.rerooting: list[Callable[[SharedTurns, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []
+        #: Called with each session that was forgotten, or turns of which were.
+        self.forgotten: list[Callable[[str], None]] = []
         self._rerooting = Rerooting(store, reader, self.rerooting, self.rerooted)
 
     def join(self, place: ForgetPlace) -> None:
@@ -204,6 +206,7 @@ class Forgetting:
             turns += await self._bury(record.id, number)
             gone += await self._release(turn_prefix(record.id, number))
         memories += await self._empty(scope)
+        self._tell([record.id])
         erased = await self._scrub()
         return Forgotten([record.id], turns, gone, memories, erased)
 
@@ -234,6 +237,7 @@ class Forgetting:
             await self._strip(name)
             await bury_cursors(self._store, name)
         await self._last.forget(scope)
+        self._tell(going)
         memories += await self._empty(scope)
         erased = await self._scrub()
         for name in scope.sessions:
@@ -248,6 +252,11 @@ class Forgetting:
         records = self._store.collection(SessionRecord)
         found = await records.query().where("agent", "=", name).values()
         return await self.sessions([record.id for record in found], reroot=reroot, agent=name)
+
+    def _tell(self, sessions: Sequence[str]) -> None:
+        for told in self.forgotten:
+            for session in sessions:
+                told(session)
 
     async def _empty(self, scope: ForgetScope) -> int:
         """Called before the turns go, and after: others may be at work on them."""

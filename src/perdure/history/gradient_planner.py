@@ -437,7 +437,7 @@ class _Planner:
         raw = newest.raw if newest is not None and manifest.is_native(newest.place) else 0
         if newest is not None and raw:
             raw = manifest.cap(newest.place) or raw
-        least = min(raw, _LEAST_ROUND)
+        least = max(min(raw, _LEAST_ROUND), self._window.least if raw else 0)
         manifest = self._hidden(manifest, least - raw)
         room = self._left(manifest) + raw
         if room < least and not self._unseen:
@@ -448,8 +448,9 @@ class _Planner:
             room = self._left(manifest)
         if room < least:
             raise BudgetTooSmall(self._window.budget, self._window.budget + least - room)
-        if newest is not None and room < raw:
-            manifest = msgspec.structs.replace(manifest, reduced=(Reduced(newest.place, room),))
+        if newest is not None and (room < raw or raw < least):
+            cap = Reduced(newest.place, min(room, max(raw, least)))
+            manifest = msgspec.structs.replace(manifest, reduced=(cap,))
         return manifest
 
     def _hidden(self, manifest: EpochManifest, least: int) -> EpochManifest:

@@ -179,6 +179,8 @@ class ShownHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tagged: bool = True  # Turns are wrapped in elements named after them.
     epoch: int = 0  # How often the window was planned anew.
     hidden: RoundId = RoundId(0, 0)  # Rounds up to this one are not shown at all.
+    #: The round that was about to be made at the last epoch: what was thought before it is void.
+    at: RoundId = RoundId(1)
     raw: int = 0  # Tokens of the whole history, raw.
 
     @property

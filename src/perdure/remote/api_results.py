@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.context.context import Context, Explained, compose
-from perdure.context.prompt_encoder import Wire
+from perdure.context.prompt_encoder import PromptEncoder, Wire
 from perdure.context.session_tools import Rendering
 from perdure.core.messages import Message
 from perdure.core.tokens import TokenScale
@@ -68,9 +68,9 @@ class ContextParts(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, context: Context) -> ContextParts:
         return cls(**{name: getattr(context, name) for name in cls.__struct_fields__})
 
-    def context(self) -> Context:
+    def context(self, encoder: PromptEncoder | None = None) -> Context:
         given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "shown"}
-        return compose(self.shown, **given)
+        return compose(self.shown, encoder=encoder, **given)
 
 
 class ExplainedContext(msgspec.Struct, frozen=True, kw_only=True):

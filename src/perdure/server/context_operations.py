@@ -35,6 +35,8 @@ class PromptRequest(RequestBody, frozen=True):
     system: str = ""
     #: In the form of any API.
     tools: tuple[dict[str, Any], ...] = ()
+    #: Or as Perdure's own.
+    canonical_tools: tuple[Tool, ...] = ()
     #: Offer the tools by which a model reaches its past.
     history_tools: bool = False
     model: str = ""
@@ -114,7 +116,7 @@ async def _composed(call: ServerCall, *, keep: bool) -> ExplainedContext:
     context = await session.context(
         body.canonical or body.prompt,
         system=body.system,
-        tools=[*body.tools, *(HISTORY_TOOLS if body.history_tools else ())],
+        tools=(*body.tools, *body.canonical_tools, *(HISTORY_TOOLS if body.history_tools else ())),
         model=body.model,
         budget=body.budget,
         recall=body.recall,

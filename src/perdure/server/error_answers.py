@@ -6,12 +6,9 @@ are not ours never leave with their text.
 
 from __future__ import annotations
 
-import re
-
-import msgspec
-
 from perdure.core import errors
-from perdure.core.errors import PerdureError
+from perdure.core.errors import PerdureError, error_code
+from perdure.remote.api_errors import ErrorAnswer, ErrorDetail
 
 #: The first class that fits, from the special to the general.
 _STATUSES: tuple[tuple[type[PerdureError], int], ...] = (
@@ -35,20 +32,6 @@ _STATUSES: tuple[tuple[type[PerdureError], int], ...] = (
 )
 
 
-class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong, and what to do next."""
-
-    code: str
-    message: str
-    hint: str = ""
-
-
-class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The body of every error."""
-
-    error: ErrorDetail
-
-
 INTERNAL = ErrorAnswer(ErrorDetail("internal", "Something went wrong inside the server."))
 
 
@@ -59,9 +42,9 @@ def status_of(error: PerdureError) -> int:
 
 
 def answer_of(error: PerdureError) -> ErrorAnswer:
-    return ErrorAnswer(ErrorDetail(code_of(type(error)), error.message, error.hint))
-
-
-def code_of(kind: type[PerdureError]) -> str:
-    """``InvalidInput`` → ``invalid_input``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    known = {
+        name: value
+        for name, value in vars(error).items()
+        if name not in {"message", "hint"} and isinstance(value, str | int | float | None)
+    }
+    return ErrorAnswer(ErrorDetail(error_code(type(error)), error.message, error.hint, known))

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import InvalidInput, NotFound
+from perdure.recall.memories.memory_writer import missing
 from perdure.recall.memory_records import (
     Anchor,
     Author,
     FormerMemory,
-    Memory,
     MemoryKind,
     machine,
     parse_key,
@@ -152,14 +152,6 @@ def _check_sources(call: ServerCall, sources: Iterable[str]) -> None:
         call.require_agent(source_of(source)[0].partition("/")[0])
 
 
-async def _existing(call: ServerCall) -> Memory:
-    key = _key(call)
-    found = await call.bank.memories.get(key)
-    if found is None:
-        raise NotFound(f"There is no memory {key}.", hint="List them: GET /api/v1/memories.")
-    return found
-
-
 async def get_memories(call: ServerCall) -> MemoryList:
     query = call.query
     found = await call.bank.memories.list(
@@ -183,35 +175,35 @@ async def add_memory(call: ServerCall) -> KeyedMemory:
 
 
 async def get_memory(call: ServerCall) -> KeyedMemory:
-    return KeyedMemory.of(await _existing(call))
+    key = _key(call)
+    found = await call.bank.memories.get(key)
+    if found is None:
+        raise missing(parse_key(key))
+    return KeyedMemory.of(found)
 
 
 async def change_memory(call: ServerCall) -> KeyedMemory:
-    memory, body = await _existing(call), call.body
+    key, body, memories = _key(call), call.body, call.bank.memories
     _check_sources(call, body.provenance)
     given = {name: getattr(body, name) for name in body.__struct_fields__}
     by, pinned = _author(call, is_person=given.pop("person")), given.pop("pinned")
-    memories = call.bank.memories
-    if any(given[name] is not None for name in given if name != "provenance") or body.provenance:
-        memory = await memories.edit(memory.name, by=by, **given)
-    if pinned is not None:
-        change = memories.pin if pinned else memories.unpin
-        memory = await change(memory.name, by=by)
-    return KeyedMemory.of(memory)
+    if pinned is None or any(value not in (None, ()) for value in given.values()):
+        found = await memories.edit(key, by=by, **given)
+        if pinned is None:
+            return KeyedMemory.of(found)
+    return KeyedMemory.of(await (memories.pin if pinned else memories.unpin)(key, by=by))
 
 
 async def retire_memory(call: ServerCall) -> KeyedMemory:
-    memory, by = await _existing(call), _author(call, is_person=call.body.person)
+    key, by, later = _key(call), _author(call, is_person=call.body.person), call.body.superseded_by
     return KeyedMemory.of(
-        await call.bank.memories.retire(
-            memory.name, superseded_by=call.body.superseded_by, agent=memory.agent, by=by
-        )
+        await call.bank.memories.retire(key, superseded_by=later, agent=call.path["agent"], by=by)
     )
 
 
 async def restore_memory(call: ServerCall) -> KeyedMemory:
-    memory, by = await _existing(call), _author(call, is_person=call.body.person)
-    return KeyedMemory.of(await call.bank.memories.restore(memory.name, by=by))
+    key, by = _key(call), _author(call, is_person=call.body.person)
+    return KeyedMemory.of(await call.bank.memories.restore(key, by=by))
 
 
 async def merge_memories(call: ServerCall) -> KeyedMemory:
@@ -228,12 +220,12 @@ async def merge_memories(call: ServerCall) -> KeyedMemory:
 
 
 async def delete_memory(call: ServerCall) -> ErasedContent:
-    memory, by = await _existing(call), _author(call, is_person=call.query.person)
-    return ErasedContent(await call.bank.memories.delete(memory.name, by=by))
+    key, by = _key(call), _author(call, is_person=call.query.person)
+    return ErasedContent(await call.bank.memories.delete(key, by=by))
 
 
 async def get_memory_history(call: ServerCall) -> list[FormerMemory]:
-    return await call.bank.memories.history((await _existing(call)).name)
+    return await call.bank.memories.history(_key(call))
 
 
 # Reference layers -----------------------------------------------------------------------------

@@ -196,6 +196,8 @@ class Operation(msgspec.Struct, frozen=True):
     status: int = 200
     #: The content type, where a handler returns a `Response`.
     produces: str = JSON
+    #: It may also answer 204: there is nothing.
+    may_be_nothing: bool = False
     #: The request belongs to another API: its body and query are not looked at, its body may be
     #: larger, and its token is in ``x-perdure-token`` or in the path, ``/t/{token}/…``, because
     #: ``Authorization`` is for the provider.

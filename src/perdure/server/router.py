@@ -16,7 +16,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from perdure.core.actors import MAX_NAME, acting_as
 from perdure.core.errors import Denied, InvalidInput, NotFound, PerdureError
-from perdure.server.error_answers import INTERNAL, ErrorAnswer, ErrorDetail, answer_of, status_of
+from perdure.remote.api_errors import ErrorAnswer, ErrorDetail
+from perdure.server.error_answers import INTERNAL, answer_of, status_of
 from perdure.server.operations import (
     JSON,
     Caller,

@@ -15,7 +15,9 @@ from starlette.types import Scope as Connection
 from perdure.bank.bank import Bank
 from perdure.server import (
     bank_operations,
+    chat_operations,
     context_operations,
+    live_socket,
     memory_operations,
     session_operations,
     status_operations,
@@ -24,6 +26,8 @@ from perdure.server import (
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialLog
 from perdure.server.guard import Guard
+from perdure.server.live_hub import LiveHub
+from perdure.server.openapi import ApiDocument
 from perdure.server.operations import Route, ServerState
 from perdure.server.proxy import proxy_operations
 from perdure.server.proxy.proxy_handler import make_proxy
@@ -40,6 +44,8 @@ def all_routes() -> tuple[Route, ...]:
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
+        *live_socket.OPERATIONS,
+        *chat_operations.OPERATIONS,
         *proxy_operations.OPERATIONS,
     )
 
@@ -47,11 +53,15 @@ def all_routes() -> tuple[Route, ...]:
 @asynccontextmanager
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
+    hub = state.add(LiveHub(state.bank.services))
+    chats = state.add(chat_operations.Chats(state))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
         yield
     finally:
         state.stopping.set()
+        await chats.close()
+        await hub.close()
         await proxy.close()
         await state.part(DenialLog).settle()
         await state.part(AccessTokens).settle()
@@ -67,6 +77,7 @@ class ServerApp:
         denials = self.state.add(DenialLog(bank.audit))
         self.state.add(MetricsText(bank))
         self.state.routes = all_routes()
+        self.state.add(ApiDocument(self.state.routes))
         self._guard = Guard(
             Router(self.state, self.state.routes),
             tokens,

@@ -8,9 +8,9 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.history.log_records import SessionRecord
-from perdure.server import openapi
 from perdure.server.access_tokens import AccessTokens, TokenInfo
-from perdure.server.operations import Operation, RequestBody, ServerCall, TokenScope
+from perdure.server.openapi import ApiDocument
+from perdure.server.operations import JSON, Operation, RequestBody, ServerCall, TokenScope
 from perdure.server.run_tokens import TICKET_LASTS, LoginToken, RunTokens
 from perdure.storage.metrics.metrics_app import MetricsText
 from perdure.storage.metrics.prometheus_text import TEXT
@@ -54,8 +54,8 @@ async def make_ticket(call: ServerCall) -> Ticket:
     return Ticket(call.server.part(RunTokens).ticket(call.caller), TICKET_LASTS)
 
 
-async def describe_api(call: ServerCall) -> dict[str, Any]:
-    return openapi.describe(call.server.routes)
+async def describe_api(call: ServerCall) -> Response:
+    return Response(call.server.part(ApiDocument).body, media_type=JSON)
 
 
 async def scrape_metrics(call: ServerCall) -> Response:

@@ -197,14 +197,14 @@ async def get_head(call: ServerCall) -> Head:
 
 async def append_messages(call: ServerCall) -> AppendedTurns:
     session, body = await open_session(call), call.body
-    if (body.messages is None) == (not body.canonical):
+    if body.messages is not None and body.canonical:
         raise InvalidInput(
             "Messages are given as `messages` or as `canonical`.", hint="Give one of them."
         )
     if body.continues is not None:
         await session.resume(body.continues)
     found = await session.append(
-        body.messages if body.messages is not None else body.canonical,
+        body.canonical if body.messages is None else body.messages,
         context=None if body.context is None else _answered(session.name, body.context),
         key=body.key,
         tags=body.tags,

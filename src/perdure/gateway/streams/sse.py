@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, in whatever pieces they arrive.
+"""Server-sent events from bytes, in whatever pieces they arrive, and back.
 
 Differs from the standard (https://html.spec.whatwg.org/multipage/server-sent-events.html) in two
 points: a last event needs no empty line behind it, and lines and events are limited in size.
@@ -21,6 +21,12 @@ class ServerEvent(msgspec.Struct, frozen=True, gc=False):
 
     event: str
     data: str
+
+
+def write_event(event: ServerEvent) -> bytes:
+    """The event as bytes. Its data is one line, as JSON is."""
+    first = "" if event.event == "message" else f"event: {event.event}\n"
+    return f"{first}data: {event.data}\n\n".encode()
 
 
 class EventParser:

@@ -76,6 +76,10 @@ class StreamDecoder(ABC):
             message = Message("assistant", wire=self.wire)
         return replace(message, partial=True)
 
+    def body(self) -> Item:
+        """What arrived until now, as it would stand in a body without a stream."""
+        return self._body()
+
     def finish(self) -> ModelAnswer:
         """The whole answer. Raises `BadAnswer` if its end never came."""
         if not self._has_ended():

@@ -133,10 +133,12 @@ class EpochPlanner:
         cap = planned.cap(newest.place) if newest is not None else None
         if newest is None or cap is None:
             return planned
-        # Many calls take their room even without what they answered.
+        # Many calls take their room even without what they answered, and so does a prompt. That of
+        # the turn under way is counted with what is fixed, and not with its round.
         counter, tags = self._rounds.counter, TURN_TAGS if newest.place.round == 1 else 0
-        left = reduced(map(escaped, newest.messages), str(newest.place), cap - tags, counter)
-        least = count_messages(counter, left) + tags
+        apart = tags - (newest.tokens - window.rounds[-1].raw)
+        left = reduced(map(escaped, newest.messages), str(newest.place), cap - apart, counter)
+        least = count_messages(counter, left) + apart
         return plan(base, msgspec.structs.replace(window, least=least)) if least > cap else planned
 
     async def window(

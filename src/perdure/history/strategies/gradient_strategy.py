@@ -331,6 +331,7 @@ class GradientStrategy:
             prompt=standing.prompt,
             epoch=state.prefix.epoch,
             hidden=manifest.hidden,
+            at=manifest.at,
             raw=raw + sum(each.tokens for each in standing.rounds),
         )
 

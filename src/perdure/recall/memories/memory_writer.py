@@ -58,7 +58,7 @@ def refusal(
     return None
 
 
-def missing(id: str) -> InvalidInput:
+def missing(id: str) -> NotFound:
     return NotFound(
         f"There is no memory {shown(id)}.", hint="It may have been deleted; look for it."
     )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from perdure.core.messages import Message
 from perdure.gateway.calls import CallBegan, CallDelta, Delta, PartEnded, ReasoningDelta, TextDelta
+from perdure.history.manifest import RoundId
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import Written
 from perdure.server.proxy.client_items import ClientItems
@@ -30,6 +31,9 @@ class AnswerRecorder:
         self._failed = failed
         self._arrived: asyncio.Queue[Sequence[Delta] | Message | None] = asyncio.Queue()
         self._draft: StreamedAnswer | None = None
+        #: Written in front of the reply; who is told the reply's round.
+        self.before: Message | None = None
+        self.placed: Callable[[RoundId], None] = lambda _: None
         self._has_left = False
         self._call = -1  # The one whose arguments arrive: of others at the same time, none are.
         self._busy = asyncio.Lock()  # Held while the draft is written to.
@@ -102,6 +106,9 @@ class AnswerRecorder:
             if self._has_left:
                 return
             draft, self._draft = self._draft, None
+            if self.before is not None:
+                await _go_to(conversation, turn)
+                await _append(conversation, self.before)
             if draft is not None:
                 written = await draft.finish(message=message)
                 place = written.number, written.rounds[-1].number
@@ -110,6 +117,7 @@ class AnswerRecorder:
                 await _go_to(conversation, turn)
                 place = await _append(conversation, message)
             conversation.said([Said(message, known, *place)])
+            self.placed(RoundId(*place))
 
     async def _follow(self, draft: StreamedAnswer, delta: Delta) -> None:
         if isinstance(delta, TextDelta):

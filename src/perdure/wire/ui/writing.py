@@ -141,7 +141,7 @@ def _call(call: ToolCall) -> Item:
 def _put_result(call: Item, result: ToolResult) -> None:
     if notes_of(result.native, WIRE).get("state") == DENIED and call.get("state") == DENIED:
         return
-    value = _output(result)
+    value = output_of(result)
     if result.is_error:
         call |= {"state": "output-error", "errorText": value if isinstance(value, str) else ""}
         if not isinstance(value, str):
@@ -150,7 +150,7 @@ def _put_result(call: Item, result: ToolResult) -> None:
         call |= {"state": "output-available", "output": value}
 
 
-def _output(result: ToolResult) -> Any:
+def output_of(result: ToolResult) -> Any:
     how = notes_of(result.native, WIRE).get("output")
     parts = result.content
     if not parts:

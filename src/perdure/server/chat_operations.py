@@ -1,0 +1,255 @@
+"""``POST /api/v1/sessions/{agent}/{name}/chat``: a turn with a model, as `useChat` front ends ask.
+
+The body is what the AI SDK's `DefaultChatTransport` sends (``id``, ``messages``, ``trigger``,
+``messageId``, and whatever else a front end adds), or a plain ``{"prompt": …}``. The bank has the
+history: of ``messages`` only what is new counts, which is what the user says at their end, or the
+results of tools that the client ran. See docs/live.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from perdure.bank.session import Session
+from perdure.context.context import checked_tools
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import Message, ToolResult
+from perdure.core.turns import Position, Turn, is_prompt
+from perdure.gateway.calls import CallOptions, Effort
+from perdure.history.log_records import newest
+from perdure.server.chat_run import ChatOptions, ChatRun
+from perdure.server.operations import Operation, ServerCall, ServerState, TokenScope
+from perdure.wire import ui
+from perdure.wire.ui.message_stream import STREAM_HEADER
+
+_PATH = "/api/v1/sessions/{agent}/{name}/chat"
+_STREAM = "text/event-stream"
+_HEADERS = {STREAM_HEADER[0]: STREAM_HEADER[1], "x-accel-buffering": "no"}
+#: Turns that are looked through for a message that was edited.
+_FAR = 200
+
+
+class ChatBody(msgspec.Struct, frozen=True, kw_only=True, rename={"message_id": "messageId"}):
+    """What is asked. Fields that it does not know are the front end's own, and left alone."""
+
+    #: A text, or the parts of a message; instead of `messages`.
+    prompt: Any = None
+    #: UI messages, as `useChat` sends them.
+    messages: list[dict[str, Any]] | None = None
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    #: The message that is edited, or answered again.
+    message_id: str | None = None
+    id: str = ""
+    system: str = ""
+    #: ``provider/model``; else those that are configured for chat.
+    model: str = ""
+    #: Tools that the client runs, as any of the three APIs defines them.
+    tools: list[dict[str, Any]] = []
+    #: Whether the model may search its past; the server answers these.
+    history_tools: bool = True
+    recall: bool = True
+    #: Tokens of the window.
+    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    reasoning: Effort | int | None = None
+    #: Whether the answer goes on when the client leaves; else as `server.chat_goes_on`.
+    goes_on: bool | None = None
+
+
+class ChatsCancelled(msgspec.Struct, frozen=True):
+    """How many answers were cancelled. What arrived of them is kept, marked as partial."""
+
+    cancelled: int
+
+
+class Chats:
+    """The answers under way. One per server."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._runs: dict[str, list[ChatRun]] = {}
+        self._watching = asyncio.create_task(self._stop(), name="perdure-chats")
+
+    def add(self, run: ChatRun) -> None:
+        running = [each for each in self.of(run.session.name) if not each.is_over]
+        self._runs[run.session.name] = [*running, run]
+
+    def of(self, session: str) -> list[ChatRun]:
+        """Those of a session that are not over, the oldest first."""
+        running = [run for run in self._runs.pop(session, ()) if not run.is_over]
+        if running:
+            self._runs[session] = running
+        return running
+
+    async def cancel(self, session: str, first: int = 0) -> int:
+        """Those for this turn and later ones."""
+        runs = [run for run in self.of(session) if run.turn >= first]
+        await asyncio.gather(*(run.cancel() for run in runs))
+        return len(runs)
+
+    async def close(self) -> None:
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
+        await self._end_all()
+
+    async def _stop(self) -> None:
+        await self._state.stopping.wait()
+        await self._end_all()
+
+    async def _end_all(self) -> None:
+        runs = [run for session in list(self._runs) for run in self.of(session)]
+        await asyncio.gather(*(run.cancel(keeps="draft") for run in runs))
+
+
+async def chat(call: ServerCall) -> Response:
+    body: ChatBody = call.body
+    name, chats = call.session_name, call.server.part(Chats)
+    options = ChatOptions(
+        system=body.system,
+        model=body.model,
+        tools=checked_tools(body.tools),
+        history_tools=body.history_tools,
+        recall=body.recall,
+        budget=body.budget,
+        max_tokens=body.max_tokens,
+        reasoning=body.reasoning,
+    )
+    # Before a session is made for nothing.
+    call.bank.gateway.catalog.candidates(CallOptions(purpose="chat", model=body.model))
+    session = await call.bank.session(name)
+    run = ChatRun(call.bank, session, options)
+    prompt, results = await _new(body, session, chats)
+    await run.begin(prompt, results)
+    chats.add(run)
+    goes_on = call.server.config.server.chat_goes_on if body.goes_on is None else body.goes_on
+    return _answer(run, goes_on=goes_on)
+
+
+async def resume_chat(call: ServerCall) -> Response:
+    """What `reconnectToStream` asks for: the whole answer under way, from its beginning."""
+    running = call.server.part(Chats).of(call.session_name)
+    return _answer(running[-1], goes_on=True) if running else Response(status_code=204)
+
+
+async def cancel_chat(call: ServerCall) -> ChatsCancelled:
+    return ChatsCancelled(await call.server.part(Chats).cancel(call.session_name))
+
+
+def _answer(run: ChatRun, *, goes_on: bool) -> Response:
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for chunk in run.read():
+                yield chunk
+        finally:
+            if not goes_on and not run.readers and not run.is_over:
+                await run.cancel()
+
+    return StreamingResponse(events(), headers=_HEADERS, media_type=_STREAM)
+
+
+async def _new(
+    body: ChatBody, session: Session, chats: Chats
+) -> tuple[Any, tuple[ToolResult, ...]]:
+    """The prompt, or the results, that the bank does not have; neither, if the newest turn waits
+    for its answer. Raises `InvalidInput` if there is nothing to answer.
+    """
+    if body.prompt is not None:
+        if body.messages:
+            raise InvalidInput("There are a prompt and messages.", hint="Give one of them.")
+        return body.prompt, ()
+    said = ui.decode(body.messages or [])
+    asked = _asked(said)
+    if body.trigger == "regenerate-message":
+        return await _again(body, session, chats), ()
+    if not asked:
+        waiting = set((await session.head()).mark.waiting)
+        results = tuple(
+            result for each in said for result in each.results if result.call in waiting
+        )
+        if not results:
+            raise InvalidInput(
+                "There is nothing new to answer.",
+                hint="End the messages with what the user says, or with results of tools.",
+            )
+        await session.resume((await session.head()).turn)
+        return None, results
+    id = asked[-1].id
+    for turn in await session.turns(_FAR if body.message_id else 1):
+        if id and id in {message.id for message in turn.messages if is_prompt(message)}:
+            return await _replaced(turn, asked, session, chats), ()
+    return asked, ()
+
+
+def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What the user says at the end."""
+    first = len(messages)
+    while first and is_prompt(messages[first - 1]):
+        first -= 1
+    return messages[first:]
+
+
+async def _again(body: ChatBody, session: Session, chats: Chats) -> tuple[Message, ...] | None:
+    """The prompt of the turn that is to be answered again."""
+    number = newest(await session.head())
+    if body.message_id and body.message_id.startswith("T-"):
+        number = Position.parse(body.message_id).turn
+    if number < 1:
+        raise InvalidInput("There is no turn to answer again.", hint="Say something first.")
+    turn = await session.turn(number)
+    prompt = tuple(message for message in turn.messages if is_prompt(message))
+    return await _replaced(turn, await session.resolve(prompt), session, chats)
+
+
+async def _replaced(
+    turn: Turn, prompt: tuple[Message, ...], session: Session, chats: Chats
+) -> tuple[Message, ...] | None:
+    """Undo a turn and all behind it, so that this prompt takes its place. None if the turn is that
+    prompt, and waits for its answer.
+    """
+    await chats.cancel(session.name, turn.number)
+    head = await session.head()
+    for partial in await session.partials():
+        if partial.turn >= turn.number:
+            await session.close_partial(partial)  # or undoing would drop what arrived
+    now = await session.turn(turn.number)
+    is_newest = turn.number == head.turn and now.status == "open"
+    if is_newest and [m.parts for m in now.messages] == [m.parts for m in prompt]:
+        await session.resume(turn.number)
+        return None
+    await session.undo(numbers=range(turn.number, head.turn + 1))
+    return prompt
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        _PATH,
+        chat,
+        "One turn with a model, streamed as the AI SDK's UI message stream.",
+        TokenScope.WRITE,
+        body=ChatBody,
+        produces=_STREAM,
+    ),
+    Operation(
+        "DELETE",
+        _PATH,
+        cancel_chat,
+        "Cancel the answers under way in a session; what arrived is kept.",
+        TokenScope.WRITE,
+        result=ChatsCancelled,
+    ),
+    Operation(
+        "GET",
+        f"{_PATH}/{{chat}}/stream",
+        resume_chat,
+        "The answer under way, from its beginning; 204 if there is none.",
+        TokenScope.READ,
+        produces=_STREAM,
+        may_be_nothing=True,
+    ),
+)

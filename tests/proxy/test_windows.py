@@ -1,0 +1,373 @@
+"""Windows, recall and history tools through a real proxy, with the clients' own libraries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import anthropic
+import msgspec
+import openai
+import pytest
+
+from perdure.core.messages import ToolCall, Usage
+from perdure.core.tokens import count_messages, o200k
+from perdure.gateway.providers import CallWire
+from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
+from perdure.testing.model.script import ReceivedRequest
+from perdure.wire import codec
+from tests.proxy.proxy_setup import RunningProxy, proxied
+from tests.proxy.simulated_client import WIRES
+
+_WIRES = pytest.mark.parametrize("wire", WIRES)
+_BOTH = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+_TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
+_LONG = " ".join(f"word{n}" for n in range(400))
+
+
+class Client:
+    """A program that talks to a model with the provider's own library, and keeps its history."""
+
+    def __init__(self, running: RunningProxy, wire: CallWire, *, stream: bool) -> None:
+        self.wire, self.stream = wire, stream
+        self.items: list[Any] = []
+        headers = {"x-perdure-session": "app@demo/one"}
+        self._anthropic = anthropic.AsyncAnthropic(
+            base_url=running.url, api_key="k", max_retries=0, default_headers=headers
+        )
+        self._openai = openai.AsyncOpenAI(
+            base_url=f"{running.url}/v1", api_key="k", max_retries=0, default_headers=headers
+        )
+        self.usage: Any = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._anthropic.close()
+        await self._openai.close()
+
+    async def say(self, text: str) -> str:
+        self.items.append({"role": "user", "content": text})
+        return await self.ask()
+
+    async def answer(self, call: str, text: str) -> str:
+        """Answer a call of the model's."""
+        if self.wire == "messages":
+            block = {"type": "tool_result", "tool_use_id": call, "content": text}
+            self.items.append({"role": "user", "content": [block]})
+        elif self.wire == "chat":
+            self.items.append({"role": "tool", "tool_call_id": call, "content": text})
+        else:
+            said = {"call_id": call, "output": text}
+            self.items.append({"type": "function_call_output", **said})
+        return await self.ask()
+
+    async def ask(self) -> str:
+        """Send it all; the text of the answer, which becomes part of the history."""
+        return str(await getattr(self, f"_ask_{self.wire}")())
+
+    async def _ask_messages(self) -> str:
+        asked: Any = {
+            "model": "m",
+            "max_tokens": 64,
+            "system": "Be exact.",
+            "messages": self.items,
+            "tools": [{"name": "shell", "input_schema": _TOOL}],
+            "extra_body": {"unknown_field": {"a": 1}},
+        }
+        if self.stream:
+            async with self._anthropic.messages.stream(**asked) as stream:
+                got = await stream.get_final_message()
+        else:
+            got = await self._anthropic.messages.create(**asked)
+        self.usage = got.usage.input_tokens + (got.usage.cache_read_input_tokens or 0)
+        content = [block.to_dict() for block in got.content]
+        for block in content:
+            block.pop("parsed_output", None)
+        self.items.append({"role": "assistant", "content": content})
+        return "".join(str(block["text"]) for block in content if block["type"] == "text")
+
+    async def _ask_chat(self) -> str:
+        tool = {"type": "function", "function": {"name": "shell", "parameters": _TOOL}}
+        asked: Any = {
+            "model": "m",
+            "messages": [{"role": "system", "content": "Be exact."}, *self.items],
+            "tools": [tool],
+            "extra_body": {"unknown_field": {"a": 1}},
+        }
+        if self.stream:
+            more: Any = {"stream_options": {"include_usage": True}}
+            async with self._openai.chat.completions.stream(**asked, **more) as stream:
+                got: Any = await stream.get_final_completion()
+        else:
+            got = await self._openai.chat.completions.create(**asked)
+        self.usage = got.usage.prompt_tokens
+        message = got.choices[0].message
+        item: Any = {"role": "assistant", "content": message.content}
+        if message.tool_calls:
+            item["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": call.function.arguments},
+                }
+                for call in message.tool_calls
+            ]
+        self.items.append(item)
+        return message.content or ""
+
+    async def _ask_responses(self) -> str:
+        asked: Any = {
+            "model": "m",
+            "instructions": "Be exact.",
+            "input": self.items,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+            "tools": [{"type": "function", "name": "shell", "parameters": _TOOL, "strict": False}],
+            "extra_body": {"unknown_field": {"a": 1}},
+        }
+        if self.stream:
+            async with self._openai.responses.stream(**asked) as stream:
+                got: Any = await stream.get_final_response()
+        else:
+            got = await self._openai.responses.create(**asked)
+        self.usage = got.usage.input_tokens
+        items = [item.model_dump(mode="json", exclude_none=True) for item in got.output]
+        for item in items:
+            for name in ("parsed", "parsed_arguments"):
+                item.pop(name, None)
+            for block in item.get("content", ()):
+                block.pop("parsed", None)
+        self.items += items
+        return str(got.output_text)
+
+
+@asynccontextmanager
+async def _talking(
+    wire: CallWire, script: Any, *, stream: bool = True, bank: Any = "memory://", **settings: Any
+) -> AsyncIterator[tuple[Client, ScriptedModel, RunningProxy]]:
+    async with (
+        ScriptedModel(script) as model,
+        proxied(model.url, bank, **settings) as running,
+        Client(running, wire, stream=stream) as client,
+    ):
+        yield client, model, running
+
+
+def _items(request: ReceivedRequest) -> list[Any]:
+    return list(request.body["input" if request.kind == "responses" else "messages"])
+
+
+def _tokens(request: ReceivedRequest) -> int:
+    return count_messages(o200k(), codec(request.kind).decode(_items(request)))
+
+
+def _said(request: ReceivedRequest) -> str:
+    return msgspec.json.encode(_items(request)).decode()
+
+
+def _numbered(request: ReceivedRequest) -> str:
+    return f"Answer {request.number}. {_LONG}"
+
+
+@_WIRES
+@_BOTH
+async def test_a_history_beyond_the_budget_is_sent_as_a_window(
+    wire: CallWire, stream: bool
+) -> None:
+    async with _talking(wire, _numbered, stream=stream, budget=6_000) as (client, model, running):
+        await client.say("The port is 8123.")
+        for number in range(12):
+            await client.say(f"Question {number}. {_LONG}")
+        sizes = [_tokens(request) for request in model.requests]
+        assert max(sizes) <= 6_000
+        for request in model.requests:
+            assert codec(wire).violations(_items(request)) == []
+            assert request.body["unknown_field"] == {"a": 1}
+            assert "Be exact." in repr(request.body)
+            assert len(request.body["tools"]) == 1
+        last = _said(model.requests[-1])
+        assert "# Your memory of this conversation" in last
+        assert "The port is 8123." in last
+        newest = _items(model.requests[-1])[-1]["content"]
+        if wire == "chat":  # old text may stand in the same message
+            assert newest.endswith("".join(client.items[-2]["content"]))
+        else:
+            assert newest == client.items[-2]["content"]
+        whole = count_messages(o200k(), codec(wire).decode(client.items))
+        assert whole > 20_000
+        # All of it is in the bank, once.
+        session = await running.bank.session("app@demo/one")
+        turns = await session.turns(50)
+        assert [turn.prompt.split(".")[0] for turn in turns][1:] == [
+            f"Question {number}" for number in range(12)
+        ]
+        assert all(len(turn.messages) == 2 for turn in turns)
+
+
+@_WIRES
+async def test_a_refusal_as_too_long_makes_the_window_smaller_for_good(wire: CallWire) -> None:
+    def script(request: ReceivedRequest) -> Any:
+        if _tokens(request) > 3_000:
+            words = f"prompt is too long: {_tokens(request)} tokens > 3000 maximum"
+            return ScriptedFault(status=400, message=words)
+        return f"Answer. {_LONG}"
+
+    async with _talking(wire, script, budget=8_000) as (client, model, _):
+        for number in range(8):
+            assert "Answer." in await client.say(f"Question {number}. {_LONG}")
+        refused = [request for request in model.requests if _tokens(request) > 3_000]
+        assert len(refused) == 1
+        assert len(model.requests) == 9
+
+
+@_WIRES
+async def test_another_refusal_is_passed_on(wire: CallWire) -> None:
+    fault = ScriptedFault(status=400, message="prompt is too long: 9 tokens > 5 maximum")
+    async with _talking(wire, fault, budget=8_000) as (client, model, _):
+        with pytest.raises((anthropic.BadRequestError, openai.BadRequestError)) as told:
+            await client.say("hi")
+        assert "prompt is too long" in str(told.value)
+        assert len(model.requests) == 2
+
+
+@_WIRES
+@_BOTH
+async def test_recall_stands_beside_the_prompt(wire: CallWire, stream: bool) -> None:
+    async with _talking(wire, _numbered, stream=stream, budget=6_000, recall=True) as talking:
+        client, model, _ = talking
+        await client.say("The staging server is called zebra and listens on port 8123.")
+        for number in range(12):
+            await client.say(f"Question {number}. {_LONG}")
+        await client.say("Which port does the staging server zebra listen on?")
+        said = _said(model.requests[-1])
+        assert "<perdure-memory>" in said
+        assert said.index("<perdure-memory>") < said.index("Which port does")
+        await client.say("Thanks.")  # it stays where it was sent
+        again = _said(model.requests[-1])
+        assert "Which port does" in again
+        assert again.index("<perdure-memory>") < again.index("Which port does")
+        assert max(map(_tokens, model.requests)) <= 6_000
+
+
+def _call(call: str, name: str, **given: Any) -> ToolCall:
+    return ToolCall(call, name, msgspec.json.encode(given).decode())
+
+
+@_WIRES
+@_BOTH
+async def test_history_tools_are_answered_inside(wire: CallWire, stream: bool) -> None:
+    lines = [
+        "Noted.",
+        ScriptedAnswer(
+            "Let me see.", (_call("h1", "history_get_turn", id="T-1", level="R"),), "Hm.",
+            Usage(100, 10),
+        ),
+        ScriptedAnswer("It is 8123.", usage=Usage(300, 5)),
+        "You are welcome.",
+    ]  # fmt: skip
+    async with _talking(wire, lines, stream=stream, tools=True) as (client, model, running):
+        await client.say("The port is 8123.")
+        text = await client.say("Which port?")
+        assert "".join(text.split()) == "Letmesee.Itis8123."
+        assert "h1" not in repr(client.items)
+        assert client.usage == 300
+        found = _said(model.requests[2])
+        assert "The port is 8123." in found.partition("h1")[2]  # what the tool brought back
+        await client.say("Thanks.")
+        # The model sees its look-up where it was.
+        assert _items(model.requests[3])[: len(_items(model.requests[2]))] == _items(
+            model.requests[2]
+        )
+        for request in model.requests:
+            assert codec(wire).violations(_items(request)) == []
+            names = repr(request.body["tools"])
+            assert "shell" in names
+            assert "history_get_turn" in names
+        session = await running.bank.session("app@demo/one")
+        turn = await session.turn("T-2")
+        replies = [message for message in turn.messages if message.role == "assistant"]
+        assert len(replies) == 1
+        assert replies[0].usage is not None
+        assert (replies[0].usage.input, replies[0].usage.output) == (400, 15)  # what it took
+
+
+@_WIRES
+@_BOTH
+async def test_mixed_calls_are_put_back_with_the_next_request(
+    wire: CallWire, stream: bool, tmp_path: Any
+) -> None:
+    mixed = ScriptedAnswer(
+        "", (_call("h1", "history_get_turn", id="T-1", level="R"), _call("c1", "shell"))
+    )
+    lines: list[str | ScriptedAnswer] = ["Noted.", mixed, "Done.", "Welcome.", "Again."]
+    bank = f"sqlite:///{tmp_path / 'bank.db'}"
+    async with ScriptedModel(lines) as model:
+        async with (
+            proxied(model.url, bank, tools=True) as running,
+            Client(running, wire, stream=stream) as client,
+        ):
+            await client.say("The port is 8123.")
+            await client.say("Which port?")
+            assert "h1" not in repr(client.items)
+            assert "c1" in repr(client.items)
+            assert await client.answer("c1", "ok") == "Done."
+            await client.say("Thanks.")
+            kept = client.items
+        # After a restart, too.
+        async with (
+            proxied(model.url, bank, tools=True) as running,
+            Client(running, wire, stream=stream) as client,
+        ):
+            client.items = kept
+            await client.say("And again?")
+    for before, after in zip(model.requests[2:], model.requests[3:], strict=False):
+        assert _items(after)[: len(_items(before))] == _items(before)
+    for request in model.requests[2:]:
+        assert codec(wire).violations(_items(request)) == []
+        said = _said(request)
+        assert said.count('"h1"') == 2
+        assert said.count('"c1"') == 2
+
+
+@_WIRES
+@_BOTH
+async def test_usage_is_told_as_configured(wire: CallWire, stream: bool) -> None:
+    def script(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(f"Answer. {_LONG}", usage=Usage(_tokens(request), 7))
+
+    for usage in ("window", "whole"):
+        talking = _talking(wire, script, stream=stream, budget=5_000, usage=usage)
+        async with talking as (client, model, running):
+            for number in range(8):
+                await client.say(f"Question {number}. {_LONG}")
+            whole = count_messages(o200k(), codec(wire).decode(client.items[:-1]))
+            sent = _tokens(model.requests[-1])
+            assert whole > 2 * sent
+            if usage == "window":
+                assert client.usage == sent
+            else:
+                assert abs(client.usage - whole) < 100
+            session = await running.bank.session("app@demo/one")
+            reply = (await session.turn("T-8")).messages[-1]
+            assert reply.usage is not None
+            assert reply.usage.input == sent  # the truth
+
+
+@_WIRES
+async def test_a_failure_of_ours_lets_the_request_through(
+    wire: CallWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _talking(wire, f"Answer. {_LONG}", budget=3_000) as (client, model, running):
+        for number in range(5):
+            await client.say(f"Question {number}. {_LONG}")
+
+        async def broken(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("out of order")
+
+        monkeypatch.setattr(running.proxy.windows, "rewrite", broken)
+        await client.say("Still there?")
+        assert _tokens(model.requests[-1]) > 3_000  # all of it, as the client sent it
+        assert running.proxy.report.figures.failures == 1
