@@ -274,9 +274,10 @@ async def play(world: World, ops: list[tuple[str, int]]) -> None:
                 await world.ask(client, "reply")
                 answer.finish(None)
                 await late
-        elif op == "retry" and client.truth and client.truth[-1][0] == "reply":
-            client.rewind(1)
-            await world.ask(client, "reply")
+        elif op == "retry" and len(client.sent) > client.floor:
+            if client.truth[-1][0] == "reply":
+                client.rewind(1)
+                await world.ask(client, "reply")
         elif op in {"rewind", "rewind far"}:
             client.rewind(2 if op == "rewind" else number % 9)
         elif op == "edit" and len(client.sent) >= 3:
