@@ -91,23 +91,25 @@ class Recorder:
         head = await conversation.refresh()
         found = align(conversation.line, facts)
         if head.undone and (found.compacted or not found.extends(conversation.line)):
-            at = await self._spoken_again(conversation, head, facts)
+            at = await self._spoken_again(conversation, head, facts, _count(found))
             if at:
                 return await self.conversations.fork(conversation, at, request.id)
         return await self._write(conversation, head, request, facts, found)
 
     async def _spoken_again(
-        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts]
+        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts], known: int
     ) -> int:
-        """The last turn of a line that was taken back, if these items go on with it; else 0."""
-        for span, line in reversed(await conversation.branches(head)):
+        """The last turn of a line that was taken back, if these items go on with it, and share more
+        with it than the `known` items; else 0.
+        """
+        best = 0
+        for span, line in await conversation.branches(head):
             found = align(line, facts)
             at = shared_turn(line, found)
-            if at >= span.first and any(
-                index >= 0 and line[index].turn >= span.first for index in found.matched
-            ):
-                return at
-        return 0
+            own = any(index >= 0 and line[index].turn >= span.first for index in found.matched)
+            if at >= span.first and own and _count(found) > known:
+                best, known = at, _count(found)
+        return best
 
     async def _write(
         self,
@@ -225,6 +227,11 @@ class Recorder:
         if not theirs.startswith(words):
             await self._append(conversation, [(event(ABORTED, partial.message.text), [-1])], [])
         await session.drop_partial(partial)
+
+
+def _count(found: Alignment) -> int:
+    """How many items are in the line."""
+    return sum(at >= 0 for at in found.matched)
 
 
 def _is_open(part: Recorded) -> bool:
