@@ -19,6 +19,7 @@ from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.core.errors import GatewayError, InvalidInput, ProviderDown
+from perdure.core.messages import Usage
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import write_event
 from perdure.server.proxy.answer_recorder import AnswerRecorder
@@ -85,7 +86,7 @@ class Proxy:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
-        self.report = ProxyReport()
+        self.report = ProxyReport(bank.config.gateway.prices)
         self.backlog = RecordingBacklog()
 
     async def close(self) -> None:
@@ -324,7 +325,7 @@ class _Exchange:
         finally:
             if tap is not None:
                 tap.leave()
-                self._proxy.report.answered(tap.usage)
+                self._count(tap.usage)
 
     async def _pass_rewritten(
         self, response: httpx2.Response, headers: RawHeaders, sent: SentRequest
@@ -368,7 +369,11 @@ class _Exchange:
                 await _answer(self._send, status, body, kept)
         finally:
             tap.leave()
-            self._proxy.report.answered(loop.usage)
+            self._count(loop.usage)
+
+    def _count(self, usage: Usage | None) -> None:
+        left_out = self._sent.unsent if self._sent is not None else 0
+        self._proxy.report.answered(usage, self._request, left_out)
 
     @property
     def _unsent(self) -> int:
