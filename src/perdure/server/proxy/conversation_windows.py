@@ -20,7 +20,7 @@ from perdure.history.manifest import RoundId
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_items import ClientItems, decoded
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
-from perdure.server.proxy.request_window import BuiltWindow, RequestWindow
+from perdure.server.proxy.request_window import BuiltWindow, CountItem, RequestWindow
 from perdure.server.proxy.tool_loop import (
     HiddenItems,
     ToolLoop,
@@ -133,7 +133,7 @@ class ConversationWindows:
             session.record,
             head,
             placed,
-            lambda raw: self._items.tokens(request.wire, [raw])[0],
+            self._counting(request),
             budget=self.budget,
             recall=settings.recall,
             tools=tools,
@@ -162,6 +162,17 @@ class ConversationWindows:
             kept.hidden = {**(kept.hidden or {}), place: hidden}
 
         answer.before, answer.placed = hidden_event(hidden, request.wire, loop.calls), placed
+
+    def _counting(self, request: ClientRequest) -> CountItem:
+        """Counts the client's items, which were counted before, and others."""
+        counts = self._items.tokens(request.wire, request.items)
+        known = dict(zip(map(id, request.items), counts, strict=True))
+
+        def count(raw: Raw) -> int:
+            found = known.get(id(raw))
+            return self._items.tokens(request.wire, [raw])[0] if found is None else found
+
+        return count
 
     async def _restored(
         self,
