@@ -28,6 +28,9 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    #: Windows that were sent, and o200k tokens of clients' histories that were not sent for them.
+    windows: int = 0
+    unsent: int = 0
     #: How often our own part failed, and how at last.
     failures: int = 0
     failure: str = ""
@@ -60,6 +63,10 @@ class ProxyReport:
             figures.output += usage.output or 0
             figures.cache_read += usage.cache_read or 0
             figures.cache_write += usage.cache_write or 0
+
+    def windowed(self, unsent: int) -> None:
+        self.figures.windows += 1
+        self.figures.unsent += unsent
 
     def failed(self, exc: Exception) -> None:
         """Note that our own part failed. Texts of errors that are not ours may hold anything: only
