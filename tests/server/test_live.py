@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult
 from perdure.history import log_records
 from perdure.history.answer_feed import AnswerChange
 from perdure.server import live_hub, live_log, live_socket
+from perdure.server.access_tokens import AccessTokens
 from perdure.server.http_server import serving
 from perdure.server.live_events import growth
 from perdure.server.operations import TokenScope
@@ -66,8 +68,9 @@ async def test_each_scope_hears_its_own(server: RunningServer) -> None:
         await all_.subscribe(all=True)
         for session in ("bob/x", "ada/y", "adam/x", "ada/x"):
             await write(server, session)
-        for client in (one, agent, all_):
-            await client.until("turn", lambda event: event["session"] == "ada/x")
+        for client, turns in ((one, 1), (agent, 2), (all_, 4)):
+            while len(client.turns()) < turns:
+                await client.next()
     assert [turn[0] for turn in one.turns()] == ["ada/x"]
     assert sorted(turn[0] for turn in agent.turns()) == ["ada/x", "ada/y"]
     assert sorted(turn[0] for turn in all_.turns()) == ["ada/x", "ada/y", "adam/x", "bob/x"]
@@ -392,10 +395,34 @@ async def test_what_another_process_writes_is_heard(server: RunningServer) -> No
         await other.do("append ada/x theirs")
         await write(server, "ada/x")
         await other.do("append bob/y theirs")
-        await all_.until("turn", lambda event: event["session"] == "bob/y")
+        while len(all_.turns()) < 4:
+            await all_.next()
         await one.until("turn", lambda event: event["cursor"] == 3)
     assert one.turns() == [("ada/x", n, n) for n in (1, 2, 3)]
     assert sorted(all_.turns()) == [*(("ada/x", n, n) for n in (1, 2, 3)), ("bob/y", 1, 1)]
+
+
+@pytest.mark.slow
+async def test_a_store_that_cannot_tell_of_commits_is_read(
+    postgres_url: str, start_server: StartServer
+) -> None:
+    server = await start_server(bank=postgres_url)
+    async with writer(postgres_url) as other, listening(server) as client:
+        await client.subscribe(agent="ada")
+        await other.do("append ada/x theirs")
+        await write(server, "ada/x")
+        await other.do("append bob/y theirs")
+        await other.do("stream ada/z It")
+        await client.until("answer", lambda event: event["state"] == "arriving")
+        await other.do("end")
+        while len(client.turns()) < 4:
+            await client.next()
+    assert sorted(client.turns()) == [
+        ("ada/x", 1, 1),
+        ("ada/x", 2, 2),
+        ("ada/z", 1, 1),
+        ("ada/z", 2, 1),
+    ]
 
 
 async def test_answers_of_another_process_come_from_their_drafts(server: RunningServer) -> None:
@@ -467,6 +494,22 @@ async def test_a_token_or_a_ticket_is_needed(server: RunningServer) -> None:
     with pytest.raises(InvalidStatus, match="401"):
         async with connect(url):
             pass
+
+
+async def test_a_revoked_token_ends_its_sockets(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_socket, "_RECHECK", 0.01)
+    tokens = server.app.state.part(AccessTokens)
+    secret, _ = await tokens.make("laptop", scopes=(TokenScope.READ,))
+    async with listening(server) as other, listening(server, secret) as client:
+        await client.subscribe(all=True)
+        await tokens.revoke("laptop")
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.until("never")
+        await other.subscribe(all=True)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
 
 
 # Bad clients ----------------------------------------------------------------------------------
@@ -615,7 +658,7 @@ async def test_nothing_is_read_while_nobody_listens(server: RunningServer) -> No
 
 
 @pytest.mark.slow
-async def test_a_thousand_sockets(server: RunningServer) -> None:
+async def test_a_thousand_sockets(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle ones cost no reads; an event reaches all."""
     async with asyncio.TaskGroup() as group:
         ready, go = asyncio.Semaphore(0), asyncio.Event()
@@ -634,18 +677,24 @@ async def test_a_thousand_sockets(server: RunningServer) -> None:
             group.create_task(stay(n))
         for _ in range(1_000):
             await ready.acquire()
-        reads = 0
-        find = server.bank.store.find
+        store, looks, reads = server.bank.store, 0, 0
+        generation, read, find = store.adapter.generation, store.read, store.find
 
-        async def counted(*args: Any, **named: Any) -> Any:
+        async def looked() -> int | None:
+            nonlocal looks
+            looks += 1
+            return await generation()
+
+        async def counted(call: Any, *args: Any) -> Any:
             nonlocal reads
             reads += 1
-            return await find(*args, **named)
+            return await call(*args)
 
-        server.bank.store.find = counted  # type: ignore[method-assign]
-        await asyncio.sleep(3)  # not for something to happen: for nothing to
-        assert reads <= 10  # jobs are looked at once a second, for all
-        server.bank.store.find = find  # type: ignore[method-assign]
+        monkeypatch.setattr(store.adapter, "generation", looked)
+        monkeypatch.setattr(store, "read", partial(counted, read))
+        monkeypatch.setattr(store, "find", partial(counted, find))
+        await until(lambda: looks > 12)
+        assert reads <= looks  # jobs are looked at once a second, for all
         go.set()
         await write(server, "ada/all")
         for n in range(1_000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
@@ -264,6 +265,17 @@ async def writers(bank: Any, _: Bank) -> list[Any]:
     told.append((await other.append(user("Three, too?"))).id)
     told.append(await one.undo(numbers=[1]))
     told.append((await other.append(assistant("For nobody."))).id)
+    told.append((await one.append(calls[0])).id)
+    told.append((await other.append(user("Five?"))).id)
+    told.append(await one.undo())  # the other's; its own is open
+    told.append((await one.append(results[0])).id)
+    told.append((await other.append(assistant("Five."))).id)
+    third = await one.context("Six?", recall=False)
+    told.append(third.turn)
+    told.append((await one.append("Six.", context=third)).id)
+    told.append(await one.undo())
+    told.append((await one.append("Six, again.", context=third)).id)
+    told.append([turn.id for turn in await one.turns()])
     told.append([(turn.id, len(turn.messages)) for turn in await one.turns(undone=True)])
     return told
 
@@ -271,6 +283,69 @@ async def writers(bank: Any, _: Bank) -> list[Any]:
 async def test_the_same_with_two_writers(tmp_path: Path) -> None:
     here, there = await both(tmp_path, writers)
     assert there == here
+
+
+STEPS = (
+    *("ask", "reply", "call", "result", "context", "answer", "go_on"),
+    *("undo", "undo_one", "close"),
+)
+
+
+def random_steps(seed: int) -> list[tuple[int, str, int]]:
+    """Who does what, with which number."""
+    dice = random.Random(seed)
+    return [(dice.randrange(2), dice.choice(STEPS), dice.randrange(1, 6)) for _ in range(16)]
+
+
+async def taken(session: Any, step: str, number: int, contexts: dict[Any, Any]) -> Any:
+    if step == "ask":
+        return (await session.append(user(f"Question {number}?"))).id
+    if step == "reply":
+        return (await session.append(assistant(f"Answer {number}."))).id
+    if step == "call":
+        called = Message("assistant", (ToolCall(f"c{number}", "ls", "{}"),))
+        return (await session.append(called)).id
+    if step == "result":
+        result = Message("tool", (ToolResult(f"c{number}", (Text("a.py"),)),))
+        return (await session.append(result)).id
+    if step == "context":
+        contexts[session] = await session.context(f"Prompt {number}?", recall=False)
+        return contexts[session].turn
+    if step == "go_on":
+        return (await session.context(recall=False)).turn
+    if step == "answer" and session in contexts:
+        return (await session.append(f"Reply {number}.", context=contexts[session])).id
+    if step == "undo":
+        return await session.undo()
+    if step == "undo_one":
+        return await session.undo(numbers=[number])
+    return await session.close_turn() if step == "close" else None
+
+
+async def random_writers(bank: Any, _: Bank) -> list[Any]:
+    told = list[Any]()
+    for seed in range(40):
+        pair = [await bank.session(f"planner/s{seed}") for _ in range(2)]
+        contexts, wrote = dict[Any, Any](), dict[str, set[int]]()
+        for who, step, number in random_steps(seed):
+            try:
+                came = await taken(pair[who], step, number, contexts)
+            except PerdureError as exc:
+                came = (type(exc), exc.message)
+            told.append((seed, who, step, number, came))
+            if isinstance(came, str) and wrote.setdefault(came, set()) | {who} == {0, 1}:
+                break  # one that is opened here knows a turn as it left it, the other as it is
+            if isinstance(came, str):
+                wrote[came].add(who)
+        turns = await pair[0].turns(100, undone=True)
+        told.append([(turn.id, turn.status, [m.text for m in turn.messages]) for turn in turns])
+    return told
+
+
+async def test_the_same_with_two_writers_who_do_anything(tmp_path: Path) -> None:
+    here, there = await both(tmp_path, random_writers)
+    for at, (one, other) in enumerate(zip(here, there, strict=True)):
+        assert other == one, "\n".join(map(str, here[max(0, at - 16) : at + 1]))
 
 
 async def learning(bank: Any, _: Bank) -> list[Any]:
@@ -331,6 +406,7 @@ async def mistakes(bank: Any, _: Bank) -> list[Any]:
         lambda: session.append("x", key=7),
         lambda: session.append("x", tags={"a": 1}),
         lambda: session.append("x", context=context),
+        lambda: session.append("x", context="context"),
         lambda: session.turn("T-9"),
         lambda: session.turn("12"),
         lambda: session.turn("T-1.7"),

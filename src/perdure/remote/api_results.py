@@ -48,6 +48,8 @@ class UndoneNumbers(msgspec.Struct, frozen=True):
     """The numbers of turns that were undone now."""
 
     turns: list[int]
+    #: The newest turn is undone: what is said next opens another.
+    newest: bool = False
 
 
 class ContextParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,7 @@ class RemoteSession:
         self._writing = asyncio.Lock()  # Held while writing: the next goes on from there.
         self._continues: int | None = None  # The turn that this writer wrote to last.
         self._fresh = False  # The next message opens a turn, whatever is open.
+        self._closed = 0  # The turn that was closed by hand.
         self._begun = dict[tuple[int, bytes], int]()  # Turns by expected turn and prompt.
 
     def __repr__(self) -> str:
@@ -105,27 +106,30 @@ class RemoteSession:
         expected: str | int | Position | None = None,
         fresh: bool = False,
     ) -> Turn | list[Turn]:
-        place = None if context is None else (context.turn, prompt_digest(context.prompt))
-        known = None if place is None else self._begun.get(place)
         body: dict[str, Any] = {
             "key": None if key is None else require_text(key, "key"),
             "tags": tags_of(tags) or None,
             "expected": None if expected is None else turn_number(expected),
         }
+        place, known, prompted = None, None, False
         if context is None:
             body["canonical"] = wire.decode(messages)
         else:
             body["canonical"] = answer_in(messages, context, self.name)
-            if known is None:
-                names = ("turn", "prompt", "model", "injection")
-                body["context"] = {name: getattr(context, name) for name in names}
+            place, prompted = (context.turn, prompt_digest(context.prompt)), bool(context.prompt)
+            known = self._begun.get(place)
+            names = ("turn", "prompt", "model", "injection")
+            body["context"] = {name: getattr(context, name) for name in names} | {"begun": known}
         async with self._writing:
-            body["continues"] = self._continues if known is None else known
-            body["fresh"] = (self._fresh and known is None) or fresh
+            if known is not None:
+                opens = self._fresh and known == self._closed
+            else:  # with its prompt, the server knows whether an answer opens a turn
+                opens = self._fresh and not prompted
+            body["continues"], body["fresh"] = self._continues, opens or fresh
             found = await self._api.call("POST", f"{self._path}/turns", AppendedTurns, body)
             turns = found.turns
             self._continues, self._fresh = turns[-1].number, False
-        if context is not None and context.prompt and place is not None and known is None:
+        if place is not None and prompted and not (opens and known is not None):
             self._begun[place] = turns[0].number
             while len(self._begun) > _BEGUN:
                 self._begun.pop(next(iter(self._begun)))
@@ -133,8 +137,8 @@ class RemoteSession:
 
     async def close_turn(self) -> None:
         async with self._writing:
-            await self._api.call("POST", f"{self._path}/close", type(None))
-            self._continues, self._fresh = None, True
+            head = await self._api.call("POST", f"{self._path}/close", Head)
+            self._continues, self._fresh, self._closed = None, True, head.turn
 
     async def undo(self, turns: int = 1, *, numbers: Sequence[int] | None = None) -> list[int]:
         turns = count_in(turns, "undone") if numbers is None else turns
@@ -143,8 +147,8 @@ class RemoteSession:
             found = await self._api.call("POST", f"{self._path}/undo", UndoneNumbers, body)
             undone = frozenset(found.turns)
             self._begun = {place: at for place, at in self._begun.items() if at not in undone}
-            if self._continues in undone:
-                self._continues, self._fresh = None, True
+            if found.newest or self._continues in undone:
+                self._continues, self._fresh = None, found.newest
         return found.turns
 
     async def resume(self, turn: str | int | Position) -> None:

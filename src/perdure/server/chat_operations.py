@@ -3,7 +3,7 @@
 The body is what the AI SDK's `DefaultChatTransport` sends (``id``, ``messages``, ``trigger``,
 ``messageId``, and whatever else a front end adds), or a plain ``{"prompt": …}``. The bank has the
 history: of ``messages`` only what is new counts, which is what the user says at their end, or the
-results of tools that the client ran. See docs/live.md.
+results of tools that the client ran. See docs/chat.md.
 """
 
 from __future__ import annotations

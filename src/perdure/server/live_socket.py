@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.core.errors import Denied, InvalidInput, PerdureError
 from perdure.history.log_records import agent_of, checked_agent
+from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of
 from perdure.server.live_audience import LiveEvent, LiveScope, LiveSubscription
@@ -30,6 +31,7 @@ from perdure.server.live_events import (
 )
 from perdure.server.live_hub import LiveHub
 from perdure.server.operations import ServerCall, SocketOperation, TokenScope
+from perdure.server.run_tokens import RunTokens
 
 PATH = "/api/v1/live"
 MOST_SUBSCRIPTIONS = 100
@@ -39,6 +41,7 @@ MOST_FAULTS = 20  # Messages that cannot be read, until the socket is closed.
 MOST_EVENTS, MOST_WAITING = 1_000, 2 << 20
 #: Sessions that a cursor may be behind in.
 MOST_BEHIND = 2_000
+_RECHECK = 30.0  # Seconds between two looks whether the token still holds.
 _GOING_AWAY, _POLICY, _TOO_BIG = 1001, 1008, 1009
 
 
@@ -125,6 +128,7 @@ class LiveSocket:
         tasks = {
             asyncio.create_task(self._listen(), name="perdure-live-listen"),
             asyncio.create_task(self._speak(), name="perdure-live-speak"),
+            asyncio.create_task(self._watch_token(), name="perdure-live-token"),
             asyncio.create_task(stopping.wait(), name="perdure-live-stop"),
         }
         try:
@@ -153,6 +157,17 @@ class LiveSocket:
     async def _speak(self) -> None:
         while True:
             await self._socket.send_text(await self._queue.take())
+
+    async def _watch_token(self) -> None:
+        """Until the token is revoked or expires. Of a ticket nothing is left to look at."""
+        headers, state = self._socket.headers, self._call.server
+        secret = headers.get("x-perdure-token") or headers.get("authorization", "")[7:].strip()
+        while True:
+            await asyncio.sleep(_RECHECK)
+            holds = not secret or state.part(RunTokens).caller_of(secret) is not None
+            if not holds and await state.part(AccessTokens).caller_of(secret) is None:
+                await self._socket.close(_POLICY, "The token holds no more.")
+                return
 
     async def _listen(self) -> None:
         faults = 0

@@ -44,7 +44,7 @@ class TurnsQuery(RequestQuery, frozen=True):
     tag: tuple[str, ...] = ()
     #: Turns that were undone, too.
     undone: bool = False
-    #: As texts at this level, instead of whole turns.
+    #: As texts at this level, instead of whole turns; those that are undone or forgotten have none.
     level: Level | None = None
     resolve: bool = False
     prune: bool = False
@@ -66,6 +66,8 @@ class AnsweredContext(RequestBody, frozen=True):
     prompt: tuple[Message, ...] = ()
     model: str = ""
     injection: Injected | None = None
+    #: The turn that it was written to, if it was: unless that is undone, it is not written again.
+    begun: int | None = None
 
 
 class NewMessages(RequestBody, frozen=True):
@@ -99,7 +101,7 @@ class TurnSearchQuery(RequestQuery, frozen=True):
     """Words to look for."""
 
     query: str
-    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 20
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 20
 
 
 class ExportQuery(RequestQuery, frozen=True):
@@ -201,11 +203,15 @@ async def append_messages(call: ServerCall) -> AppendedTurns:
         raise InvalidInput(
             "Messages are given as `messages` or as `canonical`.", hint="Give one of them."
         )
-    if body.continues is not None:
-        await session.resume(body.continues)
+    context, continues = body.context, body.continues
+    begun = None if context is None else context.begun
+    if begun is not None and not (await session.head()).is_undone(begun):
+        context, continues = None, None if body.fresh else begun
+    if continues is not None:
+        await session.resume(continues)
     found = await session.append(
         body.canonical if body.messages is None else body.messages,
-        context=None if body.context is None else _answered(session.name, body.context),
+        context=None if context is None else _answered(session.name, context),
         key=body.key,
         tags=body.tags,
         expected=body.expected,
@@ -229,13 +235,16 @@ def _answered(session: str, given: AnsweredContext) -> Context:
     )
 
 
-async def close_turn(call: ServerCall) -> None:
-    await (await open_session(call)).close_turn()
+async def close_turn(call: ServerCall) -> Head:
+    session = await open_session(call)
+    await session.close_turn()
+    return await session.head()
 
 
 async def undo_turns(call: ServerCall) -> UndoneNumbers:
     session, body = await open_session(call), call.body
-    return UndoneNumbers(await session.undo(body.turns, numbers=body.numbers))
+    undone = await session.undo(body.turns, numbers=body.numbers)
+    return UndoneNumbers(undone, (await session.head()).mark.fresh)
 
 
 async def get_partials(call: ServerCall) -> list[Partial]:
@@ -329,6 +338,7 @@ OPERATIONS = (
         close_turn,
         "Close the newest turn: the next message opens another.",
         TokenScope.WRITE,
+        result=Head,
     ),
     Operation(
         "POST",
