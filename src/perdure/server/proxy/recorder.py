@@ -95,7 +95,7 @@ class Recorder:
         facts = self.items.facts(request.wire, request.items)
         async with conversation.lock:
             await conversation.refresh()
-            found, line = self._aligned(conversation, request, facts), conversation.line
+            found, line = align(conversation.line, facts), conversation.line
             at = [n if n < found.kept else -1 for n in found.matched]
             places = [RoundId(line[n].turn, line[n].round) if n >= 0 else None for n in at]
             return Recording(conversation, line[-1].turn if line else 0, _filled(places, facts))
