@@ -179,7 +179,11 @@ async def test_what_the_bank_is_and_whether_it_is_sound(
     assert (await client.get("/api/v1/schemas/api_notes")).json()["collection"] == "api_notes"
     checked = (await client.get("/api/v1/checks/schemas/api_notes")).json()
     assert (checked["records"], checked["unfit"]) == (1, 0)
+    assert (await client.get("/api/v1/schemas/api_notes/proto")).status_code == 400  # no protobuf
     assert (await client.get("/api/v1/audit")).json()["entries"] == []
+    record = {"collection": "api_notes", "key": "a"}
+    verdict = (await client.get("/api/v1/checks/audit", params=record)).json()
+    assert (verdict["entries"], verdict["gaps"]) == (0, [])
     assert (await client.get("/api/v1/keys")).json()["error"]["code"] == "key_refused"
 
 

@@ -38,6 +38,7 @@ _OTHERS: dict[str, Any] = {
     "arguments": {"id": f"other/{NAMED}#T-1", "level": "R", "session": f"other/{NAMED}"},
     "at": "T-1",
     "by": "user",
+    "collection": "perdure_sessions",
     "continues": "T-1",
     "key": "once",
     "keys": ["other/M-1", "other/M-2"],

@@ -330,7 +330,27 @@ def newest(head: Head) -> int:
 
 
 def undone_at(head: Head, turn: int) -> tuple[TurnSpan, ...]:
-    """What is undone in a fork behind `turn`. Forking from an undone turn restores it
-    and its span.
+    """What is undone in a fork behind `turn`. Forking from an undone turn restores the line as it
+    was before that turn was undone.
     """
-    return tuple(span for span in head.undone if span.last < turn)
+    return tuple(span for span in undone_before(head, turn) if span.last < turn)
+
+
+def undone_before(head: Head, turn: int) -> tuple[TurnSpan, ...]:
+    """What was undone already when this turn was; if it is not undone, all that is."""
+    spans = head.undone
+    found = [at for at, span in enumerate(spans) if span.first <= turn <= span.last]
+    if not found:
+        return spans
+    at = found[0]
+    # One undoing left several spans if there were undone turns in between.
+    while at and _is_undone(spans[: at - 1], spans[at - 1].last + 1, spans[at].first - 1):
+        at -= 1
+    return spans[:at]
+
+
+def _is_undone(spans: tuple[TurnSpan, ...], first: int, last: int) -> bool:
+    """Whether there are turns from `first` to `last`, and all of them are in these spans."""
+    return first <= last and all(
+        any(span.first <= turn <= span.last for span in spans) for turn in range(first, last + 1)
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from perdure.artifacts import ArtifactFault
 from perdure.bank import BankInfo
@@ -29,7 +29,7 @@ from perdure.remote.api_results import (
 )
 from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 from perdure.storage import registry
-from perdure.storage.audit import TrailPage
+from perdure.storage.audit import TrailPage, Verdict
 from perdure.storage.encryption import ScopeStanding
 from perdure.storage.schemas.schema_records import Schema
 from perdure.storage.schemas.schema_registry import Checked
@@ -83,6 +83,13 @@ class AuditQuery(RequestQuery, frozen=True):
     since: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
     after: str | None = None
+
+
+class RecordQuery(RequestQuery, frozen=True):
+    """One record."""
+
+    collection: str
+    key: str
 
 
 class KeysQuery(RequestQuery, frozen=True):
@@ -263,6 +270,11 @@ async def get_audit(call: ServerCall) -> TrailPage:
     )
 
 
+async def check_audit(call: ServerCall) -> Verdict:
+    call.require_all_agents()
+    return await call.bank.audit.verify(call.query.collection, call.query.key)
+
+
 async def get_schemas(call: ServerCall) -> list[SchemaSummary]:
     call.require_all_agents()
     store = call.bank.store
@@ -284,6 +296,11 @@ async def get_schemas(call: ServerCall) -> list[SchemaSummary]:
 async def get_schema(call: ServerCall) -> Schema:
     call.require_all_agents()
     return await call.bank.schemas.describe(call.path["collection"])
+
+
+async def get_schema_proto(call: ServerCall) -> Response:
+    call.require_all_agents()
+    return PlainTextResponse(await call.bank.schemas.proto(call.path["collection"]))
 
 
 async def get_keys(call: ServerCall) -> list[ScopeStanding]:
@@ -403,6 +420,15 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
+        "/api/v1/checks/audit",
+        check_audit,
+        "Whether the entries of a record join: else it was changed without one.",
+        TokenScope.ADMIN,
+        query=RecordQuery,
+        result=Verdict,
+    ),
+    Operation(
+        "GET",
         "/api/v1/audit",
         get_audit,
         "Who did what to which record, the newest first.",
@@ -425,6 +451,14 @@ OPERATIONS = (
         "The fields of a collection's records, and how they changed.",
         TokenScope.ADMIN,
         result=Schema,
+    ),
+    Operation(
+        "GET",
+        "/api/v1/schemas/{collection}/proto",
+        get_schema_proto,
+        "The .proto file of a collection whose serializer is protobuf.",
+        TokenScope.ADMIN,
+        produces="text/plain",
     ),
     Operation(
         "GET",

@@ -8,7 +8,6 @@ or written here.
 * Items are found further on in the line: the client dropped something in between. Nothing is new
   there. A user's words alone prove nothing, since people say the same thing twice; a reply, a tool
   call, a compaction, or two neighbours do.
-* The client has its newest reply in a shorter form, because it was broken off: it is the same.
 * A summary appears that is not recorded, or nothing is shared at all: the client compacted. What it
   still has is not new, and nothing is taken back.
 * Otherwise the client went back, or edited something: the line behind that point is taken back.
@@ -17,7 +16,7 @@ or written here.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -76,89 +75,102 @@ class _Said(NamedTuple):
     part: int  # its number among the item's identities
 
 
-def align(
-    line: Sequence[Recorded],
-    items: Sequence[ItemFacts],
-    is_cut: Callable[[int], bool] = lambda _: False,
-) -> Alignment:
-    """Align items with the line. `is_cut` says of an item of the model's whether it is the line's
-    newest reply, broken off.
-    """
-    return _Aligner(line, items, is_cut).aligned()
+class _Pair(NamedTuple):
+    at: int  # in the line
+    used: int  # strong parts of the line up to there
+
+
+def align(line: Sequence[Recorded], items: Sequence[ItemFacts]) -> Alignment:
+    return _Aligner(line, items).aligned()
 
 
 class _Aligner:
-    def __init__(
-        self,
-        line: Sequence[Recorded],
-        items: Sequence[ItemFacts],
-        is_cut: Callable[[int], bool],
-    ) -> None:
+    """Compactions stand apart: a client puts its summary in front of what it kept, while the log
+    has it behind that. `_strong` are the parts of the line without them.
+    """
+
+    def __init__(self, line: Sequence[Recorded], items: Sequence[ItemFacts]) -> None:
         self._line = line
         self._items = items
-        self._is_cut = is_cut
-        self._strong = [at for at, part in enumerate(line) if not is_weak(part.identity)]
+        self._strong: list[int] = []
+        #: Compactions: their place in the line, and how many strong parts are in front of them.
+        self._compactions: dict[str, tuple[int, int]] = {}
+        for at, part in enumerate(line):
+            if part.compaction:
+                self._compactions[part.identity] = at, len(self._strong)
+            elif not is_weak(part.identity):
+                self._strong.append(at)
         self._said = [
             _Said(identity, item, part)
             for item, facts in enumerate(items)
             for part, identity in enumerate(facts.identities)
             if not is_weak(identity)
         ]
-        #: Pairs of places in `_said` and `_strong`.
-        self._pairs: list[tuple[int, int]] = []
+        self._pairs: list[_Pair] = []
 
     def aligned(self) -> Alignment:
         self._pairs = self._contiguous()
         if len(self._pairs) < min(len(self._said), len(self._strong)):
-            self._pairs = self._found()
+            self._pairs = self._found(0)
         at, used = len(self._pairs), self._used
         left = self._strong[used:]
         if not left:
             return self._result(len(self._line), at)
-        if self._is_newest_reply(left):
-            same = bool(used) and self._part(used - 1).place == self._line[left[0]].place
-            if not same and at < len(self._said) and self._continues_cut(at):
-                self._pairs.append((at, len(self._strong) - 1))
-                return self._result(len(self._line), at + 1)
-            if same:  # the client has less of it
-                return self._result(len(self._line), at)
+        if self._is_rest_of_reply(left):
+            return self._result(len(self._line), at)  # the client has less of it
         summaries = [n for n in range(at, len(self._said)) if self._facts(n).summary]
         if at < len(self._said) and (not at or summaries):
             return self._compacted(summaries)
         return self._taken_back()
 
-    def _contiguous(self) -> list[tuple[int, int]]:
-        count = 0
+    def _contiguous(self) -> list[_Pair]:
+        pairs: list[_Pair] = []
         for said, at in zip(self._said, self._strong, strict=False):
             if said.identity != self._line[at].identity:
                 break
-            count += 1
-        return [(n, n) for n in range(count)]
+            pairs.append(_Pair(at, len(pairs) + 1))
+        return pairs
 
-    def _found(self) -> list[tuple[int, int]]:
-        """The items' beginning that is in the line, in order; what is skipped must be proved."""
-        places: dict[str, list[int]] = {}
-        for at, index in enumerate(self._strong):
-            places.setdefault(self._line[index].identity, []).append(at)
-        pairs: list[tuple[int, int]] = []
-        proved, last = 0, -1
-        for n, said in enumerate(self._said):
-            known = places.get(said.identity)
-            after = bisect_left(known, last + 1) if known else 0
-            if known is None or after == len(known):
-                break
-            at = known[after]
-            neighbour = at == last + 1
-            pairs.append((n, at))
-            is_proof = not said.identity.startswith("user ") or self._part(at).compaction
-            if is_proof or neighbour:
+    def _found(self, start: int) -> list[_Pair]:
+        """What was said from a place on, as far as it is in the line, in order; what is skipped
+        must be proved.
+        """
+        places = self._places()
+        pairs: list[_Pair] = []
+        proved, last, expected, kept = 0, 0, 0, -1
+        for said in self._said[start:]:
+            compaction = self._compactions.get(said.identity)
+            if compaction is not None:
+                pairs.append(_Pair(*compaction))
                 proved = len(pairs)
-            last = at
+                expected = kept = compaction[1]
+                continue
+            at = self._next(places, said.identity, last)
+            if expected < len(self._strong) and self._part(expected).identity == said.identity:
+                at = expected
+            if at is None:
+                break
+            pairs.append(_Pair(self._strong[at], at + 1))
+            # What a client keeps goes up to where it compacted.
+            if at == expected or at + 1 == kept or not said.identity.startswith("user "):
+                proved = len(pairs)
+            last = expected = at + 1
         return pairs[:proved]
+
+    def _places(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for at, index in enumerate(self._strong):
+            found.setdefault(self._line[index].identity, []).append(at)
+        return found
+
+    def _next(self, places: dict[str, list[int]], identity: str, start: int) -> int | None:
+        known = places.get(identity, ())
+        after = bisect_left(known, start)
+        return known[after] if after < len(known) else None
 
     @property
     def _used(self) -> int:
-        return self._pairs[-1][1] + 1 if self._pairs else 0
+        return self._pairs[-1].used if self._pairs else 0
 
     def _part(self, at: int) -> Recorded:
         return self._line[self._strong[at]]
@@ -166,19 +178,17 @@ class _Aligner:
     def _facts(self, n: int) -> ItemFacts:
         return self._items[self._said[n].item]
 
-    def _is_newest_reply(self, left: Sequence[int]) -> bool:
-        """Whether what is left of the line is the last message, and the model's."""
-        last = self._line[left[-1]]
-        return all(self._line[at].by_model and self._line[at].place == last.place for at in left)
-
-    def _continues_cut(self, at: int) -> bool:
-        facts = self._facts(at)
-        return facts.by_model and self._is_cut(self._said[at].item)
+    def _is_rest_of_reply(self, left: Sequence[int]) -> bool:
+        """Whether what is left is of the last message, the model's, whose beginning was found."""
+        if not self._pairs:
+            return False
+        place = self._line[self._pairs[-1].at].place
+        return all(self._line[at].by_model and self._line[at].place == place for at in left)
 
     def _taken_back(self) -> Alignment:
         """From a message on, not from the middle of one."""
         left = self._part(self._used)
-        while self._pairs and self._part(self._pairs[-1][1]).place == left.place:
+        while self._pairs and self._line[self._pairs[-1].at].place == left.place:
             self._pairs.pop()
         kept = self._strong[self._used]
         while kept and self._line[kept - 1].place == left.place:
@@ -186,22 +196,26 @@ class _Aligner:
         return self._result(kept, len(self._pairs))
 
     def _compacted(self, summaries: Sequence[int]) -> Alignment:
-        """In front of the summary, what is in the line is not new. Behind it, only what goes up to
-        the line's end.
+        """In front of the summary, what is in the line is not new. Behind it, what goes up to the
+        line's end; else what is surely in it.
         """
         summary = summaries[-1] if summaries else -1
         matched = dict[int, int]()
-        last = -1
-        places: dict[str, list[int]] = {}
-        for at, index in enumerate(self._strong):
-            places.setdefault(self._line[index].identity, []).append(at)
+        places, last = self._places(), 0
         for n in range(summary):
-            known = places.get(self._said[n].identity, [])
-            after = bisect_left(known, last + 1)
-            if after < len(known):
-                last = matched[n] = known[after]
-        matched |= self._up_to_the_end(summary + 1)
-        self._pairs = sorted(matched.items())
+            identity = self._said[n].identity
+            compaction = self._compactions.get(identity)
+            if compaction is not None:
+                matched[n] = compaction[0]
+                continue
+            at = self._next(places, identity, last)
+            if at is not None:
+                matched[n], last = self._strong[at], at + 1
+        behind = self._up_to_the_end(summary + 1)
+        if not behind and summaries:
+            found = self._found(summary + 1)
+            behind = {n: pair.at for n, pair in enumerate(found, summary + 1)}
+        matched |= behind
         old = {self._said[n].item for n in matched}
         weak = {part.identity for part in self._line if is_weak(part.identity)}
         new = [
@@ -209,19 +223,18 @@ class _Aligner:
             for item, facts in enumerate(self._items)
             if item not in old and not (facts.identities and weak.issuperset(facts.identities))
         ]
+        places_of = [-1] * len(self._items)
+        for n, index in sorted(matched.items()):
+            places_of[self._said[n].item] = index
         return Alignment(
-            kept=len(self._line), new=tuple(new), matched=self._matched(), compacted=True
+            kept=len(self._line), new=tuple(new), matched=tuple(places_of), compacted=True
         )
 
     def _up_to_the_end(self, start: int) -> dict[int, int]:
-        """The longest run of items that is the end of the line; with or without a reply that was
-        broken off.
-        """
+        """The longest run of items that is the end of the line."""
         end = len(self._strong)
         best: dict[int, int] = {}
         for n in range(len(self._said) - 1, start - 1, -1):
-            if self._said[n].identity != self._part(end - 1).identity:
-                continue
             run = 0
             while (
                 n - run >= start
@@ -229,9 +242,8 @@ class _Aligner:
                 and self._said[n - run].identity == self._part(end - 1 - run).identity
             ):
                 run += 1
-            by_words = self._said[n].identity.startswith("user ")
-            if run > len(best) and (run > 1 or not by_words):
-                best = {n - k: end - 1 - k for k in range(run)}
+            if run > len(best):
+                best = {n - k: self._strong[end - 1 - k] for k in range(run)}
         return best
 
     def _result(self, kept: int, at: int) -> Alignment:
@@ -240,7 +252,7 @@ class _Aligner:
         first = self._said[at - 1].item + 1 if at else 0
         if at < len(self._said) and at and self._said[at].item == first - 1:
             new.append(NewItem(first - 1, self._said[at].part))
-        behind = self._strong[self._used - 1] + 1 if self._used else 0
+        behind = self._pairs[-1].at + 1 if self._pairs else 0
         weak = {part.identity for part in self._line[behind:kept] if is_weak(part.identity)}
         more = at < len(self._said)
         for item in range(first, len(self._items)):
@@ -249,10 +261,7 @@ class _Aligner:
                 continue  # said before, and followed by nothing so far
             if identities or more:
                 new.append(NewItem(item))
-        return Alignment(kept=kept, new=tuple(new), matched=self._matched())
-
-    def _matched(self) -> tuple[int, ...]:
-        found = [-1] * len(self._items)
-        for n, at in self._pairs:
-            found[self._said[n].item] = self._strong[at]
-        return tuple(found)
+        matched = [-1] * len(self._items)
+        for said, pair in zip(self._said, self._pairs, strict=False):
+            matched[said.item] = pair.at
+        return Alignment(kept=kept, new=tuple(new), matched=tuple(matched))

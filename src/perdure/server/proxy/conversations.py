@@ -22,19 +22,21 @@ from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, NotFound
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
-from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of
+from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
 from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
 from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
+from perdure.storage.finder import any_of, tagged
 from perdure.storage.options import STRONG
 
 #: Conversations that are kept in memory.
 _OPEN = 256
 #: Sessions that begin with the same words, of which the most recently used are compared.
 _ALIKE = 20
-#: Tags of a session: the client's id of the conversation; what the first words are.
-_ID, _FIRST = "conversation", "first"
+#: Tags of a session: the client's id of the conversation; its first words, by their identity; and
+#: those with which it begins since the client compacted it.
+_ID, _FIRST, _SUMMARY = "conversation", "first", "summary"
 
 
 class AnswerInProgress(Protocol):
@@ -65,8 +67,6 @@ class Conversation:
         #: Held while the line is compared, and written to.
         self.lock = asyncio.Lock()
         self.line: list[Recorded] = []
-        #: The words of the newest reply, without white space.
-        self.newest_reply = ""
         #: Answers that are arriving in this process, by turn.
         self.answers: dict[int, AnswerInProgress] = {}
         #: The turn that `session` wrote to last; 0 if it did not write.
@@ -128,8 +128,6 @@ class Conversation:
             self.line += [
                 Recorded(identity, turn, round, ordinal, by_model, compaction) for identity in parts
             ]
-            if by_model:
-                self.newest_reply = squeezed(message.text)
             found.append(len(self.line) - 1 if parts else -1)
         return found
 
@@ -167,7 +165,7 @@ class Conversation:
         found: list[tuple[TurnSpan, list[Recorded]]] = []
         for span in head.undone:
             other = Conversation(self._bank, self.session, self._items)
-            hidden = [each for each in head.undone if each.last < span.last]
+            hidden = undone_before(head, span.last)
             walk = self._bank.services.reader.walk(
                 self.session.record, head, 1, span.last, arriving=False
             )
@@ -180,10 +178,6 @@ class Conversation:
 
 def _is_same(one: Head, other: Head) -> bool:
     return (one.pieces, one.undone, one.forgets) == (other.pieces, other.undone, other.forgets)
-
-
-def squeezed(text: str) -> str:
-    return "".join(text.split())
 
 
 class Conversations:
@@ -260,14 +254,14 @@ class Conversations:
         name = _name(who, agent)
         if await self._records.get(name) is None:
             # The folder may have been another one, or not been told.
-            tagged = self._records.query().tagged(**{_ID: _id_tag(who)})
-            records = [each for each in await tagged.values() if each.parent is None]
+            same = await self._records.query().tagged(**{_ID: _id_tag(who)}).values()
+            records = [each for each in same if each.parent is None]
             name = next((each.id for each in records if agent in (None, each.agent)), "")
         if not name:
             return []
         forks = await self._records.query().where("parent", "=", name).values()
-        same = [fork.id for fork in forks if fork.tags.get(_ID) == _id_tag(who)]
-        return [name, *sorted(same)]
+        own = [fork.id for fork in forks if fork.tags.get(_ID) == _id_tag(who)]
+        return [name, *sorted(own)]
 
     async def _by_words(
         self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
@@ -294,7 +288,8 @@ class Conversations:
         first = _first(facts)
         if not first:
             return []
-        query = self._records.query().tagged(**{_FIRST: first}).order_by("-last_active")
+        begins = any_of(tagged(_FIRST, first), tagged(_SUMMARY, first))
+        query = self._records.query().where(begins).order_by("-last_active")
         found: list[Conversation] = []
         for record in await query.limit(_ALIKE).values():
             owner = agent or (_agent(who, None) if who.folder else "")
@@ -323,7 +318,7 @@ class Conversations:
             async with conversation.lock:
                 await conversation.refresh()
                 found = align(conversation.line, facts)
-                at = _shared_turn(conversation.line, found)
+                at = shared_turn(conversation.line, found)
             if at and (best is None or at > best[1]):
                 best = len(found.matched), at, conversation
         if best is None:
@@ -334,14 +329,19 @@ class Conversations:
             session = await parent.session.fork(name, at)
         except Conflict:
             return await self._opened(name)
-        tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
+        await self._tag(session, **{_ID: _id_tag(who), _FIRST: _first(facts)})
+        return self._kept(session)
 
-        def tagged(record: SessionRecord | None) -> SessionRecord:
+    async def compacted(self, conversation: Conversation, summary: str) -> None:
+        """The client's history begins with these words from now on."""
+        await self._tag(conversation.session, **{_SUMMARY: summary})
+
+    async def _tag(self, session: Session, **tags: str) -> None:
+        def changed(record: SessionRecord | None) -> SessionRecord:
             found = record or session.record
             return msgspec.structs.replace(found, tags={**found.tags, **tags})
 
-        await self._records.change(name, tagged)
-        return self._kept(session)
+        await self._records.change(session.name, changed)
 
     async def _fits(
         self, conversation: Conversation, facts: Sequence[ItemFacts], *, reply: bool = False
@@ -400,17 +400,14 @@ class Conversations:
         return made
 
 
-def _shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
-    """The last turn that items share with a line; 0 if they do not share a reply."""
-    if found.compacted:
+def shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
+    """The last turn that items share with a line; 0 if they share no reply and no compaction."""
+    proof = any(at >= 0 and (line[at].by_model or line[at].compaction) for at in found.matched)
+    if found.compacted or not proof:
         return 0
-    kept = line[: found.kept]
-    if found.kept < len(line):
-        kept = [part for part in kept if part.turn < line[found.kept].turn]
-    last = {at for at in found.matched if at >= 0}
-    if not any(part.by_model for at, part in enumerate(kept) if at in last):
-        return 0
-    return kept[-1].turn
+    if found.kept == len(line):
+        return line[-1].turn
+    return max((part.turn for part in line if part.turn < line[found.kept].turn), default=0)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -16,12 +16,11 @@ import msgspec
 from perdure.bank.bank import Bank
 from perdure.core.messages import Message, Text, event
 from perdure.core.turns import is_prompt
-from perdure.history.answer_drafts import Partial
 from perdure.history.log_records import Head
 from perdure.history.manifest import RoundId
-from perdure.history.message_identity import COMPACTION, identities, with_texts
+from perdure.history.message_identity import COMPACTION, with_texts
 from perdure.history.turn_log import Written
-from perdure.server.proxy.alignment import Alignment, ItemFacts, NewItem, align
+from perdure.server.proxy.alignment import Alignment, ItemFacts, NewItem, Recorded, align
 from perdure.server.proxy.client_habits import is_summary
 from perdure.server.proxy.client_items import ClientItems, decoded, new_messages
 from perdure.server.proxy.client_request import ClientRequest
@@ -30,7 +29,7 @@ from perdure.server.proxy.conversations import (
     Conversation,
     Conversations,
     Said,
-    squeezed,
+    shared_turn,
 )
 from perdure.storage.transaction import Transaction
 
@@ -90,37 +89,27 @@ class Recorder:
         self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
     ) -> Recording | Conversation:
         head = await conversation.refresh()
-        found = self._aligned(conversation, request, facts)
-        if not found.extends(conversation.line) and head.undone:
-            at = await self._spoken_again(conversation, head, facts)
+        found = align(conversation.line, facts)
+        if head.undone and (found.compacted or not found.extends(conversation.line)):
+            at = await self._spoken_again(conversation, head, facts, _count(found))
             if at:
                 return await self.conversations.fork(conversation, at, request.id)
         return await self._write(conversation, head, request, facts, found)
 
     async def _spoken_again(
-        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts]
+        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts], known: int
     ) -> int:
-        """The turn up to which a line was taken back that these items go on with; 0 if none."""
-        for span, line in reversed(await conversation.branches(head)):
+        """The last turn of a line that was taken back, if these items go on with it, and share more
+        with it than the `known` items; else 0.
+        """
+        best = 0
+        for span, line in await conversation.branches(head):
             found = align(line, facts)
-            if found.compacted or not found.extends(line):
-                continue
-            if any(at >= 0 and line[at].turn >= span.first for at in found.matched):
-                return span.last
-        return 0
-
-    def _aligned(
-        self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
-    ) -> Alignment:
-        def is_cut(item: int) -> bool:
-            words = self._words(request, item)
-            return bool(words) and conversation.newest_reply.startswith(words)
-
-        return align(conversation.line, facts, is_cut)
-
-    def _words(self, request: ClientRequest, item: int) -> str:
-        said = self.items.masked(tuple(decoded(request.wire, [request.items[item]])))
-        return squeezed("".join(message.text for message in said))
+            at = shared_turn(line, found)
+            own = any(index >= 0 and line[index].turn >= span.first for index in found.matched)
+            if at >= span.first and own and _count(found) > known:
+                best, known = at, _count(found)
+        return best
 
     async def _write(
         self,
@@ -131,17 +120,14 @@ class Recorder:
         found: Alignment,
     ) -> Recording:
         again: list[Message] = []
-        new: Sequence[NewItem] = found.new
         matched = list(found.matched)
         if not found.extends(conversation.line):
             again = await self._take_back(conversation, head, found.kept)
         elif head.answering:
-            new, closed = await self._end_draft(conversation, request, facts, new)
-            if closed is not None:
-                matched[closed[0]] = closed[1]
+            await self._end_draft(conversation, request, facts, found.new)
         said = [
             (part, of)
-            for message, of in new_messages(request.wire, request.items, new)
+            for message, of in new_messages(request.wire, request.items, found.new)
             for part in _with_events(message)
         ]
         if again:
@@ -180,6 +166,9 @@ class Recorder:
             Said(message, parts, turn, round)
             for message, parts, (turn, round) in zip(messages, known, places, strict=True)
         )
+        for message, parts in zip(messages, known, strict=True):
+            if message.name == COMPACTION and parts:
+                await self.conversations.compacted(conversation, parts[0])
         for (_, items), at in zip(said, ends, strict=True):
             for item in items:
                 if item >= 0 and at >= 0:
@@ -189,22 +178,27 @@ class Recorder:
         """Undo what the client took back. Returns what it kept of a turn in the middle of which it
         went back: that is said again, in a turn of its own.
         """
-        left = conversation.line[kept]
+        line = conversation.line
+        first = line[kept].turn
+        stay: int | None = line[kept].message
+        before = line[kept - 1] if kept else None
+        if before is not None and before.turn < first and _is_open(before):
+            # What is taken back shares this turn, and must not get the answer that comes now.
+            first, stay = before.turn, None
         again: list[Message] = []
-        if left.message:
-            turn = await conversation.session.turn(left.turn)
-            stay = turn.messages[: left.message]
-            again = [msgspec.structs.replace(message, usage=None) for message in stay]
+        if stay != 0:
+            turn = await conversation.session.turn(first)
+            again = [msgspec.structs.replace(each, usage=None) for each in turn.messages[:stay]]
         heads: list[Head] = []
 
         async def note(_: Transaction, what: Written) -> None:
             heads[:] = [what.head]
 
-        numbers = range(left.turn, head.turn + 1)
+        numbers = range(first, head.turn + 1)
         await conversation.session.undo(numbers=numbers, within=note)
         conversation.wrote(heads[0], 0, undone=True)
         conversation.own_turn = heads[0].turn
-        conversation.forget_from(left.turn)
+        conversation.forget_from(first)
         return list(await with_texts(again, self._bank.artifacts))
 
     async def _end_draft(
@@ -213,10 +207,9 @@ class Recorder:
         request: ClientRequest,
         facts: Sequence[ItemFacts],
         new: Sequence[NewItem],
-    ) -> tuple[Sequence[NewItem], tuple[int, int] | None]:
-        """The client goes on behind an answer of which only a draft is there: its own version of it
-        counts, unless the draft has more. Returns what is new then, and the item that is the draft
-        with its place in the line.
+    ) -> None:
+        """The client goes on behind an answer of which only a draft is there. What it has of it
+        counts; an event keeps what had arrived, unless the client has that, too.
         """
         line = conversation.line
         turn = line[-1].turn if line else 0
@@ -226,27 +219,28 @@ class Recorder:
         session = conversation.session
         partial = next((each for each in await session.partials() if each.turn == turn), None)
         if partial is None:
-            return new, None
-        words = squeezed(partial.message.text)
-        first = new[0].item if new else -1
-        if first >= 0 and facts[first].by_model:
-            theirs = self._words(request, first)
-            if len(theirs) < len(words) and words.startswith(theirs):
-                at = await self._close(conversation, partial)
-                return new[1:], (first, at)
-        elif words:
-            said = event(ABORTED, partial.message.text)
-            await self._append(conversation, [(said, [-1])], [])
+            return
+        words, theirs = _squeezed(partial.message.text), ""
+        if new and facts[new[0].item].by_model:
+            said = decoded(request.wire, [request.items[new[0].item]])
+            theirs = _squeezed("".join(each.text for each in self.items.masked(tuple(said))))
+        if not theirs.startswith(words):
+            await self._append(conversation, [(event(ABORTED, partial.message.text), [-1])], [])
         await session.drop_partial(partial)
-        return new, None
 
-    async def _close(self, conversation: Conversation, partial: Partial) -> int:
-        turn = await conversation.session.close_partial(partial)
-        conversation.wrote(await conversation.session.head(), 1)
-        (round,) = turn.rounds
-        (message,) = await with_texts(round.messages, self._bank.artifacts)
-        (at,) = conversation.said([Said(message, identities(message), turn.number, round.number)])
-        return at if at >= 0 else len(conversation.line) - 1
+
+def _count(found: Alignment) -> int:
+    """How many items are in the line."""
+    return sum(at >= 0 for at in found.matched)
+
+
+def _is_open(part: Recorded) -> bool:
+    """Whether an answer may still come to the turn that ends with this."""
+    return not part.by_model or part.identity.startswith("call ")
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _with_events(message: Message) -> list[Message]:

@@ -1,0 +1,72 @@
+"""Whatever the command can read, the API can."""
+
+from __future__ import annotations
+
+from perdure.cli.app import COMMANDS
+from perdure.server.operations import Operation, SocketOperation
+from tests.server.conftest import RunningServer
+
+#: What reads, and where the API does so.
+READS = {
+    "sessions": "GET /api/v1/sessions",
+    "show": "GET /api/v1/sessions/{agent}/{name}/turns",
+    "turn": "GET /api/v1/sessions/{agent}/{name}/turns/{turn}",
+    "tail": "/api/v1/live",
+    "export": "GET /api/v1/sessions/{agent}/{name}/export",
+    "models": "GET /api/v1/models",
+    "costs": "GET /api/v1/costs",
+    "context": "POST /api/v1/sessions/{agent}/{name}/context/preview",
+    "recall": "POST /api/v1/sessions/{agent}/{name}/recall",
+    "share": "GET /api/v1/sessions/{agent}/{name}/readers",
+    "renditions": "GET /api/v1/renditions",
+    "verify": "GET /api/v1/checks/bank",
+    "audit": "GET /api/v1/audit",
+    "metrics": "GET /metrics",
+    "memory list": "GET /api/v1/memories",
+    "memory show": "GET /api/v1/memories/{agent}/{key}",
+    "memory history": "GET /api/v1/memories/{agent}/{key}/history",
+    "reference list": "GET /api/v1/references",
+    "reference show": "GET /api/v1/references/{layer}",
+    "reference check": "GET /api/v1/checks/references",
+    "index check": "GET /api/v1/checks/index",
+    "bank info": "GET /api/v1/bank",
+    "schema list": "GET /api/v1/schemas",
+    "schema show": "GET /api/v1/schemas/{collection}",
+    "schema check": "GET /api/v1/checks/schemas/{collection}",
+    "schema proto": "GET /api/v1/schemas/{collection}/proto",
+    "keys list": "GET /api/v1/keys",
+    "artifacts list": "GET /api/v1/artifacts",
+    "artifacts check": "GET /api/v1/checks/artifacts",
+}
+#: What changes something, where the API does so, too.
+CHANGES = {
+    "fork": "POST /api/v1/sessions/{agent}/{name}/forks",
+    "forget": "DELETE /api/v1/sessions/{agent}/{name}",
+    "ask": "POST /api/v1/sessions/{agent}/{name}/chat",
+    "memory add": "POST /api/v1/memories/{agent}",
+    "memory edit": "PATCH /api/v1/memories/{agent}/{key}",
+    "memory merge": "POST /api/v1/memories/{agent}/merge",
+    "memory pin": "PATCH /api/v1/memories/{agent}/{key}",
+    "memory unpin": "PATCH /api/v1/memories/{agent}/{key}",
+    "memory retire": "POST /api/v1/memories/{agent}/{key}/retire",
+    "memory restore": "POST /api/v1/memories/{agent}/{key}/restore",
+    "memory delete": "DELETE /api/v1/memories/{agent}/{key}",
+    "reference add": "POST /api/v1/references",
+    "reference remove": "DELETE /api/v1/references/{layer}",
+}
+#: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
+APART = {
+    *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
+    *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
+    *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
+    *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),
+}
+
+
+async def test_every_command_has_its_operation(server: RunningServer) -> None:
+    routes = server.app.state.routes
+    there = {f"{route.method} {route.path}" for route in routes if isinstance(route, Operation)}
+    there |= {route.path for route in routes if isinstance(route, SocketOperation)}
+    assert {*READS.values(), *CHANGES.values()} <= there
+    placed = READS.keys() | CHANGES.keys() | APART
+    assert COMMANDS.keys() <= placed
