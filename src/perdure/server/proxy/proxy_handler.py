@@ -19,6 +19,7 @@ from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.core.errors import GatewayError, InvalidInput, ProviderDown
+from perdure.core.messages import Usage
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import write_event
 from perdure.server.proxy.answer_recorder import AnswerRecorder
@@ -30,6 +31,7 @@ from perdure.server.proxy.conversation_windows import ConversationWindows, SentR
 from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
 from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
+from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.request_window import is_too_long
 from perdure.server.proxy.tool_loop import HidingListener, ProviderAnswer, ToolLoop
 from perdure.server.proxy.upstream import (
@@ -61,8 +63,6 @@ _CONVERSATIONS = frozenset({"main", "subagent"})
 _REWRITING = 30.0
 #: Headers of an answer that are about its bytes.
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})
-#: Seconds that answers get to be written when the proxy is closed.
-_PATIENCE = 10.0
 
 
 def make_proxy(bank: Bank, settings: ProxyConfig) -> Proxy:
@@ -86,15 +86,12 @@ class Proxy:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
-        self.report = ProxyReport()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.report = ProxyReport(bank.config.gateway.prices)
+        self.backlog = RecordingBacklog()
 
     async def close(self) -> None:
         """What has arrived is written, and connections end."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_PATIENCE)
-        for task in self._tasks:
-            task.cancel()
+        await self.backlog.close()
         await self.upstreams.close()
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -110,7 +107,13 @@ class Proxy:
         said = await _read(receive)
         if said is None:
             return  # the client left before it had said all
-        exchange = asyncio.ensure_future(_Exchange(self, connection, found[1], said, send).run())
+        await self.backlog.catch_up()
+        with self.backlog.request():
+            await self._serve(_Exchange(self, connection, found[1], said, send), receive)
+
+    async def _serve(self, wanted: _Exchange, receive: Receive) -> None:
+        """Until it is done, or the client has left."""
+        exchange = asyncio.ensure_future(wanted.run())
         gone = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,13 +124,6 @@ class Proxy:
             await asyncio.wait({exchange, gone})
         if not exchange.cancelled():
             exchange.result()
-
-    def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """Do something that goes on when its request has ended."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 class _Exchange:
@@ -209,7 +205,7 @@ class _Exchange:
 
         def start() -> None:
             self._start_recording = lambda: None
-            proxy.spawn(answer.run(recorded()))
+            proxy.backlog.spawn(answer.run(recorded()))
 
         self._answer, self._start_recording = answer, start
         return found
@@ -329,7 +325,7 @@ class _Exchange:
         finally:
             if tap is not None:
                 tap.leave()
-                self._proxy.report.answered(tap.usage)
+                self._count(tap.usage)
 
     async def _pass_rewritten(
         self, response: httpx2.Response, headers: RawHeaders, sent: SentRequest
@@ -373,7 +369,11 @@ class _Exchange:
                 await _answer(self._send, status, body, kept)
         finally:
             tap.leave()
-            self._proxy.report.answered(loop.usage)
+            self._count(loop.usage)
+
+    def _count(self, usage: Usage | None) -> None:
+        left_out = self._sent.unsent if self._sent is not None else 0
+        self._proxy.report.answered(usage, self._request, left_out)
 
     @property
     def _unsent(self) -> int:
