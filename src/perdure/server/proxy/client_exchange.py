@@ -17,6 +17,7 @@ import msgspec
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.core.errors import GatewayError, InvalidInput, ProviderDown
+from perdure.core.messages import Usage
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import write_event
 from perdure.server.proxy.answer_recorder import AnswerRecorder
@@ -29,6 +30,7 @@ from perdure.server.proxy.conversation_windows import ConversationWindows, SentR
 from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
 from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
+from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
 from perdure.server.proxy.tool_loop import HidingListener, ProviderAnswer, ToolLoop
 from perdure.server.proxy.upstream import (
@@ -67,8 +69,7 @@ class ProxyServices(msgspec.Struct, frozen=True):
     recorder: Recorder
     windows: ConversationWindows
     report: ProxyReport
-    #: Does something that goes on when its request has ended.
-    spawn: Callable[[Awaitable[Any]], asyncio.Task[Any]]
+    backlog: RecordingBacklog
 
 
 class ClientExchange:
@@ -153,7 +154,7 @@ class ClientExchange:
 
         def start() -> None:
             self._start_recording = lambda: None
-            proxy.spawn(answer.run(recorded()))
+            proxy.backlog.spawn(answer.run(recorded()))
 
         self._answer, self._start_recording = answer, start
         return found
@@ -287,11 +288,10 @@ class ClientExchange:
         if note:
             headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
         is_answer = 200 <= response.status_code < 300
-        if is_answer and self._sent is not None and self._answer is not None:
-            self._proxy.report.windowed(self._sent.unsent)
-            if self._sent.tools or self._unsent:
-                await self._pass_rewritten(response, headers, self._sent)
-                return
+        sent = self._sent if is_answer and self._answer is not None else None
+        if sent is not None and (sent.tools or self._unsent):
+            await self._pass_rewritten(response, headers, sent)
+            return
         start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
         tap: AnswerTap | None = None
         if self._answer is not None and is_answer:
@@ -308,7 +308,7 @@ class ClientExchange:
         finally:
             if tap is not None:
                 tap.leave()
-                self._proxy.report.answered(tap.usage)
+                self._count(tap.usage)
 
     async def _pass_rewritten(
         self, response: BegunResponse, headers: RawHeaders, sent: SentRequest
@@ -356,7 +356,11 @@ class ClientExchange:
                 await send_answer(self._send, status, body, kept)
         finally:
             tap.leave()
-            self._proxy.report.answered(loop.usage)
+            self._count(loop.usage)
+
+    def _count(self, usage: Usage | None) -> None:
+        left_out = self._sent.unsent if self._sent is not None else 0
+        self._proxy.report.answered(usage, self._request, left_out)
 
     @property
     def _unsent(self) -> int:

@@ -100,12 +100,14 @@ def new_messages(
     wire: CallWire, items: Sequence[msgspec.Raw], new: Sequence[NewItem]
 ) -> list[tuple[Message, list[int]]]:
     """The messages that new items make, each with its items. System text in front of everything is
-    left out: it belongs to the request, not to the conversation.
+    left out, and so are lists of tools: they belong to the request, not to the conversation.
     """
     found: list[tuple[Message, list[int]]] = []
     group: list[int] = []
     side = ""
     for item, known in new:
+        if _is_setting(items[item]):
+            continue
         if known:
             found += _flushed(wire, items, group)
             found += _rest(wire, items, item, known)
@@ -120,6 +122,15 @@ def new_messages(
     found += _flushed(wire, items, group)
     leading = _leading(items)
     return [(said, of) for said, of in found if of[0] >= leading or said.role not in _SYSTEM]
+
+
+def _is_setting(item: msgspec.Raw) -> bool:
+    """Whether the system sets something that is not said, as Codex' ``additional_tools`` does."""
+    raw = bytes(item)
+    if b'"developer"' not in raw and b'"system"' not in raw:
+        return False
+    said = _plain(item)
+    return isinstance(said, dict) and said.get("role") in _SYSTEM and "content" not in said
 
 
 def _leading(items: Sequence[msgspec.Raw]) -> int:

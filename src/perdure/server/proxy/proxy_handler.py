@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
-from typing import Any
 
 from perdure.bank.bank import Bank
 from perdure.config import ProxyConfig
@@ -22,12 +20,11 @@ from perdure.server.proxy.conversation_windows import ConversationWindows
 from perdure.server.proxy.gateway_upstream import GatewayUpstream
 from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder
+from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.upstream import Upstreams
 
 #: The path of ours in a request's, which may have a token in front.
 _path = re.compile(r"(?:/t/[^/]+)?(/v1(?:/.*)?)").fullmatch
-#: Seconds that answers get to be written when the proxy is closed.
-_PATIENCE = 10.0
 
 
 def make_proxy(bank: Bank, settings: ProxyConfig) -> Proxy:
@@ -51,18 +48,15 @@ class Proxy:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
-        self.report = ProxyReport()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.report = ProxyReport(bank.config.gateway.prices)
+        self.backlog = RecordingBacklog()
         self._services = ProxyServices(
-            settings, self.upstreams, self.recorder, self.windows, self.report, self._spawn
+            settings, self.upstreams, self.recorder, self.windows, self.report, self.backlog
         )
 
     async def close(self) -> None:
         """What has arrived is written, and connections end."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_PATIENCE)
-        for task in self._tasks:
-            task.cancel()
+        await self.backlog.close()
         await self.upstreams.close()
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -78,8 +72,14 @@ class Proxy:
         said = await _read(receive)
         if said is None:
             return  # the client left before it had said all
-        made = ClientExchange(self._services, connection, found[1], said, send)
-        exchange = asyncio.ensure_future(made.run())
+        await self.backlog.catch_up()
+        with self.backlog.request():
+            wanted = ClientExchange(self._services, connection, found[1], said, send)
+            await self._serve(wanted, receive)
+
+    async def _serve(self, wanted: ClientExchange, receive: Receive) -> None:
+        """Until it is done, or the client has left."""
+        exchange = asyncio.ensure_future(wanted.run())
         gone = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,12 +90,6 @@ class Proxy:
             await asyncio.wait({exchange, gone})
         if not exchange.cancelled():
             exchange.result()
-
-    def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 async def _read(receive: Receive) -> bytes | None:
