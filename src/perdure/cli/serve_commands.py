@@ -39,10 +39,7 @@ def serve(
         int | None,
         typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any that is free."),
     ] = None,
-    upstream: #: More than anybody needs; macOS refuses to be asked for more.
-_MOST_FILES = 10_240
-
-UpstreamOption = None,
+    upstream: UpstreamOption = None,
     via_gateway: Annotated[
         bool | None,
         typer.Option("--via-gateway", help="Answer the proxy's clients with the gateway's models."),
