@@ -9,6 +9,7 @@ in our own part, the request still goes upstream unchanged: memory never breaks 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ from perdure.server.proxy.upstream import (
 if TYPE_CHECKING:
     import httpx2
 
+_log = logging.getLogger("perdure.proxy")
+
 Connection = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -61,6 +64,8 @@ _WIRES: dict[str, CallWire] = {
 _CONVERSATIONS = frozenset({"main", "subagent"})
 #: Seconds in which a window has to be made; then the request goes upstream as it came.
 _REWRITING = 30.0
+#: The same, where the client's own history would do: nobody waits for a bank that is locked.
+_LOOKING = 5.0
 #: Headers of an answer that are about its bytes.
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 
@@ -222,7 +227,8 @@ class _Exchange:
         if not windows.may_be_due(request) and not self._proxy.settings.via_gateway:
             return None
         self._start_recording()
-        async with asyncio.timeout(_REWRITING):
+        fits = windows.tokens(request) <= windows.budget
+        async with asyncio.timeout(_LOOKING if fits else _REWRITING):
             made = await self._made()
             if made is None or not await windows.is_due(request, made.conversation.session.name):
                 return None
@@ -250,8 +256,13 @@ class _Exchange:
         except ProviderDown as exc:
             await _answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
             return
+        import httpx2
+
         try:
             await self._pass_on(response, refusal)
+        except httpx2.HTTPError as exc:
+            # Without an end the server cuts the connection: the client sees what we saw.
+            _log.warning("An answer broke off: %s", type(exc).__name__)
         finally:
             await response.aclose()
 
