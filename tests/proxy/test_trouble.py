@@ -62,6 +62,14 @@ async def test_a_stream_that_breaks_breaks_for_the_client_and_leaves_a_draft(how
         assert turn.status == "closed"
 
 
+async def test_a_stream_that_breaks_at_once_has_no_end_for_the_client() -> None:
+    broken = ScriptedFault(how="reset", after=1)
+    async with ScriptedModel(broken) as model, proxied(model.url) as running:
+        given = {"model": "m", "input": "Hi.", "stream": True}
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await running.client.post("/v1/responses", json=given)
+
+
 async def test_an_error_in_the_middle_of_a_stream_reaches_the_client() -> None:
     fault = ScriptedFault(status=529, after=4, answer=ScriptedAnswer("One two three", chunk=4))
     async with ScriptedModel(fault) as model, proxied(model.url) as running:

@@ -220,6 +220,11 @@ class Conversations:
         others = [await self._opened(name) for name in names if name != own.session.name]
         return [own, *(other for other in others if other is not None)]
 
+    def opened(self, who: ConversationId) -> Conversation | None:
+        """The conversation of a request, if it is in memory and the only one of its id."""
+        names = [who.session] if who.session else self._known.get(_key(who), [])
+        return self._open.get(names[0]) if len(names) == 1 else None
+
     async def fork(self, conversation: Conversation, at: int, who: ConversationId) -> Conversation:
         """Another line of the same conversation: two clients speak in it."""
         async with self._finding:
