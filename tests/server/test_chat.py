@@ -18,6 +18,7 @@ from perdure.config import GatewayConfig, ModelsConfig, ServerConfig
 from perdure.core.messages import Media, Text, ToolCall, ToolResult
 from perdure.server import chat_run
 from perdure.server.chat_operations import Chats
+from perdure.server.chat_run import ChatRun
 from perdure.server.operations import TokenScope
 from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.wire.ui.message_stream import UIMessageStream
@@ -394,6 +395,18 @@ async def leave(talk: Talk, **fields: Any) -> None:
                 return
 
 
+def note_readers(monkeypatch: pytest.MonkeyPatch) -> list[ChatRun]:
+    """Grows with every reader of an answer."""
+    read, readers = ChatRun.read, list[ChatRun]()
+
+    def noted(run: ChatRun) -> AsyncIterator[bytes]:
+        readers.append(run)
+        return read(run)
+
+    monkeypatch.setattr(ChatRun, "read", noted)
+    return readers
+
+
 async def settled(talk: Talk) -> None:
     chats = talk.server.app.state.part(Chats)
     await until(lambda: not chats.of("ada/x"))
@@ -423,13 +436,14 @@ async def test_or_ends_if_that_is_wanted(tmp_path: Path, configured: bool) -> No
         assert text(await talk.say("And now?")) == "Second."
 
 
-async def test_a_client_that_comes_back_reads_the_answer_from_its_beginning(tmp_path: Path) -> None:
-    model = SlowModel()
+async def test_a_client_that_comes_back_reads_the_answer_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, readers = SlowModel(), note_readers(monkeypatch)
     async with talking(tmp_path, model) as talk:
         await leave(talk)
         coming = asyncio.create_task(talk.client.get(f"{PATH}/some-chat/stream"))
-        (run,) = talk.server.app.state.part(Chats).of("ada/x")
-        await until(lambda: run.readers)
+        await until(lambda: len(readers) == 2)
         model.go_on.set()
         again = await coming
         assert again.status_code == 200
