@@ -637,16 +637,30 @@ async def test_a_client_that_asks_and_never_reads_is_not_listened_to(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_socket, "MOST_EVENTS", 8)
-    async with listening(server, max_queue=1) as client:
-        await client.subscribe("first", session="ada/x")
-        (subscription,) = server.app.state.part(live_hub.LiveHub).audience.all
-        waiting, most = subscription.reader._queue._waiting, 0  # type: ignore[attr-defined]
-        for n in range(500):
+    go_on, asked = asyncio.Event(), 0
+    send, answer = WebSocket.send_text, live_socket.LiveSocket._answer
+
+    async def stuck(self: Any, text: str) -> None:
+        await go_on.wait()
+        await send(self, text)
+
+    def counted(self: Any, frame: Any) -> None:
+        nonlocal asked
+        asked += 1
+        answer(self, frame)
+
+    monkeypatch.setattr(WebSocket, "send_text", stuck)
+    monkeypatch.setattr(live_socket.LiveSocket, "_answer", counted)
+    async with listening(server) as client:
+        for n in range(100):
             await client.say("subscribe", f"{n}", session="ada/y")
             await client.say("unsubscribe", f"{n}")
-            most = max(most, len(waiting))
-        await client.until("unsubscribed", lambda event: event["id"] == "499")
-    assert most <= live_socket.MOST_EVENTS + 3
+        await until(lambda: asked >= 8)
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        assert asked <= 12
+        go_on.set()
+        await client.until("unsubscribed", lambda event: event["id"] == "99")
 
 
 async def test_events_wait_while_the_store_is_away(
