@@ -1,4 +1,4 @@
-"""A client that does what clients do, behind a small budget: what its model gets is always valid."""
+"""A client that does what clients do, behind a small budget: its model gets only what is valid."""
 
 from __future__ import annotations
 
