@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -401,6 +402,56 @@ async def test_what_another_process_writes_is_heard(server: RunningServer) -> No
         await one.until("turn", lambda event: event["cursor"] == 3)
     assert one.turns() == [("ada/x", n, n) for n in (1, 2, 3)]
     assert sorted(all_.turns()) == [*(("ada/x", n, n) for n in (1, 2, 3)), ("bob/y", 1, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+async def test_nothing_is_lost_between_processes(
+    backend: str, start_server: StartServer, request: pytest.FixtureRequest
+) -> None:
+    """Three processes write to the same sessions, a reader is cut off again and again."""
+    url = {"bank": request.getfixturevalue("postgres_url")} if backend == "postgresql" else {}
+    server = await start_server(**url)
+    names, heard = [f"ada/{n}" for n in range(3)], list[tuple[str, int]]()
+    chance = random.Random(17)
+
+    async def read(cursor: Any, most: int) -> Any:
+        async with listening(server) as client:
+            await client.say("subscribe", agent="ada", topics=["turns"], after=cursor)
+            while most:
+                event = await client.next()
+                if event["type"] == "turn":
+                    most -= 1
+                    cursor["sessions"][event["session"]] = event["cursor"]
+                    heard.append((event["session"], event["cursor"]))
+                elif event["type"] == "live":
+                    cursor = event["cursor"]
+            client.socket.transport.abort()
+        return cursor
+
+    async def others(process: Writer) -> None:
+        for n in range(60):
+            await process.do(f"append {names[n % 3]} theirs {n}")
+
+    async def ours() -> None:
+        for n in range(60):
+            await write(server, names[n % 3])
+
+    async with writer(server.bank.url) as one, writer(server.bank.url) as two:
+        async with listening(server) as client:
+            cursor = await client.subscribe(agent="ada")
+        assert cursor["sessions"] == {}
+        writing = asyncio.gather(others(one), others(two), ours())
+        while len(heard) < 150:
+            cursor = await read(cursor, chance.randrange(1, 12))
+        await writing
+    async with listening(server) as client:
+        await client.subscribe(agent="ada", after=cursor)
+    heard += [(session, at) for session, at, _ in client.turns()]
+    for name in names:
+        written = (await (await server.bank.session(name)).head()).pieces
+        assert [at for session, at in heard if session == name] == list(range(1, written + 1))
+    assert len(heard) == 180
 
 
 @pytest.mark.slow
