@@ -27,7 +27,7 @@ from tests.proxy.client_shapes import (
     OpencodeShape,
 )
 from tests.proxy.proxy_setup import RunningProxy, proxied
-from tests.waiting import until
+from tests.proxy.test_recording import settled
 
 MESSAGES, RESPONSES = "/v1/messages?beta=true", "/v1/responses"
 CLAUDE = session_of_client("claude-code", FOLDER, CLAUDE_SESSION)
@@ -43,7 +43,7 @@ async def send(running: RunningProxy, path: str, body: Any, headers: dict[str, s
     """Returns the id of the answer, when that and the request are recorded."""
     answer = await running.client.post(path, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    await until(lambda: not running.proxy._tasks)
+    await settled(running)
     assert running.proxy.report.figures.failures == 0
     id: str = answer.json()["id"]
     return id

@@ -12,16 +12,19 @@ from typing import Any, TypeAlias
 import httpx2
 import pytest
 
+from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import GatewayConfig, ModelsConfig, ServerConfig
 from perdure.core.messages import Media, Text, ToolCall, ToolResult
 from perdure.server import chat_run
 from perdure.server.chat_operations import Chats
+from perdure.server.chat_run import ChatRun
 from perdure.server.operations import TokenScope
 from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.wire.ui.message_stream import UIMessageStream
 from tests.server.conftest import RunningServer, running_server
 from tests.server.live_clients import listening
+from tests.server.serve_process import ServeProcess
 from tests.waiting import until
 
 Chunk = dict[str, Any]
@@ -268,6 +271,20 @@ async def test_an_answer_is_made_again(tmp_path: Path) -> None:
     assert "Bad." not in json.dumps(talk.model.requests[-1].body)
 
 
+async def test_what_a_stopped_server_left_is_kept_when_it_is_made_again(tmp_path: Path) -> None:
+    async with talking(tmp_path, "Whole.") as talk:
+        session = await talk.session()
+        await session.append("Try.")
+        answer = session.answer()
+        await answer.__aenter__()
+        await answer.text("Half")
+        await answer.__aexit__(ZeroDivisionError)
+        await talk.say({"messages": [], "trigger": "regenerate-message"})
+        undone, made = await session.turns(undone=True)
+    assert [message.text for message in undone.messages] == ["Try.", "Half"]
+    assert [message.text for message in made.messages] == ["Try.", "Whole."]
+
+
 async def test_an_edited_message_takes_the_place_of_what_followed(tmp_path: Path) -> None:
     async with talking(tmp_path, ["A.", "B.", "C."]) as talk:
         await talk.say({"messages": [ui("user", "one", "u1")]})
@@ -392,6 +409,18 @@ async def leave(talk: Talk, **fields: Any) -> None:
                 return
 
 
+def note_readers(monkeypatch: pytest.MonkeyPatch) -> list[ChatRun]:
+    """Grows with every reader of an answer."""
+    read, readers = ChatRun.read, list[ChatRun]()
+
+    def noted(run: ChatRun) -> AsyncIterator[bytes]:
+        readers.append(run)
+        return read(run)
+
+    monkeypatch.setattr(ChatRun, "read", noted)
+    return readers
+
+
 async def settled(talk: Talk) -> None:
     chats = talk.server.app.state.part(Chats)
     await until(lambda: not chats.of("ada/x"))
@@ -414,20 +443,23 @@ async def test_or_ends_if_that_is_wanted(tmp_path: Path, configured: bool) -> No
     async with talking(tmp_path, [HANGS, "Second."], server=config) as talk:
         await leave(talk, **({} if configured else {"goes_on": False}))
         await settled(talk)
-        (turn,) = await (await talk.session()).turns()
+        session = await talk.session()
+        (turn,) = await session.turns()
+        assert await session.partials() == []  # it is part of its turn
         assert turn.messages[-1].partial
         assert "It begins well.".startswith(turn.messages[-1].text)
         assert turn.messages[-1].text
         assert text(await talk.say("And now?")) == "Second."
 
 
-async def test_a_client_that_comes_back_reads_the_answer_from_its_beginning(tmp_path: Path) -> None:
-    model = SlowModel()
+async def test_a_client_that_comes_back_reads_the_answer_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, readers = SlowModel(), note_readers(monkeypatch)
     async with talking(tmp_path, model) as talk:
         await leave(talk)
         coming = asyncio.create_task(talk.client.get(f"{PATH}/some-chat/stream"))
-        (run,) = talk.server.app.state.part(Chats).of("ada/x")
-        await until(lambda: run.readers)
+        await until(lambda: len(readers) == 2)
         model.go_on.set()
         again = await coming
         assert again.status_code == 200
@@ -445,6 +477,7 @@ async def test_an_answer_can_be_cancelled(tmp_path: Path) -> None:
         found = await reading
         (turn,) = await (await talk.session()).turns()
         assert (await talk.client.delete(PATH)).json() == {"cancelled": 0}
+        assert await (await talk.session()).partials() == []
     assert found[-1]["type"] == "abort"
     assert turn.messages[-1].partial
     assert turn.messages[-1].text == text(found)
@@ -470,6 +503,40 @@ async def test_a_server_that_stops_keeps_the_draft(tmp_path: Path) -> None:
         assert "It begins well.".startswith(partial.message.text)
         assert partial.message.text
         assert (await session.turn(1)).status == "partial"
+
+
+async def test_a_server_that_is_killed_leaves_what_arrived(tmp_path: Path) -> None:
+    config = tmp_path / "perdure.toml"
+    async with ScriptedModel(HANGS) as model:
+        config.write_text(
+            "[history]\nheartbeat = 0.01\n"
+            '[gateway.models]\nchat = "ours/big"\n'
+            f'[gateway.providers.ours]\nwire = "chat"\nbase_url = "{model.url}"\n'
+        )
+        served = ServeProcess(tmp_path, PERDURE_CONFIG=str(config))
+        bank = Bank(f"sqlite:///{tmp_path / 'bank.db'}")
+        with await asyncio.to_thread(served.start):
+            headers = {"x-perdure-token": await asyncio.to_thread(served.log_in)}
+            async with (
+                httpx2.AsyncClient(base_url=served.url, headers=headers) as client,
+                client.stream("POST", PATH, json={"prompt": "Slowly."}) as answer,
+                bank,
+            ):
+                arrived = ""
+                async for line in answer.aiter_lines():
+                    if "text-delta" in line:
+                        arrived += json.loads(line.removeprefix("data: "))["delta"]
+                        break
+                session = await bank.session("ada/x")
+                async with asyncio.timeout(60):
+                    while not any(p.message.text for p in await session.partials()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                served.process.kill()
+                turn = await session.turn(1)
+    assert [message.role for message in turn.messages] == ["user", "assistant"]
+    assert turn.status == "partial"
+    assert "It begins well.".startswith(turn.messages[-1].text)
+    assert turn.messages[-1].text.startswith(arrived)
 
 
 async def test_a_chat_is_heard_live(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from perdure.bank.bank import Bank
-from perdure.config import ProxyConfig, ServerConfig
+from perdure.config import AuditConfig, ProxyConfig, ServerConfig
 from perdure.core.errors import Denied, InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import MOST_KINDS, DenialKind, DenialLog
@@ -269,8 +269,12 @@ async def denials_of(bank: Bank) -> list[AuditEntry]:
     return (await bank.audit.entries(action="deny", limit=500)).entries
 
 
-async def test_a_denial_is_in_the_audit_trail(server: RunningServer) -> None:
-    """Who, what, from where, and why, but not what was sent."""
+@pytest.mark.parametrize("audited", [(), ("*",)], ids=["nothing", "everything"])
+async def test_a_denial_is_in_the_audit_trail(
+    start_server: StartServer, audited: tuple[str, ...]
+) -> None:
+    """Who, what, from where, and why, but not what was sent. Whatever else is audited."""
+    server = await start_server(audit=AuditConfig(collections=audited))
     token = server.token(TokenScope.PROXY, name="laptop")
     await (await server.client(token)).get("/api/v1/tokens?secret=hunter2")
     await (await server.client("pd_stolen-hunter2")).get("/t/hunter2/hunter2")
@@ -310,7 +314,8 @@ async def test_only_loopback_without_tokens(server: RunningServer) -> None:
             serving(make_app(other)) as reachable,
             httpx2.AsyncClient(headers={"x-perdure-token": secret}) as client,
         ):
-            answer = await client.get(f"http://127.0.0.1:{reachable.port}/openapi.json")
+            assert reachable.url == f"http://127.0.0.1:{reachable.port}"
+            answer = await client.get(f"{reachable.url}/openapi.json")
             assert answer.status_code == 200
 
 

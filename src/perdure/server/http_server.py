@@ -39,6 +39,8 @@ class HttpServer:
     def __init__(self, app: ServerApp, listening: socket.socket) -> None:
         self.app = app
         host, port = listening.getsockname()[:2]
+        if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"  # where this machine reaches it
         shown = f"[{host}]" if ":" in host else host
         self.port: int = port
         self.url = f"http://{shown}:{port}"
@@ -77,6 +79,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 http="httptools",
                 ws="websockets-sansio",
                 ws_max_size=_MAX_MESSAGE,
+                ws_per_message_deflate=False,  # each event is encoded once, for all sockets
                 lifespan="off",
                 log_config=None,
                 # It complains of each WebSocket that is refused. What fails, the router logs.

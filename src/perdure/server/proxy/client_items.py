@@ -35,8 +35,13 @@ class ClientItems:
         self._services = services
         self._facts: dict[tuple[CallWire, int, int], ItemFacts] = {}
         self._tokens: dict[tuple[CallWire, int, int], int] = {}
+        #: The items that were asked about last, and the answer: one request asks several times.
+        self._newest_facts: tuple[object, list[ItemFacts]] = (None, [])
+        self._newest_tokens: tuple[object, list[int]] = (None, [])
 
     def facts(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[ItemFacts]:
+        if items is self._newest_facts[0]:
+            return self._newest_facts[1]
         found: list[ItemFacts] = []
         for item in items:
             key = _key(wire, bytes(item))
@@ -45,10 +50,13 @@ class ClientItems:
                 known = self._read(wire, item)
                 _remember(self._facts, key, known)
             found.append(known)
+        self._newest_facts = items, found
         return found
 
     def tokens(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[int]:
         """Of each item, in o200k tokens."""
+        if items is self._newest_tokens[0]:
+            return self._newest_tokens[1]
         found: list[int] = []
         for item in items:
             key = _key(wire, bytes(item))
@@ -58,6 +66,8 @@ class ClientItems:
                 known = sum(count_message(counter, each) for each in decoded(wire, [item]))
                 _remember(self._tokens, key, known)
             found.append(known)
+        if len(found) > 1:
+            self._newest_tokens = items, found
         return found
 
     def note(self, wire: CallWire, item: bytes, facts: ItemFacts) -> None:

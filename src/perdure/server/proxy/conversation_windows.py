@@ -16,11 +16,17 @@ from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.gateway.providers import CallWire
+from perdure.history.log_records import Head, TurnSpan
 from perdure.history.manifest import RoundId
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_items import ClientItems, decoded
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
-from perdure.server.proxy.request_window import BuiltWindow, RequestWindow
+from perdure.server.proxy.request_window import (
+    BuiltWindow,
+    CountItem,
+    RequestWindow,
+    is_elsewhere,
+)
 from perdure.server.proxy.tool_loop import (
     HiddenItems,
     ToolLoop,
@@ -68,6 +74,7 @@ class _Kept:
     def __init__(self, window: RequestWindow) -> None:
         self.window = window
         self.hidden: dict[RoundId, HiddenItems] | None = None  # None: not read yet
+        self.undone: tuple[TurnSpan, ...] = ()  # What was taken back when it was read.
 
 
 class ConversationWindows:
@@ -90,6 +97,8 @@ class ConversationWindows:
     def may_be_due(self, request: ClientRequest) -> bool:
         """Whether `is_due` has to be asked: False only if it is known without looking."""
         settings = self._settings
+        if is_elsewhere(request):
+            return False
         if settings.recall or (settings.tools and offered_names(request)):
             return True
         if request.id.conversation and self._windowed.get(request.id, True):
@@ -101,6 +110,8 @@ class ConversationWindows:
 
     async def is_due(self, request: ClientRequest, session: str) -> bool:
         """Whether anything but the client's own body is sent for a request that is recorded."""
+        if is_elsewhere(request):
+            return False
         if self._settings.recall or (self._settings.tools and offered_names(request)):
             return True
         window, tokens = self._kept(session).window, self.tokens(request)
@@ -110,6 +121,11 @@ class ConversationWindows:
             while len(self._windowed) > _OPEN * 4:
                 self._windowed.pop(next(iter(self._windowed)))
         return due
+
+    def has_window(self, session: str) -> bool:
+        """Whether a window was sent for it, as far as this process knows."""
+        kept = self._open.get(session)
+        return kept is not None and kept.window.has_epoch
 
     async def rewrite(
         self,
@@ -133,11 +149,11 @@ class ConversationWindows:
             session.record,
             head,
             placed,
-            lambda raw: self._items.tokens(request.wire, [raw])[0],
+            self._counting(request),
             budget=self.budget,
             recall=settings.recall,
             tools=tools,
-            restored=await self._restored(kept, session, request, placed),
+            restored=await self._restored(kept, session, head, request, placed),
             keep=keep,
         )
         body = _body(request, built.items, tools)
@@ -163,18 +179,32 @@ class ConversationWindows:
 
         answer.before, answer.placed = hidden_event(hidden, request.wire, loop.calls), placed
 
+    def _counting(self, request: ClientRequest) -> CountItem:
+        """Counts the client's items, which were counted before, and others."""
+        counts = self._items.tokens(request.wire, request.items)
+        known = dict(zip(map(id, request.items), counts, strict=True))
+
+        def count(raw: Raw) -> int:
+            found = known.get(id(raw))
+            return self._items.tokens(request.wire, [raw])[0] if found is None else found
+
+        return count
+
     async def _restored(
         self,
         kept: _Kept,
         session: Session,
+        head: Head,
         request: ClientRequest,
         places: Sequence[RoundId | None],
     ) -> dict[RoundId, tuple[Raw, ...]]:
         """The items in place of replies of which the client saw a part, where it still has them."""
         if not self._settings.tools:
             return {}
-        if kept.hidden is None:
+        if kept.hidden is None or kept.undone != head.undone:
+            # What was taken back may have been said again, in other rounds.
             kept.hidden = await _read_hidden(session, request.wire)
+            kept.undone = head.undone
         if not kept.hidden:
             return {}
         replies = dict[RoundId, list[Raw]]()

@@ -26,6 +26,7 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.message_identity import is_injected, own_words
 from perdure.history.strategies.gradient_strategy import binds_prefix
+from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.server.proxy.client_request import ClientRequest, decode_json
 from perdure.server.proxy.window_layout import (
     MOST_MARKERS,
@@ -51,7 +52,6 @@ _MARKER = b'"cache_control"'
 _SMALLER, _MARGIN, _LEAST_SHARE = 0.7, 0.92, 0.05
 _with_answer = re.compile(r"(\d+) \+ (\d+) > (\d+)").search
 _numbers = re.compile(r"\d[\d,_]{3,}")
-#: History at the provider, which nobody else can show.
 _ELSEWHERE = ("previous_response_id", "conversation")
 
 
@@ -73,17 +73,19 @@ class RequestWindow:
         self._composer = Composer(services)
         #: What is taken of the budget: less, once a provider refused a window as too long.
         self.share = 1.0
-        self._has_epoch: bool | None = None
+        self._has_epoch: bool | None = None  # None: not known yet
         self._checked: tuple[int, RoundId | None] | None = None
         self._preamble: list[Raw] = []
         self._rounds: Mapping[RoundId, KeptRound] = {}
+
+    @property
+    def has_epoch(self) -> bool:
+        return bool(self._has_epoch)
 
     async def is_due(self, request: ClientRequest, session: str, tokens: int, budget: int) -> bool:
         """Whether a window takes the place of the client's items: they do not fit, or did not
         before; what is shown then only grows.
         """
-        if any(not _is_null(request.fields.get(name)) for name in _ELSEWHERE):
-            return False
         scale = await self._services.token_counts.calibrations.scale(request.model)
         if tokens > scale.ours(int(budget * self.share)):
             return True
@@ -135,7 +137,7 @@ class RequestWindow:
                     keep=keep,
                 )
             except BudgetTooSmall as exc:
-                room = _larger(room, max(exc.needed, fixed))
+                room = _larger(int(room * _STEP), max(exc.needed, fixed))
                 continue
             laid = self._laid(request, sent, shown, extras)
             items, tokens = laid.items, sum(map(count, laid.items))
@@ -144,9 +146,18 @@ class RequestWindow:
                     self._rounds = laid.rounds
                 self._has_epoch = self._has_epoch or shown.epoch > 0
                 return BuiltWindow(items, tokens, whole, shown)
-            # Items take more than what the log has of them: signatures aside, a client's notes.
-            fixed += tokens - room
+            # The client's items take more than what the log has of them: its notes, look-ups.
+            fixed = max(fixed + tokens - room, tokens - self._counted(shown))
         raise BudgetTooSmall(budget, scale.theirs(fixed))
+
+    def _counted(self, shown: ShownHistory) -> int:
+        """What a window takes by the strategy's own count."""
+        return (
+            sum(block.element.tokens for block in shown.blocks)
+            + sum(native.tokens for native in shown.rounds)
+            + sum(each.tokens for each in shown.injected)
+            + sent_tokens(self._services.counter, shown.prompt)
+        )
 
     def shrink(self, tokens: int, budget: int, refusal: bytes) -> None:
         """So many tokens were refused as too long: later windows are smaller."""
@@ -234,6 +245,11 @@ def injected_blocks(raw: Raw) -> Raw | None:
 
 def violates(wire: CallWire, items: Sequence[Raw]) -> bool:
     return bool(wires.codec(wire).violations([decode_json(raw) for raw in items]))
+
+
+def is_elsewhere(request: ClientRequest) -> bool:
+    """Whether the provider keeps the history, so that nobody else can show it."""
+    return any(not _is_null(request.fields.get(name)) for name in _ELSEWHERE)
 
 
 def is_too_long(status: int, headers: Mapping[str, str], body: bytes) -> bool:
