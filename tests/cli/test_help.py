@@ -17,7 +17,7 @@ EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
     *("ask", "models", "costs"),
-    *("serve", "token", "token make", "token list", "token revoke"),
+    *("proxy", "serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),

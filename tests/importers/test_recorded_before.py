@@ -288,6 +288,26 @@ async def test_an_answer_that_is_arriving_is_waited_for(bank: Bank, tmp_path: Pa
     assert await said(bank) == ["One.", "A long answer."]
 
 
+async def test_what_programs_put_in_is_left_out_with_what_is_known(
+    bank: Bank, tmp_path: Path
+) -> None:
+    """The proxy has it beside the prompt, or as system text of the request."""
+    codex = Codex()
+    first, second = codex.turn("One.", "1", "c1"), codex.turn("Two.", "2", "c2")
+    tools = codex.line("response_item", {"type": "additional_tools", "role": "developer"})
+    start = [codex.meta(), tools, codex.said("developer", "You are an agent."), codex.environment()]
+    session = await bank.session(codex_session())
+    for payload in (each["payload"] for each in first if each["type"] == "response_item"):
+        await session.append([payload])
+    name = f"rollout-2025-11-01T01-02-58-{codex_session()[-36:]}.jsonl"
+    path = write(tmp_path / name, [*start, *first])
+    assert added(await import_files(bank, "codex", [path])) == 0
+    # What nobody else has comes as it is.
+    write(path, [*start, *first, codex.environment(), *second])
+    (found,) = (await import_files(bank, "codex", [path])).sessions
+    assert (found.turns, found.tool_calls, found.messages) == (1, 1, 5)
+
+
 async def test_codex(bank: Bank, tmp_path: Path) -> None:
     codex = Codex()
     first = [codex.meta(), *codex.turn("One.", "1", "c1")]

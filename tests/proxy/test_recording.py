@@ -144,8 +144,8 @@ async def recorded(bank: Bank, name: str = "") -> list[str]:
 
 async def settled(running: RunningProxy) -> None:
     """Everything that arrived is written."""
-    while running.proxy._tasks:
-        await asyncio.wait(set(running.proxy._tasks))
+    while running.proxy.backlog._tasks:
+        await asyncio.wait(set(running.proxy.backlog._tasks))
 
 
 def _script() -> list[Any]:

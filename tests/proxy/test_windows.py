@@ -17,13 +17,23 @@ from perdure.gateway.providers import CallWire
 from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.testing.model.script import ReceivedRequest
 from perdure.wire import codec
-from tests.proxy.proxy_setup import RunningProxy, proxied
+from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, RunningProxy, http, proxied
 from tests.proxy.simulated_client import WIRES
 
 _WIRES = pytest.mark.parametrize("wire", WIRES)
 _BOTH = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 _TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
 _LONG = " ".join(f"word{n}" for n in range(400))
+
+
+_EMPTY = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
 
 
 class Client:
@@ -40,6 +50,7 @@ class Client:
             base_url=f"{running.url}/v1", api_key="k", max_retries=0, default_headers=headers
         )
         self.usage: Any = None
+        self.more: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,6 +138,7 @@ class Client:
             "include": ["reasoning.encrypted_content"],
             "tools": [{"type": "function", "name": "shell", "parameters": _TOOL, "strict": False}],
             "extra_body": {"unknown_field": {"a": 1}},
+            **self.more,
         }
         if self.stream:
             async with self._openai.responses.stream(**asked) as stream:
@@ -371,3 +383,81 @@ async def test_a_failure_of_ours_lets_the_request_through(
         await client.say("Still there?")
         assert _tokens(model.requests[-1]) > 3_000  # all of it, as the client sent it
         assert running.proxy.report.figures.failures == 1
+
+
+async def test_a_refusal_in_a_stream_of_responses_is_one_too() -> None:
+    def failed(request: ReceivedRequest) -> Any:
+        return ScriptedFault(
+            status=400,
+            message=f"Your input exceeds the context window: {_tokens(request)} > 3000 tokens",
+            after=2,
+        )
+
+    def script(request: ReceivedRequest) -> Any:
+        return failed(request) if _tokens(request) > 3_000 else f"Answer. {_LONG}"
+
+    async with _talking("responses", script, budget=8_000) as (client, model, _):
+        for number in range(6):
+            assert "Answer." in await client.say(f"Question {number}. {_LONG}")
+        assert len(model.requests) == 7
+
+
+async def test_tokens_are_counted_of_what_would_be_sent() -> None:
+    """And a client that compacts beyond what its model takes gets a window for that, too."""
+    counted: list[bytes] = []
+
+    def answer(request: RawRequest) -> Answer:
+        if "count_tokens" in request.path:
+            counted.append(request.body)
+            return http(200, b'{"input_tokens":7}')
+        if len(request.body) > 30_000:
+            refusal = {"type": "invalid_request_error", "message": "prompt is too long"}
+            return http(400, msgspec.json.encode({"type": "error", "error": refusal}))
+        said = {"type": "text", "text": f"Answer. {_LONG}"}
+        return http(200, msgspec.json.encode({**_EMPTY, "content": [said]}))
+
+    headers = {"x-perdure-session": "app@demo/one", "user-agent": "claude-cli/2.1"}
+    items: list[Any] = []
+    asked = {"role": "user", "content": "How long is this?"}
+
+    def body(*more: Any) -> bytes:
+        return msgspec.json.encode({"model": "m", "max_tokens": 9, "messages": [*items, *more]})
+
+    async with RawUpstream(answer) as upstream:
+        for usage in ("window", "whole"):
+            items.clear()
+            settings: Any = {"budget": 4_000, "usage": usage}
+            async with proxied(upstream.url, **settings) as running:
+                for number in range(8):
+                    items.append({"role": "user", "content": f"Question {number}. {_LONG}"})
+                    got = await running.client.post("/v1/messages", content=body(), headers=headers)
+                    items.append({"role": "assistant", "content": got.json()["content"]})
+                path = "/v1/messages/count_tokens"
+                got = await running.client.post(path, content=body(asked), headers=headers)
+                assert got.json() == {"input_tokens": 7}
+                session = await running.bank.session("app@demo/one")
+                turns = await session.turns(99)
+                assert len(turns) == 8  # what is counted is not said
+                prompt = {"role": "user", "content": "CRITICAL: Respond with TEXT ONLY. Sum up."}
+                got = await running.client.post(
+                    "/v1/messages", content=body(prompt), headers=headers
+                )
+                assert got.status_code == 200
+                sent = msgspec.json.decode(upstream.requests[-1].body)["messages"]
+                assert sent[-1] == prompt
+                assert codec("messages").violations(sent) == []
+                assert len(await session.turns(99)) == 8
+        window, whole = counted
+        assert whole == body(asked)
+        assert len(window) < len(whole) / 2
+        assert b"# Your memory" in window
+        assert window.endswith(msgspec.json.encode(asked) + b"]}")
+
+
+async def test_history_at_the_provider_is_left_alone() -> None:
+    async with _talking("responses", "Answer.", budget=600, recall=True) as (client, model, _):
+        for number in range(3):
+            client.items = [{"role": "user", "content": f"Question {number}. {_LONG}"}]
+            client.more = {"previous_response_id": "resp_1"}
+            await client.ask()
+            assert _items(model.requests[-1]) == client.items[:1]

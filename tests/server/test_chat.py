@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import httpx2
 import pytest
 
+from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import GatewayConfig, ModelsConfig, ServerConfig
 from perdure.core.messages import Media, Text, ToolCall, ToolResult
@@ -22,6 +23,7 @@ from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFau
 from perdure.wire.ui.message_stream import UIMessageStream
 from tests.server.conftest import RunningServer, running_server
 from tests.server.live_clients import listening
+from tests.server.serve_process import ServeProcess
 from tests.waiting import until
 
 Chunk = dict[str, Any]
@@ -470,6 +472,40 @@ async def test_a_server_that_stops_keeps_the_draft(tmp_path: Path) -> None:
         assert "It begins well.".startswith(partial.message.text)
         assert partial.message.text
         assert (await session.turn(1)).status == "partial"
+
+
+async def test_a_server_that_is_killed_leaves_what_arrived(tmp_path: Path) -> None:
+    config = tmp_path / "perdure.toml"
+    async with ScriptedModel(HANGS) as model:
+        config.write_text(
+            "[history]\nheartbeat = 0.01\n"
+            '[gateway.models]\nchat = "ours/big"\n'
+            f'[gateway.providers.ours]\nwire = "chat"\nbase_url = "{model.url}"\n'
+        )
+        served = ServeProcess(tmp_path, PERDURE_CONFIG=str(config))
+        bank = Bank(f"sqlite:///{tmp_path / 'bank.db'}")
+        with await asyncio.to_thread(served.start):
+            headers = {"x-perdure-token": await asyncio.to_thread(served.log_in)}
+            async with (
+                httpx2.AsyncClient(base_url=served.url, headers=headers) as client,
+                client.stream("POST", PATH, json={"prompt": "Slowly."}) as answer,
+                bank,
+            ):
+                arrived = ""
+                async for line in answer.aiter_lines():
+                    if "text-delta" in line:
+                        arrived += json.loads(line.removeprefix("data: "))["delta"]
+                        break
+                session = await bank.session("ada/x")
+                async with asyncio.timeout(60):
+                    while not any(p.message.text for p in await session.partials()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                served.process.kill()
+                turn = await session.turn(1)
+    assert [message.role for message in turn.messages] == ["user", "assistant"]
+    assert turn.status == "partial"
+    assert "It begins well.".startswith(turn.messages[-1].text)
+    assert turn.messages[-1].text.startswith(arrived)
 
 
 async def test_a_chat_is_heard_live(tmp_path: Path) -> None:

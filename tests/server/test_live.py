@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from perdure.bank.bank import Bank
 from perdure.config import Config, ServerConfig
+from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.history import log_records
 from perdure.history.answer_feed import AnswerChange
@@ -630,6 +631,46 @@ async def test_a_reader_that_never_reads_costs_no_memory(server: RunningServer) 
         assert queue._size < live_socket.MOST_WAITING + 51_000
         skipped = await client.until("skipped")
         assert skipped["answers"] > 100
+
+
+async def test_a_client_that_asks_and_never_reads_is_not_listened_to(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_socket, "MOST_EVENTS", 8)
+    async with listening(server, max_queue=1) as client:
+        await client.subscribe("first", session="ada/x")
+        (subscription,) = server.app.state.part(live_hub.LiveHub).audience.all
+        waiting, most = subscription.reader._queue._waiting, 0  # type: ignore[attr-defined]
+        for n in range(500):
+            await client.say("subscribe", f"{n}", session="ada/y")
+            await client.say("unsubscribe", f"{n}")
+            most = max(most, len(waiting))
+        await client.until("unsubscribed", lambda event: event["id"] == "499")
+    assert most <= live_socket.MOST_EVENTS + 3
+
+
+async def test_events_wait_while_the_store_is_away(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_hub, "_SLOW_POLL", 0.01)
+    failures = 0
+    heads = live_log.LogReader.heads
+
+    async def away(self: live_log.LogReader, names: Any) -> Any:
+        nonlocal failures
+        wanted = list(names)
+        if "ada/new" in wanted and failures < 3:
+            failures += 1
+            raise Unavailable("The store is away.")
+        return await heads(self, wanted)
+
+    async with listening(server) as client:
+        await client.subscribe(agent="ada")
+        monkeypatch.setattr(live_log.LogReader, "heads", away)
+        await write(server, "ada/new", 2)
+        await client.until("turn", lambda event: event["cursor"] == 2)
+    assert failures == 3
+    assert client.turns() == [("ada/new", 1, 1), ("ada/new", 2, 2)]
 
 
 async def test_sockets_end_when_the_server_stops(tmp_path: Path) -> None:

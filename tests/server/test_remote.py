@@ -19,19 +19,21 @@ from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, ServerConfig
 from perdure.core.errors import Conflict, Denied, InvalidURL, NotFound, PerdureError, Unavailable
-from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.core.messages import Media, Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.manifest import ShownHistory
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memory_records import person
 from perdure.remote.remote_bank import RemoteBank
 from perdure.remote.remote_memories import RemoteMemories
 from perdure.remote.remote_session import RemoteSession
+from perdure.server.access_tokens import AccessTokens
 from perdure.server.http_server import serving
-from perdure.server.operations import Caller
+from perdure.server.operations import Caller, TokenScope
 from perdure.server.server_app import make_app
 from perdure.testing.manual_clock import ManualClock
 from tests.patience import patient
 from tests.server.conftest import ALL_SCOPES, RunningServer
+from tests.test_public_face import TEXTS, called
 
 START = 1_770_000_000_000_000
 PAIRS = ((Bank, RemoteBank), (Session, RemoteSession), (Memories, RemoteMemories))
@@ -221,6 +223,9 @@ async def conversation(bank: Any, opened: Bank) -> list[Any]:
     told.append(await session.shared_with())
     await session.unshare_all()
     told.append(await session.shared_with())
+    odd = Message("user", (Text("half \ud800 of it"), Media("image/png", data=b"\x89PNG" * 9)))
+    await session.append([odd, assistant("Odd.")])
+    told.append(await session.resolve((await session.turns(1))[0].messages))
     big = user("0123456789" * 2_000)
     written = await session.append([big, assistant("Long.")])
     told.append(await session.resolve(written.messages))
@@ -434,6 +439,11 @@ async def mistakes(bank: Any, _: Bank) -> list[Any]:
         session.unshare,
         lambda: session.undo(0),
         lambda: session.describe("x"),
+        lambda: bank.memories.add("planner", "Words.", kind="nonsense"),
+        lambda: bank.memories.list(kind="nonsense"),
+        lambda: bank.memories.list(status="nonsense"),
+        lambda: bank.memories.list(tag="\n"),
+        lambda: session.share("*", "a/b"),
         lambda: session.change_strategy("nonsense"),
         lambda: session.change_strategy(budget=1),
         lambda: bank.session("nonsense"),
@@ -545,3 +555,63 @@ async def test_names_that_mean_something_in_a_url(client: httpx2.AsyncClient) ->
             assert (await bank.existing_session(name)).name == name
             assert [turn.session for turn in await session.turns()] == [name]
         assert len(await bank.sessions()) == 4
+
+
+@pytest.mark.parametrize(
+    "given", [Path("x.md"), b"x", 7, None, object()], ids=lambda g: type(g).__name__
+)
+async def test_what_is_no_text_gets_one_clear_error(server: RunningServer, given: Any) -> None:
+    """As a bank that is opened here does it: see `tests/test_public_face.py`."""
+    async with perdure.connect(server.url, token=server.token()) as bank:
+        session = await bank.session("planner/auth")
+        await session.append([user("hi"), assistant("yes")])
+        wrong = list[str]()
+        for face in (bank, session, bank.memories):
+            for name, method in public(type(face)).items():
+                for each in inspect.signature(method).parameters.values():
+                    if str(each.annotation) not in TEXTS or name == "run_tool":
+                        continue
+                    if any(
+                        fits and kind in str(each.annotation)
+                        for kind, fits in (("None", given is None), ("int", isinstance(given, int)))
+                    ) or (given is None and each.name in {"branch", "task", "outcome"}):
+                        continue
+                    try:
+                        await called(getattr(face, name), each.name, given)
+                    except PerdureError as exc:
+                        if not isinstance(exc, perdure.InvalidInput) or not exc.hint:
+                            wrong.append(f"{name}({each.name}=…) says {exc!r}")
+                    except Exception as exc:  # noqa: BLE001 (they are what is looked for)
+                        wrong.append(f"{name}({each.name}=…) raises {exc!r}")
+                    else:
+                        wrong.append(f"{name}({each.name}=…) takes it")
+        assert not wrong, "\n".join(wrong)
+
+
+async def test_a_writer_goes_on_when_the_server_was_started_again(tmp_path: Path) -> None:
+    config = Config(
+        recall=patient(), bank=f"sqlite:///{tmp_path / 'bank.db'}", server=ServerConfig(port=0)
+    )
+    async with Bank(config=config) as bank:
+        token, _ = await AccessTokens(bank.store).make("tester", scopes=(TokenScope.ADMIN,))
+        async with serving(make_app(bank)) as server:
+            url, port = server.url, server.port
+            remote = perdure.connect(url, token=token)
+            session = await remote.session("planner/auth")
+            context = await session.context("List the files.", recall=False)
+            call = Message("assistant", (ToolCall("c1", "ls", "{}"),))
+            await session.append(call, context=context)
+            await (await bank.session("planner/auth")).append([user("Hm?"), assistant("Hm.")])
+    with pytest.raises(Unavailable):
+        await session.turns()
+    again = replace(config, server=ServerConfig(port=port))
+    async with remote, Bank(config=again) as bank, serving(make_app(bank)):
+        result = Message("tool", (ToolResult("c1", (Text("a.py"),)),))
+        written = await session.append(result)
+        assert isinstance(written, perdure.Turn)
+        assert written.number == 1
+        going_on = await session.context(recall=False)
+        assert going_on.turn == 1
+        await session.append("There is a.py.", context=context)
+        turn = await session.turn("T-1")
+        assert [m.role for m in turn.messages] == ["user", "assistant", "tool", "assistant"]

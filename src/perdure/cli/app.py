@@ -23,6 +23,7 @@ from perdure.cli import (
     memory_commands,
     metrics_commands,
     model_commands,
+    proxy_commands,
     recall_commands,
     reference_commands,
     rendition_commands,
@@ -83,6 +84,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
         recall_commands.recall,
         'planner/auth "token refresh bug" -k 5 --role user --since 30d',
     ),
+    "proxy": (proxy_commands.proxy, "--budget 60000 -- claude"),
     "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
     "share": (session_commands.share, "planner/auth coder"),
     "renditions": (rendition_commands.renditions, ""),
@@ -153,10 +155,15 @@ _WITHOUT = {
     "keys make": ("bank", "config"),
 }
 _JSON = {
+    "proxy": "Print what was kept and saved as a JSON object, in the last line on stderr.",
     "serve": "Print the addresses as a JSON object, in the first line on stdout.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",
 }
+
+
+#: The arguments of a client are its own, also without two dashes in front of it.
+_PARSING: dict[str, dict[str, Any]] = {"proxy": {"allow_interspersed_args": False}}
 
 
 def _make_app() -> typer.Typer:
@@ -180,7 +187,8 @@ def _make_app() -> typer.Typer:
         # The mark in front keeps the line as it is, however wide the terminal.
         epilog = f"\b\nExample:\n  perdure {words} {example}".rstrip()
         command = common_options(work, without=_WITHOUT.get(words, ()), json=_JSON.get(words))
-        groups[group].command(name, epilog=epilog)(command)
+        parsing = _PARSING.get(words)
+        groups[group].command(name, epilog=epilog, context_settings=parsing)(command)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from perdure.config import Config
     from perdure.server.http_server import HttpServer
+
+T = TypeVar("T")
 
 UpstreamOption = Annotated[
     list[str] | None,
@@ -97,17 +99,16 @@ def parse_upstreams(given: list[str] | None) -> dict[str, str] | None:
     return found
 
 
-def run_server(work: Coroutine[Any, Any, None]) -> None:
+def run_server(work: Coroutine[Any, Any, T]) -> T:
     """Run it on the faster event loop, where there is one."""
     import asyncio
 
     try:
         from uvloop import new_event_loop
     except ImportError:  # not on Windows and PyPy
-        asyncio.run(work)
-    else:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(work)
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
 
 
 async def _serve(settings: CommandSettings, config: Config) -> None:

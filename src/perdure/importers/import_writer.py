@@ -17,7 +17,7 @@ from perdure.history.turn_log import Written
 from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import ImportRun, ImportSessions
 from perdure.importers.importer import Open, Say, Undo, stored_form
-from perdure.importers.known_messages import KnownMessages
+from perdure.importers.known_messages import KnownMessages, is_put_in
 from perdure.importers.step_feed import StepBatch
 from perdure.storage.transaction import Transaction
 
@@ -43,6 +43,8 @@ class ImportWriter:
         self._line: dict[str, list[int]] = {}
         self._taken_back: dict[str, int] = {}
         self._resumed: dict[str, int] = {}  # the turn that what comes next belongs to
+        #: What programs put in, until it is known whether what follows it is new.
+        self._put_in: dict[str, list[Message]] = {}
         self._tags: dict[str, dict[str, str]] = {}  # by conversation
         #: Conversations whose newest turn was undone: the next message is not part of it.
         self._fresh: set[str] = set()
@@ -88,7 +90,7 @@ class ImportWriter:
         silent = before.place.is_start and not self._known
         if cursor != before and not place.is_start and not silent:
             await self._bookmark.put(cursor)
-        self._known, self._line, self._anew = {}, {}, False
+        self._known, self._line, self._put_in, self._anew = {}, {}, {}, False
 
     async def compare_all(self) -> None:
         """The file was written anew: compare it with all that the session has."""
@@ -128,42 +130,51 @@ class ImportWriter:
             self._pieces, self._newest = head.pieces, head.turn
         return known
 
-    async def _news(self, step: Say, place: FilePosition) -> Message | None:
-        """What of a message the session does not have."""
-        if not self._known:
-            return step.message
-        known = self._known.get(step.to)
+    async def _news(self, step: Say, place: FilePosition) -> list[Message]:
+        """What of a message the session does not have, and what was put in before it."""
+        to, message = step.to, step.message
+        known = await self._comparison(to)
         if known is None:
-            name = self._sessions.name(step.to)
-            if await self._run.bank.collection(SessionRecord).get(name) is None:
-                return step.message
-            known = await self._known_in(step.to, name)
-        message = await known.news(step.message)
-        if message is not step.message:
-            self._taken_back.pop(step.to, None)
+            return [message]
+        news = await known.news(message)
+        if news is not None and is_put_in(message):
+            self._put_in.setdefault(to, []).append(message)
+            return []
+        put_in = self._put_in.pop(to, [])
+        if news is not message:  # it is known, at least in part, and so is what was put in
+            self._taken_back.pop(to, None)
             await self._append(self._at(place))
-            line = self._line.setdefault(step.to, [])
+            line = self._line.setdefault(to, [])
             if known.turn and known.turn not in line[-1:]:
                 line.append(known.turn)
-                self._resumed[step.to] = known.turn
-        elif self._taken_back.get(step.to):
+                self._resumed[to] = known.turn
+            return [] if news is None else [news]
+        if self._taken_back.get(to):
             await self._append(self._at(place))
-            await self._undo(step.to, self._at(place))
-        return message
+            await self._undo(to, self._at(place))
+        return [*put_in, message]
+
+    async def _comparison(self, to: str) -> KnownMessages | None:
+        """What a conversation is compared with; None if it is not."""
+        known = self._known.get(to)
+        if known is not None or not self._known:
+            return known
+        name = self._sessions.name(to)
+        found = await self._run.bank.collection(SessionRecord).get(name)
+        return None if found is None else await self._known_in(to, name)
 
     async def _say(self, step: Say, place: FilePosition) -> None:
-        message = await self._news(step, place)
-        if message is None:
-            return
-        size = len(stored_form(message))
-        if not size:
-            self._run.result.of(self._sessions.name()).skip({"message that cannot be stored": 1})
-            return
-        if step.to != self._to or self._size + size > _APPEND_BYTES:
-            await self._append(self._at(place))
-        self._to = step.to
-        self._waiting.append(message)
-        self._size += size
+        for message in await self._news(step, place):
+            size = len(stored_form(message))
+            if not size:
+                found = self._run.result.of(self._sessions.name())
+                found.skip({"message that cannot be stored": 1})
+                continue
+            if step.to != self._to or self._size + size > _APPEND_BYTES:
+                await self._append(self._at(place))
+            self._to = step.to
+            self._waiting.append(message)
+            self._size += size
 
     async def _turn(self, step: Undo | Open, place: FilePosition) -> None:
         if isinstance(step, Undo):

@@ -27,16 +27,17 @@ from perdure.importers.importer import PIECE
 
 #: A client notes a prompt a moment before the proxy sees it.
 _BEFORE = 2 * clock.SECOND
-#: What was recorded so long before the newest message of a file does not come in it any more.
+#: What was recorded so long before a message of a file is not in the file behind it.
 _LATE = 60 * clock.SECOND
 
 
 class _Stored:
     """A message of the session, and what of it was not found in the file so far."""
 
-    __slots__ = ("left", "piece", "time", "turn")
+    __slots__ = ("id", "left", "piece", "time", "turn")
 
-    def __init__(self, left: list[str], time: int, turn: int, piece: int) -> None:
+    def __init__(self, id: str, left: list[str], time: int, turn: int, piece: int) -> None:
+        self.id = id  # the provider's
         self.left = left
         self.time = time  # when it was written down, at the latest
         self.turn = turn
@@ -92,9 +93,9 @@ class KnownMessages:
             left = [_part_name(message, part) for part in message.parts]
             if not left or _is_compaction(message):
                 left.append(message.name)
-            own = message.role == "user" and message.time is not None
-            time = message.time if own and message.time is not None else ended
-            stored = _Stored(left, time, turn, piece)
+            # An answer is noted when it begins here, and when it ends there.
+            time = ended + _LATE if message.role != "user" else message.time or ended
+            stored = _Stored(message.id, left, time, turn, piece)
             self._stored.append(stored)
             if name := _name(message):
                 self._by_name.setdefault(name, []).append(stored)
@@ -120,7 +121,7 @@ class KnownMessages:
         if _is_compaction(message) or not masked.parts:
             # What clients make of a compaction differs: a summary, or what only a model can read.
             told = [_part_name(masked, part) for part in masked.parts] + [message.name]
-            known = any(self._find(words, named, message.time) for words in told)
+            known = any(self._find(words, named, message) for words in told)
             return None if known else message
         new: list[int] = []
         waiting: list[int] = []  # reasoning, which belongs to what follows it
@@ -129,7 +130,7 @@ class KnownMessages:
             if isinstance(part, Reasoning):
                 if _take(words, named) is None:
                     waiting.append(at)
-            elif self._find(words, named, message.time):
+            elif self._find(words, named, message):
                 waiting = []
             else:
                 new += [*waiting, at]
@@ -143,11 +144,11 @@ class KnownMessages:
         parts = tuple(message.parts[at] for at in new)
         return msgspec.structs.replace(message, parts=parts, usage=None)
 
-    def _find(self, words: str, named: list[_Stored], time: int | None) -> bool:
+    def _find(self, words: str, named: list[_Stored], message: Message) -> bool:
         found = _take(words, named)
         if found is None:
             stored = self._by_words.get(words, [])
-            found = _take(words, [each for each in stored if time is None or each.time >= time])
+            found = _take(words, [each for each in stored if _may_be(each, message)])
         if found is not None:
             self.turn = found.turn
         return found is not None
@@ -159,6 +160,23 @@ class KnownMessages:
         before = _BEFORE if is_prompt(message) else 0
         spans = self._forgotten.values()
         return any(began - before <= moment <= ended for began, ended in spans)
+
+
+def _may_be(stored: _Stored, message: Message) -> bool:
+    """Whether it may be this message, if it has the same words."""
+    if (
+        message.id
+        and stored.id
+        and PIECE not in {message.id[: len(PIECE)], stored.id[: len(PIECE)]}
+    ):
+        return message.id == stored.id
+    return message.time is None or stored.time >= message.time
+
+
+def is_put_in(message: Message) -> bool:
+    """Whether it holds only what programs put in: others may have that in another form, or not."""
+    names = [_part_name(message, part) for part in message.parts]
+    return bool(names) and all(map(is_weak, names))
 
 
 def _is_awaited(stored: _Stored) -> bool:

@@ -10,7 +10,14 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from perdure.core.errors import DeadlineExceeded, InvalidURL, PerdureError, Unavailable
+from perdure.core.errors import (
+    DeadlineExceeded,
+    InvalidURL,
+    InvalidValue,
+    PerdureError,
+    Unavailable,
+)
+from perdure.core.messages import sound
 from perdure.remote.api_errors import ErrorAnswer
 
 T = TypeVar("T")
@@ -53,9 +60,9 @@ class ApiClient:
         Raises what the server raised; `Unavailable` if it cannot be reached, `DeadlineExceeded` if
         it does not answer in time.
         """
-        given: dict[str, Any] = (
-            {} if body is None else {"content": _encode(_given(body)), "headers": _JSON}
-        )
+        given: dict[str, Any] = {}
+        if body is not None:
+            given = {"content": _encoded(body), "headers": _JSON}
         try:
             answer = await self._http.request(
                 method, f"/api/v1{path}", params=_texts(query or {}), **given
@@ -105,7 +112,19 @@ _JSON = {"content-type": "application/json"}
 
 def segment(name: str) -> str:
     """A name as one segment of a path. ``.`` and ``..`` would otherwise be taken for folders."""
-    return quote(name, safe="") if name not in {".", ".."} else name.replace(".", "%2E")
+    if name in {".", ".."}:
+        return name.replace(".", "%2E")
+    return quote(name, safe="", errors="replace")
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    given = _given(body)
+    try:
+        return _encode(given)
+    except UnicodeEncodeError:  # half surrogate pairs: replaced as the log replaces them
+        return _encode(sound(msgspec.to_builtins(given)))
+    except TypeError as exc:
+        raise InvalidValue(f"This cannot be sent: {exc}.", hint="Give plain data.") from exc
 
 
 def _given(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from perdure.recall.memory_records import (
     Memory,
     acting,
     checked_anchor,
+    checked_kind,
+    checked_tags,
     parse_key,
     shown,
 )
@@ -60,8 +62,8 @@ class RemoteMemories:
                 "/memories",
                 MemoryList,
                 agent=None if agent is None else checked_agent(agent),
-                kind=kind,
-                tag=tag,
+                kind=None if kind is None else checked_kind(kind),
+                tag=checked_tags((tag,))[0] if tag else None,
                 status="any" if status is None else status,
                 weight=weight,
                 words=require_text(words, "words"),
@@ -92,7 +94,7 @@ class RemoteMemories:
     ) -> Memory:
         body = {
             "text": require_text(text, "text"),
-            "kind": kind,
+            "kind": checked_kind(kind),
             "weight": weight,
             "tags": require_texts(tags, "tags"),
             "provenance": require_texts(provenance, "provenance"),
@@ -120,7 +122,7 @@ class RemoteMemories:
     ) -> Memory:
         body = {
             "text": text,
-            "kind": kind,
+            "kind": None if kind is None else checked_kind(kind),
             "weight": weight,
             "tags": None if tags is None else require_texts(tags, "tags"),
             "shared": None if shared is None else require_texts(shared, "shared"),

@@ -34,15 +34,16 @@ from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.clock import When
 from perdure.core.input_types import require_mapping, require_text
 from perdure.core.levels import Level, parse_level
-from perdure.core.messages import Message
+from perdure.core.messages import Message, sound
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.intake import resolved
-from perdure.history.log_records import Head
+from perdure.history.log_records import Head, checked_agent
 from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.turn_search import FoundTurn
+from perdure.recall.sharing import EVERYBODY
 from perdure.recall.values import Recalled
 from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.api_results import (
@@ -270,7 +271,7 @@ class RemoteSession:
             after = page.after if page.turns else None
 
     async def search(self, query: str, *, limit: int = 20) -> list[FoundTurn]:
-        query = require_text(query, "query")
+        query = sound(require_text(query, "query"))
         return await self._api.get(
             f"{self._path}/search", list[FoundTurn], query=query, limit=limit
         )
@@ -380,11 +381,11 @@ class RemoteSession:
         return await self._api.call("POST", f"{self._path}/recall", Recalled, body)
 
     async def share(self, *agents: str) -> None:
-        path, body = f"{self._path}/readers", {"agents": agents}
+        path, body = f"{self._path}/readers", {"agents": _readers(agents)}
         await self._api.call("POST", path, SharedSession, body)
 
     async def unshare(self, *agents: str) -> None:
-        path, body = f"{self._path}/readers/remove", {"agents": agents}
+        path, body = f"{self._path}/readers/remove", {"agents": _readers(agents)}
         await self._api.call("POST", path, SharedSession, body)
 
     async def unshare_all(self) -> None:
@@ -392,6 +393,10 @@ class RemoteSession:
 
     async def shared_with(self) -> list[str]:
         return (await self._api.get(f"{self._path}/readers", SharedSession)).shared_with
+
+
+def _readers(agents: Iterable[str]) -> list[str]:
+    return [agent if agent == EVERYBODY else checked_agent(agent) for agent in agents]
 
 
 def _place(id: str | int | Position) -> str:

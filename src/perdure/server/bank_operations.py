@@ -107,12 +107,13 @@ class OrphansQuery(RequestQuery, frozen=True):
 
 
 async def get_bank(call: ServerCall) -> BankInfo:
+    """What the bank is, and what it holds."""
     call.require_all_agents()
     return await call.bank.info()
 
 
 async def get_settings(call: ServerCall) -> dict[str, Any]:
-    """In force; without passwords, headers and what else may be secret."""
+    """The settings in force, without passwords, headers and what else may be secret."""
     call.require_all_agents()
     found = msgspec.to_builtins(call.server.config)
     found["bank"] = call.bank.url
@@ -135,6 +136,7 @@ def _without_passwords(value: Any) -> Any:
 
 
 async def get_costs(call: ServerCall) -> CostReport:
+    """What model calls took and cost, and what the budgets have left."""
     query, gateway = call.query, call.bank.gateway
     agent, now = call.agent_within(query.agent), call.bank.store.now()
     since, until = (
@@ -147,6 +149,7 @@ async def get_costs(call: ServerCall) -> CostReport:
 
 
 async def get_outcomes(call: ServerCall) -> OutcomePage:
+    """Attempts at models, the newest first."""
     query = call.query
     agent = call.agent_within(query.agent)
     if call.bank.services.made("gateway"):
@@ -161,6 +164,7 @@ async def get_outcomes(call: ServerCall) -> OutcomePage:
 
 
 async def rate_outcome(call: ServerCall) -> Outcome:
+    """Rate an answer from 0 to 1."""
     id, gateway = call.path["outcome"], call.bank.gateway
     await gateway.recorder.flush()
     found = await call.bank.collection(Outcome).get(id)
@@ -170,10 +174,12 @@ async def rate_outcome(call: ServerCall) -> Outcome:
 
 
 async def get_models(call: ServerCall) -> ModelReport:
+    """The configured models, their uses, prices and health."""
     return await _models(call, reach=False)
 
 
 async def reach_models(call: ServerCall) -> ModelReport:
+    """The configured models, after their servers were asked whether they are there."""
     return await _models(call, reach=True)
 
 
@@ -190,6 +196,7 @@ async def _models(call: ServerCall, *, reach: bool) -> ModelReport:
 
 
 async def get_artifacts(call: ServerCall) -> ArtifactList:
+    """Artifacts, what they take, and how many refer to each."""
     call.require_all_agents()
     artifacts, limit = call.bank.artifacts, call.query.limit
     listed, count, size = list[ArtifactEntry](), 0, 0
@@ -208,7 +215,10 @@ async def get_artifacts(call: ServerCall) -> ArtifactList:
 
 
 async def get_artifact(call: ServerCall) -> Response:
-    """The bytes, to be saved and never shown: they are whatever a tool or a page said."""
+    """The bytes of an artifact (sha256:…), with its media type.
+
+    To be saved, never shown: its bytes are whatever a tool or a web page said.
+    """
     artifact, agent = call.path["artifact"], call.caller.agent
     use = await find_use(call.bank.store, artifact, agent)
     if use is None and agent is not None:
@@ -228,6 +238,7 @@ async def get_artifact(call: ServerCall) -> Response:
 
 
 async def check_bank(call: ServerCall) -> BankCheck:
+    """Check every record and artifact. Takes long for a large bank."""
     call.require_all_agents()
     checked, problems = dict[str, int](), list[Problem]()
     try:
@@ -239,22 +250,26 @@ async def check_bank(call: ServerCall) -> BankCheck:
 
 
 async def check_index(call: ServerCall) -> IndexReport:
+    """Compare the search index with the log."""
     call.require_all_agents()
     return await call.bank.index.check()
 
 
 async def check_artifacts(call: ServerCall) -> list[ArtifactFault]:
+    """Artifacts that cannot be read back as they were put."""
     call.require_all_agents()
     found = call.bank.artifacts.check(referred=True, orphans=call.query.orphans)
     return [fault async for fault in found]
 
 
 async def check_schema(call: ServerCall) -> Checked:
+    """Compare every record of a collection with its schema."""
     call.require_all_agents()
     return await call.bank.schemas.check(call.path["collection"])
 
 
 async def get_audit(call: ServerCall) -> TrailPage:
+    """Who did what to which record, the newest first."""
     call.require_all_agents()
     query, now = call.query, call.bank.store.now()
     since = None if query.since is None else clock.to_datetime(clock.moment(query.since, now))
@@ -271,11 +286,13 @@ async def get_audit(call: ServerCall) -> TrailPage:
 
 
 async def check_audit(call: ServerCall) -> Verdict:
+    """Whether the entries of a record join: else it was changed without one."""
     call.require_all_agents()
     return await call.bank.audit.verify(call.query.collection, call.query.key)
 
 
 async def get_schemas(call: ServerCall) -> list[SchemaSummary]:
+    """The record types of the bank."""
     call.require_all_agents()
     store = call.bank.store
     rows = {size.collection: size.rows for size in await store.adapter.sizes()}
@@ -294,179 +311,53 @@ async def get_schemas(call: ServerCall) -> list[SchemaSummary]:
 
 
 async def get_schema(call: ServerCall) -> Schema:
+    """The fields of a collection's records, and how they changed."""
     call.require_all_agents()
     return await call.bank.schemas.describe(call.path["collection"])
 
 
 async def get_schema_proto(call: ServerCall) -> Response:
+    """The .proto file of a collection whose serializer is protobuf."""
     call.require_all_agents()
     return PlainTextResponse(await call.bank.schemas.proto(call.path["collection"]))
 
 
 async def get_keys(call: ServerCall) -> list[ScopeStanding]:
+    """Data keys, and the master keys that they are wrapped with. Never a key itself."""
     call.require_all_agents()
     return await call.bank.encryption.status(rows=call.query.rows)
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        "/api/v1/bank",
-        get_bank,
-        "What the bank is, and what it holds.",
-        TokenScope.READ,
-        result=BankInfo,
+    Operation.of("GET", "/api/v1/bank", get_bank, TokenScope.READ),
+    Operation.of("GET", "/api/v1/settings", get_settings, TokenScope.READ),
+    Operation.of("GET", "/api/v1/costs", get_costs, TokenScope.READ, query=CostsQuery),
+    Operation.of("GET", "/api/v1/outcomes", get_outcomes, TokenScope.READ, query=OutcomesQuery),
+    Operation.of(
+        "POST", "/api/v1/outcomes/{outcome}/feedback", rate_outcome, TokenScope.WRITE, body=Feedback
     ),
-    Operation(
-        "GET",
-        "/api/v1/settings",
-        get_settings,
-        "The settings in force, without secrets.",
-        TokenScope.READ,
-        result=dict[str, Any],
+    Operation.of("GET", "/api/v1/models", get_models, TokenScope.READ),
+    Operation.of("POST", "/api/v1/models/reach", reach_models, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/artifacts", get_artifacts, TokenScope.ADMIN, query=ArtifactsQuery),
+    Operation.of(
+        "GET", "/api/v1/artifacts/{artifact}", get_artifact, TokenScope.READ, produces=_BYTES
     ),
-    Operation(
-        "GET",
-        "/api/v1/costs",
-        get_costs,
-        "What model calls took and cost, and what the budgets have left.",
-        TokenScope.READ,
-        query=CostsQuery,
-        result=CostReport,
+    Operation.of("GET", "/api/v1/checks/bank", check_bank, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/checks/index", check_index, TokenScope.ADMIN),
+    Operation.of(
+        "GET", "/api/v1/checks/artifacts", check_artifacts, TokenScope.ADMIN, query=OrphansQuery
     ),
-    Operation(
-        "GET",
-        "/api/v1/outcomes",
-        get_outcomes,
-        "Attempts at models, the newest first.",
-        TokenScope.READ,
-        query=OutcomesQuery,
-        result=OutcomePage,
-    ),
-    Operation(
-        "POST",
-        "/api/v1/outcomes/{outcome}/feedback",
-        rate_outcome,
-        "Rate an answer from 0 to 1.",
-        TokenScope.WRITE,
-        body=Feedback,
-        result=Outcome,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/models",
-        get_models,
-        "The configured models, their uses, prices and health.",
-        TokenScope.READ,
-        result=ModelReport,
-    ),
-    Operation(
-        "POST",
-        "/api/v1/models/reach",
-        reach_models,
-        "The same, after their servers were asked whether they are there. Costs no tokens.",
-        TokenScope.ADMIN,
-        result=ModelReport,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/artifacts",
-        get_artifacts,
-        "Artifacts, what they take, and how many refer to each.",
-        TokenScope.ADMIN,
-        query=ArtifactsQuery,
-        result=ArtifactList,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/artifacts/{artifact}",
-        get_artifact,
-        "The bytes of an artifact (sha256:…), with its media type.",
-        TokenScope.READ,
-        produces=_BYTES,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/bank",
-        check_bank,
-        "Check every record and artifact. Takes long for a large bank.",
-        TokenScope.ADMIN,
-        result=BankCheck,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/index",
-        check_index,
-        "Compare the search index with the log.",
-        TokenScope.ADMIN,
-        result=IndexReport,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/artifacts",
-        check_artifacts,
-        "Artifacts that cannot be read back as they were put.",
-        TokenScope.ADMIN,
-        query=OrphansQuery,
-        result=list[ArtifactFault],
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/schemas/{collection}",
-        check_schema,
-        "Compare every record of a collection with its schema.",
-        TokenScope.ADMIN,
-        result=Checked,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/audit",
-        check_audit,
-        "Whether the entries of a record join: else it was changed without one.",
-        TokenScope.ADMIN,
-        query=RecordQuery,
-        result=Verdict,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/audit",
-        get_audit,
-        "Who did what to which record, the newest first.",
-        TokenScope.ADMIN,
-        query=AuditQuery,
-        result=TrailPage,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/schemas",
-        get_schemas,
-        "The record types of the bank.",
-        TokenScope.ADMIN,
-        result=list[SchemaSummary],
-    ),
-    Operation(
-        "GET",
-        "/api/v1/schemas/{collection}",
-        get_schema,
-        "The fields of a collection's records, and how they changed.",
-        TokenScope.ADMIN,
-        result=Schema,
-    ),
-    Operation(
+    Operation.of("GET", "/api/v1/checks/schemas/{collection}", check_schema, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/checks/audit", check_audit, TokenScope.ADMIN, query=RecordQuery),
+    Operation.of("GET", "/api/v1/audit", get_audit, TokenScope.ADMIN, query=AuditQuery),
+    Operation.of("GET", "/api/v1/schemas", get_schemas, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/schemas/{collection}", get_schema, TokenScope.ADMIN),
+    Operation.of(
         "GET",
         "/api/v1/schemas/{collection}/proto",
         get_schema_proto,
-        "The .proto file of a collection whose serializer is protobuf.",
         TokenScope.ADMIN,
         produces="text/plain",
     ),
-    Operation(
-        "GET",
-        "/api/v1/keys",
-        get_keys,
-        "Data keys, and the master keys that they are wrapped with. Never a key itself.",
-        TokenScope.ADMIN,
-        query=KeysQuery,
-        result=list[ScopeStanding],
-    ),
+    Operation.of("GET", "/api/v1/keys", get_keys, TokenScope.ADMIN, query=KeysQuery),
 )

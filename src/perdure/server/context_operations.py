@@ -102,10 +102,12 @@ class RenditionsQuery(RequestQuery, frozen=True):
 
 
 async def compose_context(call: ServerCall) -> ExplainedContext:
+    """The prompt to send to a model next, explained. Its injection and epoch are kept."""
     return await _composed(call, keep=True)
 
 
 async def preview_context(call: ServerCall) -> ExplainedContext:
+    """The prompt to send to a model next, explained. Leaves no trace."""
     return await _composed(call, keep=False)
 
 
@@ -127,16 +129,19 @@ async def _composed(call: ServerCall, *, keep: bool) -> ExplainedContext:
 
 
 async def get_past_context(call: ServerCall) -> ExplainedContext:
+    """What was sent for a turn, or a round of it, byte for byte."""
     session = await open_session(call)
     context = await session.past_context(turn_of(call))
     return ExplainedContext.of(context, call.query.wire, parts=call.query.parts)
 
 
 async def get_epochs(call: ServerCall) -> list[EpochSummary]:
+    """When and why the gradient was recalculated."""
     return [EpochSummary.of(each) for each in await (await open_session(call)).epochs()]
 
 
 async def get_epoch(call: ServerCall) -> Epoch:
+    """One recalculation with its result."""
     for each in await (await open_session(call)).epochs():
         if str(each.number) == call.path["number"]:
             return each
@@ -144,30 +149,36 @@ async def get_epoch(call: ServerCall) -> Epoch:
 
 
 async def set_fidelity(call: ServerCall) -> ToolAnswer:
+    """Show a turn at another level from now on."""
     session, body = await open_session(call), call.body
     return ToolAnswer(await session.set_fidelity(turn_of(call), body.level, now=body.now))
 
 
 async def recall_session(call: ServerCall) -> Recalled:
+    """Search past turns, memories and reference layers by text and meaning, explained."""
     session = await open_session(call)
     asked = {name: getattr(call.body, name) for name in call.body.__struct_fields__}
     return await session.recall(asked.pop("query"), **asked)
 
 
 async def get_board(call: ServerCall) -> list[BoardEntry]:
+    """The notes near the prompt. Tools post and clear them."""
     return list(await (await open_session(call)).board())
 
 
 async def get_tools(_call: ServerCall) -> list[Tool]:
+    """The tools by which a model reaches its past and its memories."""
     return [*HISTORY_TOOLS, *MEMORY_TOOLS]
 
 
 async def run_tool(call: ServerCall) -> ToolAnswer:
+    """Run one of these tools for a model. Never fails for what the model wrote."""
     session = await open_session(call)
     return ToolAnswer(await session.run_tool(call.path["tool"], call.body.arguments))
 
 
 async def get_renditions(call: ServerCall) -> list[RenditionStatus]:
+    """How the shortened forms of turns stand, and what they cost."""
     agent, status = call.agent_within(call.query.agent), call.bank.services.renditions.status
     if agent is None:
         return await status()
@@ -176,127 +187,37 @@ async def get_renditions(call: ServerCall) -> list[RenditionStatus]:
 
 
 async def get_session_renditions(call: ServerCall) -> RenditionStatus:
+    """How the shortened forms of a session's turns stand."""
     session = await open_session(call)
     (found,) = await call.bank.services.renditions.status(session.name)
     return found
 
 
 async def make_renditions(call: ServerCall) -> RenditionStatus:
+    """Make the renditions of a session that are missing."""
     session = await open_session(call)
     await call.bank.services.renditions.catch_up(session.record)
     return await get_session_renditions(call)
 
 
 OPERATIONS = (
-    Operation(
-        "POST",
-        f"{SESSION}/context",
-        compose_context,
-        "The prompt to send to a model next, explained. Its injection and epoch are kept.",
-        TokenScope.WRITE,
-        body=PromptRequest,
-        result=ExplainedContext,
+    Operation.of(
+        "POST", f"{SESSION}/context", compose_context, TokenScope.WRITE, body=PromptRequest
     ),
-    Operation(
-        "POST",
-        f"{SESSION}/context/preview",
-        preview_context,
-        "The same, leaving no trace.",
-        TokenScope.READ,
-        body=PromptRequest,
-        result=ExplainedContext,
+    Operation.of(
+        "POST", f"{SESSION}/context/preview", preview_context, TokenScope.READ, body=PromptRequest
     ),
-    Operation(
-        "GET",
-        f"{TURN}/context",
-        get_past_context,
-        "What was sent for a turn, or a round of it, byte for byte.",
-        TokenScope.READ,
-        query=PastQuery,
-        result=ExplainedContext,
+    Operation.of("GET", f"{TURN}/context", get_past_context, TokenScope.READ, query=PastQuery),
+    Operation.of("GET", f"{SESSION}/epochs", get_epochs, TokenScope.READ),
+    Operation.of("GET", f"{SESSION}/epochs/{{number}}", get_epoch, TokenScope.READ),
+    Operation.of("POST", f"{TURN}/fidelity", set_fidelity, TokenScope.WRITE, body=FidelityRequest),
+    Operation.of("POST", f"{SESSION}/recall", recall_session, TokenScope.READ, body=RecallRequest),
+    Operation.of("GET", f"{SESSION}/board", get_board, TokenScope.READ),
+    Operation.of("GET", "/api/v1/tools", get_tools, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/tools/{{tool}}", run_tool, TokenScope.WRITE, body=ToolRequest),
+    Operation.of(
+        "GET", "/api/v1/renditions", get_renditions, TokenScope.READ, query=RenditionsQuery
     ),
-    Operation(
-        "GET",
-        f"{SESSION}/epochs",
-        get_epochs,
-        "When and why the gradient was recalculated.",
-        TokenScope.READ,
-        result=list[EpochSummary],
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/epochs/{{number}}",
-        get_epoch,
-        "One recalculation with its result.",
-        TokenScope.READ,
-        result=Epoch,
-    ),
-    Operation(
-        "POST",
-        f"{TURN}/fidelity",
-        set_fidelity,
-        "Show a turn at another level from now on.",
-        TokenScope.WRITE,
-        body=FidelityRequest,
-        result=ToolAnswer,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/recall",
-        recall_session,
-        "Search past turns, memories and reference layers by text and meaning, explained.",
-        TokenScope.READ,
-        body=RecallRequest,
-        result=Recalled,
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/board",
-        get_board,
-        "The notes near the prompt. Tools post and clear them.",
-        TokenScope.READ,
-        result=list[BoardEntry],
-    ),
-    Operation(
-        "GET",
-        "/api/v1/tools",
-        get_tools,
-        "The tools by which a model reaches its past and its memories.",
-        TokenScope.READ,
-        result=list[Tool],
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/tools/{{tool}}",
-        run_tool,
-        "Run one of these tools for a model. Never fails for what the model wrote.",
-        TokenScope.WRITE,
-        body=ToolRequest,
-        result=ToolAnswer,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/renditions",
-        get_renditions,
-        "How the shortened forms of turns stand, and what they cost.",
-        TokenScope.READ,
-        query=RenditionsQuery,
-        result=list[RenditionStatus],
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/renditions",
-        get_session_renditions,
-        "The same for one session.",
-        TokenScope.READ,
-        result=RenditionStatus,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/renditions",
-        make_renditions,
-        "Make the renditions of a session that are missing.",
-        TokenScope.WRITE,
-        result=RenditionStatus,
-    ),
+    Operation.of("GET", f"{SESSION}/renditions", get_session_renditions, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/renditions", make_renditions, TokenScope.WRITE),
 )

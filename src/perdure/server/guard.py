@@ -17,6 +17,7 @@ Every answer carries headers that keep browsers strict. Every denial is noted fo
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from urllib.parse import parse_qs, unquote
 
@@ -26,10 +27,10 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.config import ServerConfig
-from perdure.core.errors import Denied
+from perdure.core.errors import Closed, Denied, PerdureError
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.denials import DenialKind, DenialLog
-from perdure.server.error_answers import answer_of
+from perdure.server.error_answers import answer_of, status_of
 from perdure.server.operations import JSON, NOBODY, Caller, TokenScope
 from perdure.server.router import CALLER, MATCH, Match, Router
 from perdure.server.run_tokens import RunTokens
@@ -47,6 +48,7 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_STOPPED = Closed("The server is being stopped.", hint="Ask again when it runs.")
 _NO_STORE = (b"cache-control", b"no-store")
 #: Those that are looked at; a request that has one of them twice means to confuse somebody.
 _LOOKED_AT = frozenset(
@@ -94,7 +96,10 @@ class Guard:
         except Denied as exc:
             kind = DenialKind(exc.status, caller.name, match.name, _peer(connection))
             self._denials.note(exc, kind)
-            await answer.deny(exc, receive)
+            await answer.refuse(exc, receive)
+        except asyncio.CancelledError:  # the server stops, and its grace is over
+            await answer.refuse(_STOPPED, receive)
+            raise
 
     def _check_host(self, host: str) -> None:
         name = _bare(host)
@@ -183,15 +188,15 @@ class _Answer:
             self._began = True
         await self._send(message)
 
-    async def deny(self, error: Denied, receive: Receive) -> None:
+    async def refuse(self, error: PerdureError, receive: Receive) -> None:
         if self._began:
             if self._connection["type"] == "websocket":
                 await self._send({"type": "websocket.close", "code": 1008})
             return  # an answer that has begun is cut off by the server
         self.passes_through = False
-        headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
-        body = msgspec.json.encode(answer_of(error))
-        response = Response(body, error.status, headers, JSON)
+        status = status_of(error)
+        headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+        response = Response(msgspec.json.encode(answer_of(error)), status, headers, JSON)
         await response(self._connection, receive, self.send)
 
     def _headers(self, given: object) -> list[tuple[bytes, bytes]]:

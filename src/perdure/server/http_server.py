@@ -77,6 +77,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 http="httptools",
                 ws="websockets-sansio",
                 ws_max_size=_MAX_MESSAGE,
+                ws_per_message_deflate=False,  # each event is encoded once, for all sockets
                 lifespan="off",
                 log_config=None,
                 # It complains of each WebSocket that is refused. What fails, the router logs.

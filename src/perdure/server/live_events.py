@@ -27,7 +27,7 @@ class LiveCursor(msgspec.Struct, frozen=True):
     cursor under its name.
     """
 
-    time: int
+    time: Annotated[int, msgspec.Meta(ge=0, lt=1 << 56)]
     sessions: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
 
 

@@ -49,6 +49,8 @@ _RECENT = 180 * SECOND
 _FORGET_AFTER = 600 * SECOND
 _POLL = 0.25  # Seconds between two looks for what other processes wrote.
 _SLOW_POLL = 1.0  # … for jobs, for writers that died, and after an error.
+#: A look takes at most this share of the time.
+_SHARE = 0.1
 _CURSORS_EVERY = 60.0
 _MOST_JOBS = 1_000
 
@@ -197,39 +199,41 @@ class LiveHub:
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         generation: int | None = None
-        slowly, cursors = 0.0, loop.time() + _CURSORS_EVERY
         shared = Capability.SHARED in self._store.capabilities
+        others, slowly, cursors = 0.0, 0.0, loop.time() + _CURSORS_EVERY  # When each is due.
         while True:
-            pause = _POLL
+            began, dirty = loop.time(), dict[str, None]()
             try:
-                if shared:
+                if shared and began >= others:
                     now = self._store.now()
                     before, generation = generation, await self._store.adapter.generation()
                     if generation is None or generation != before:
                         await self._look_everywhere(now)
                     else:
                         self._checked = now
+                    others = loop.time() + max(_POLL, (loop.time() - began) / _SHARE)
                 if self._dirty:
                     async with self._looking:
                         dirty, self._dirty = self._dirty, {}
                         await self._look_at(name for name in dirty if self.audience.hears(name))
-                if loop.time() >= slowly:
+                if began >= slowly:
                     slowly = loop.time() + _SLOW_POLL
                     async with self._looking:
                         await self._look_at(name for name, of in self._known.items() if of.drafts)
                         await self._look_at_jobs()
-                if loop.time() >= cursors:
+                if began >= cursors:
                     cursors = loop.time() + _CURSORS_EVERY
                     for reader in {each.reader for each in self.audience.all}:
                         reader.shorten_cursors()
             except Exception as exc:  # noqa: BLE001  # the outermost loop: readers must not starve
                 ours = isinstance(exc, PerdureError)  # the store may be away for a while
                 _log.warning("Live events wait: %s", exc, exc_info=None if ours else exc)
-                generation, pause = None, _SLOW_POLL
-                self._dirty.update(dict.fromkeys(self._known))
-            if not self._dirty or pause > _POLL:
+                await asyncio.sleep(_SLOW_POLL)
+                generation = None
+                self._dirty = {**dirty, **self._dirty, **dict.fromkeys(self._known)}
+            if not self._dirty:
                 try:
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(_POLL):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
@@ -240,10 +244,10 @@ class LiveHub:
             names = set(self.audience.sessions)
             names.update(name for name, known in self._known.items() if known.drafts)
             if self.audience.of_everything:
-                names.update(await self._log.active(self._checked - _RECENT))
+                names.update(await self._log.active(self._checked))
             else:
                 for agent in list(self.audience.agents):
-                    names.update(await self._log.active(self._checked - _RECENT, agent))
+                    names.update(await self._log.active(self._checked, agent))
             await self._look_at(names)
             self._checked = now
             oldest = now - _FORGET_AFTER

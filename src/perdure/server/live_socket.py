@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from contextlib import suppress
 
@@ -32,6 +33,8 @@ from perdure.server.live_events import (
 from perdure.server.live_hub import LiveHub
 from perdure.server.operations import ServerCall, SocketOperation, TokenScope
 from perdure.server.run_tokens import RunTokens
+
+_log = logging.getLogger("perdure.server")
 
 PATH = "/api/v1/live"
 MOST_SUBSCRIPTIONS = 100
@@ -79,17 +82,15 @@ class SendQueue:
         )
 
     def add(self, text: str) -> None:
-        """Full or not: for answers to the reader itself."""
+        """Full or not."""
         self._waiting.append(text)
         self._size += len(text)
         self._changed.set()
 
-    async def put(self, text: str) -> None:
-        """Waits for room."""
+    async def room(self) -> None:
         while self.is_full:
             self._changed.clear()
             await self._changed.wait()
-        self.add(text)
 
     async def take(self) -> str:
         while not self._waiting:
@@ -172,6 +173,7 @@ class LiveSocket:
     async def _listen(self) -> None:
         faults = 0
         while True:
+            await self._queue.room()  # who does not read is not listened to
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
@@ -263,6 +265,9 @@ class LiveSocket:
             await self._tell_missed(each, after)
         except PerdureError as exc:
             self._end_with(each, exc)
+        except Exception:  # noqa: BLE001  # the outermost frame of a task
+            _log.exception("A live subscription failed.")
+            self._end_with(each, PerdureError("Something went wrong inside the server."))
 
     async def _tell_missed(self, each: LiveSubscription, after: int | LiveCursor | None) -> None:
         hub, scope = self._hub, each.scope
@@ -293,7 +298,8 @@ class LiveSocket:
                     told[name] = max(at, hub.position(name))
                 if "turns" in each.topics:
                     for event in events:
-                        await self._queue.put(event.text)
+                        await self._queue.room()
+                        self._queue.add(event.text)
         each.catching_up = False
         self._catching_up.pop(each.id, None)
         self._queue.add(frame_text(SubscriptionLive(each.id, hub.cursor(scope))))

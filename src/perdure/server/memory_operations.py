@@ -153,6 +153,7 @@ def _check_sources(call: ServerCall, sources: Iterable[str]) -> None:
 
 
 async def get_memories(call: ServerCall) -> MemoryList:
+    """Memories that fit; pinned ones first, then by weight and age."""
     query = call.query
     found = await call.bank.memories.list(
         call.agent_within(query.agent),
@@ -167,6 +168,7 @@ async def get_memories(call: ServerCall) -> MemoryList:
 
 
 async def add_memory(call: ServerCall) -> KeyedMemory:
+    """Remember something. What an older memory says already is not kept twice."""
     agent, body = _of_agent(call), call.body
     _check_sources(call, body.provenance)
     given = {name: getattr(body, name) for name in body.__struct_fields__}
@@ -175,6 +177,7 @@ async def add_memory(call: ServerCall) -> KeyedMemory:
 
 
 async def get_memory(call: ServerCall) -> KeyedMemory:
+    """One memory."""
     key = _key(call)
     found = await call.bank.memories.get(key)
     if found is None:
@@ -183,6 +186,7 @@ async def get_memory(call: ServerCall) -> KeyedMemory:
 
 
 async def change_memory(call: ServerCall) -> KeyedMemory:
+    """Change a memory, pin or unpin it. Its former version is kept."""
     key, body, memories = _key(call), call.body, call.bank.memories
     _check_sources(call, body.provenance)
     given = {name: getattr(body, name) for name in body.__struct_fields__}
@@ -195,6 +199,7 @@ async def change_memory(call: ServerCall) -> KeyedMemory:
 
 
 async def retire_memory(call: ServerCall) -> KeyedMemory:
+    """Keep a memory, but recall it no more."""
     key, by, later = _key(call), _author(call, is_person=call.body.person), call.body.superseded_by
     return KeyedMemory.of(
         await call.bank.memories.retire(key, superseded_by=later, agent=call.path["agent"], by=by)
@@ -202,11 +207,13 @@ async def retire_memory(call: ServerCall) -> KeyedMemory:
 
 
 async def restore_memory(call: ServerCall) -> KeyedMemory:
+    """Bring back a memory that was retired, merged or superseded."""
     key, by = _key(call), _author(call, is_person=call.body.person)
     return KeyedMemory.of(await call.bank.memories.restore(key, by=by))
 
 
 async def merge_memories(call: ServerCall) -> KeyedMemory:
+    """Make several memories one. The others are kept, and can be restored."""
     agent, body = _of_agent(call), call.body
     for key in body.keys:
         if parse_key(key, agent).rpartition("/")[0] != agent:
@@ -220,11 +227,13 @@ async def merge_memories(call: ServerCall) -> KeyedMemory:
 
 
 async def delete_memory(call: ServerCall) -> ErasedContent:
+    """Delete a memory for good, with its former versions and what was merged into it."""
     key, by = _key(call), _author(call, is_person=call.query.person)
     return ErasedContent(await call.bank.memories.delete(key, by=by))
 
 
 async def get_memory_history(call: ServerCall) -> list[FormerMemory]:
+    """The former versions of a memory, oldest first."""
     return await call.bank.memories.history(_key(call))
 
 
@@ -232,11 +241,13 @@ async def get_memory_history(call: ServerCall) -> list[FormerMemory]:
 
 
 async def get_layers(call: ServerCall) -> list[LayerInfo]:
+    """The reference layers, without their texts."""
     await call.bank.references.sync(max_age=_SYNCED)
     return [_layer_info(each) for each in await call.bank.references.list()]
 
 
 async def get_layer(call: ServerCall) -> Layer:
+    """A reference layer with its text."""
     name = call.path["layer"]
     found = await call.bank.references.get(name)
     if found is None:
@@ -247,6 +258,7 @@ async def get_layer(call: ServerCall) -> Layer:
 
 
 async def add_layer(call: ServerCall) -> LayerInfo:
+    """Keep a Markdown text as a reference layer."""
     call.require_all_agents()
     body = call.body
     return _layer_info(
@@ -255,6 +267,7 @@ async def add_layer(call: ServerCall) -> LayerInfo:
 
 
 async def change_layer(call: ServerCall) -> LayerInfo:
+    """Replace the text of a reference layer that was added."""
     call.require_all_agents()
     name, text = (await get_layer(call)).name, call.body.text
     if front_matter.parse(text, name).values.get("name", name) != name:
@@ -265,12 +278,14 @@ async def change_layer(call: ServerCall) -> LayerInfo:
 
 
 async def delete_layer(call: ServerCall) -> ErasedContent:
+    """Remove a reference layer that was added, or whose file is gone."""
     call.require_all_agents()
     name = (await get_layer(call)).name
     return ErasedContent(await call.bank.references.remove(name))
 
 
 async def check_layers(call: ServerCall) -> LayerCheck:
+    """What is wrong with reference layers and their files, or unwise. Changes nothing."""
     call.require_all_agents()
     found = await call.bank.references.check()
     return LayerCheck(all(problem.warning for problem in found), found)
@@ -290,123 +305,19 @@ def _layer_info(record: LayerRecord) -> LayerInfo:
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        MEMORIES,
-        get_memories,
-        "Memories that fit; pinned ones first, then by weight and age.",
-        TokenScope.READ,
-        query=MemoriesQuery,
-        result=MemoryList,
-    ),
-    Operation(
-        "POST",
-        OF_AGENT,
-        add_memory,
-        "Remember something. What an older memory says already is not kept twice.",
-        TokenScope.WRITE,
-        body=NewMemory,
-        result=KeyedMemory,
-        status=201,
-    ),
-    Operation(
-        "POST",
-        f"{OF_AGENT}/merge",
-        merge_memories,
-        "Make several memories one. The others are kept, and can be restored.",
-        TokenScope.WRITE,
-        body=MergeRequest,
-        result=KeyedMemory,
-    ),
-    Operation("GET", MEMORY, get_memory, "One memory.", TokenScope.READ, result=KeyedMemory),
-    Operation(
-        "PATCH",
-        MEMORY,
-        change_memory,
-        "Change a memory, pin or unpin it. Its former version is kept.",
-        TokenScope.WRITE,
-        body=MemoryChange,
-        result=KeyedMemory,
-    ),
-    Operation(
-        "DELETE",
-        MEMORY,
-        delete_memory,
-        "Delete a memory for good, with its former versions and what was merged into it.",
-        TokenScope.WRITE,
-        query=AuthorQuery,
-        result=ErasedContent,
-    ),
-    Operation(
-        "GET",
-        f"{MEMORY}/history",
-        get_memory_history,
-        "The former versions of a memory, oldest first.",
-        TokenScope.READ,
-        result=list[FormerMemory],
-    ),
-    Operation(
-        "POST",
-        f"{MEMORY}/retire",
-        retire_memory,
-        "Keep a memory, but recall it no more.",
-        TokenScope.WRITE,
-        body=RetireRequest,
-        result=KeyedMemory,
-    ),
-    Operation(
-        "POST",
-        f"{MEMORY}/restore",
-        restore_memory,
-        "Bring back a memory that was retired, merged or superseded.",
-        TokenScope.WRITE,
-        body=Authored,
-        result=KeyedMemory,
-    ),
-    Operation(
-        "GET",
-        LAYERS,
-        get_layers,
-        "The reference layers, without their texts.",
-        TokenScope.READ,
-        result=list[LayerInfo],
-    ),
-    Operation(
-        "POST",
-        LAYERS,
-        add_layer,
-        "Keep a Markdown text as a reference layer.",
-        TokenScope.WRITE,
-        body=NewLayer,
-        result=LayerInfo,
-        status=201,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/checks/references",
-        check_layers,
-        "What is wrong with reference layers and their files, or unwise. Changes nothing.",
-        TokenScope.READ,
-        result=LayerCheck,
-    ),
-    Operation(
-        "GET", LAYER, get_layer, "A reference layer with its text.", TokenScope.READ, result=Layer
-    ),
-    Operation(
-        "PUT",
-        LAYER,
-        change_layer,
-        "Replace the text of a reference layer that was added.",
-        TokenScope.WRITE,
-        body=LayerTextBody,
-        result=LayerInfo,
-    ),
-    Operation(
-        "DELETE",
-        LAYER,
-        delete_layer,
-        "Remove a reference layer that was added, or whose file is gone.",
-        TokenScope.WRITE,
-        result=ErasedContent,
-    ),
+    Operation.of("GET", MEMORIES, get_memories, TokenScope.READ, query=MemoriesQuery),
+    Operation.of("POST", OF_AGENT, add_memory, TokenScope.WRITE, body=NewMemory, status=201),
+    Operation.of("POST", f"{OF_AGENT}/merge", merge_memories, TokenScope.WRITE, body=MergeRequest),
+    Operation.of("GET", MEMORY, get_memory, TokenScope.READ),
+    Operation.of("PATCH", MEMORY, change_memory, TokenScope.WRITE, body=MemoryChange),
+    Operation.of("DELETE", MEMORY, delete_memory, TokenScope.WRITE, query=AuthorQuery),
+    Operation.of("GET", f"{MEMORY}/history", get_memory_history, TokenScope.READ),
+    Operation.of("POST", f"{MEMORY}/retire", retire_memory, TokenScope.WRITE, body=RetireRequest),
+    Operation.of("POST", f"{MEMORY}/restore", restore_memory, TokenScope.WRITE, body=Authored),
+    Operation.of("GET", LAYERS, get_layers, TokenScope.READ),
+    Operation.of("POST", LAYERS, add_layer, TokenScope.WRITE, body=NewLayer, status=201),
+    Operation.of("GET", "/api/v1/checks/references", check_layers, TokenScope.READ),
+    Operation.of("GET", LAYER, get_layer, TokenScope.READ),
+    Operation.of("PUT", LAYER, change_layer, TokenScope.WRITE, body=LayerTextBody),
+    Operation.of("DELETE", LAYER, delete_layer, TokenScope.WRITE),
 )

@@ -3,14 +3,14 @@
 An operation is one method of one path. Router, validation and OpenAPI are made from the table:
 
     async def list_turns(call: ServerCall) -> TurnPage:
-        call.require_agent(call.path["agent"])
+        'Turns of a session, page by page.'
         session = await call.bank.existing_session(call.session_name)
         ...
 
     OPERATIONS = (
-        Operation(
-            "GET", "/api/v1/sessions/{agent}/{name}/turns", list_turns, "Turns of a session.",
-            query=TurnsQuery, result=TurnPage, scope=TokenScope.READ,
+        Operation.of(
+            "GET", "/api/v1/sessions/{agent}/{name}/turns", list_turns, TokenScope.READ,
+            query=TurnsQuery,
         ),
     )
 
@@ -26,9 +26,11 @@ app) instead, such as a stream, and then says what it is in `Operation.produces`
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
@@ -202,6 +204,18 @@ class Operation(msgspec.Struct, frozen=True):
     #: larger, and its token is in ``x-perdure-token`` or in the path, ``/t/{token}/…``, because
     #: ``Authorization`` is for the provider.
     passes_through: bool = False
+
+    @classmethod
+    def of(
+        cls, method: str, path: str, handler: Handler, scope: TokenScope, **more: Any
+    ) -> Operation:
+        """Its summary is the first paragraph of the handler's docstring, its result what that is
+        annotated to return, unless it `produces` something else than JSON.
+        """
+        summary = " ".join((inspect.getdoc(handler) or "").partition("\n\n")[0].split())
+        found = get_type_hints(handler)["return"] if "produces" not in more else None
+        result = None if found is NoneType else found
+        return cls(method, path, handler, summary, scope, result=result, **more)
 
     @property
     def name(self) -> str:

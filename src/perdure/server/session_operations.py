@@ -101,21 +101,25 @@ async def _info(call: ServerCall, session: Session) -> SessionInfo:
 
 
 async def get_agents(call: ServerCall) -> list[AgentInfo]:
+    """All agents that have a session or a memory."""
     return await list_agents(call.bank.store, call.caller.agent)
 
 
 async def get_agent(call: ServerCall) -> AgentInfo:
+    """One agent."""
     call.require_agent(call.path["agent"])
     return await find_agent(call.bank.store, call.path["agent"])
 
 
 async def forget_agent(call: ServerCall) -> Forgotten:
+    """Forget an agent for good, with its sessions and all that is kept under its name."""
     call.require_all_agents()
     await find_agent(call.bank.store, call.path["agent"])
     return await call.bank.forget_agent(call.path["agent"], reroot=call.query.reroot)
 
 
 async def get_sessions(call: ServerCall) -> SessionList:
+    """Sessions, page by page."""
     query: SessionsQuery = call.query
     return await page_of_sessions(
         call.bank.store,
@@ -128,6 +132,7 @@ async def get_sessions(call: ServerCall) -> SessionList:
 
 
 async def make_session(call: ServerCall) -> SessionInfo:
+    """The session of a name; it is made if it is not there."""
     body: NewSession = call.body
     call.require_agent(agent_of(body.name))
     if body.link is not None:
@@ -137,10 +142,12 @@ async def make_session(call: ServerCall) -> SessionInfo:
 
 
 async def get_session(call: ServerCall) -> SessionInfo:
+    """One session."""
     return await _info(call, await open_session(call))
 
 
 async def change_session(call: ServerCall) -> SessionInfo:
+    """Merge facts into a session's state, or show its history in another way."""
     session, body = await open_session(call), call.body
     if body.state:
         await session.describe(body.state)
@@ -150,178 +157,80 @@ async def change_session(call: ServerCall) -> SessionInfo:
 
 
 async def archive_session(call: ServerCall) -> SessionInfo:
+    """Take a session out of use. Appending to it brings it back."""
     session = await open_session(call)
     await session.archive()
     return await _info(call, session)
 
 
 async def forget_session(call: ServerCall) -> Forgotten:
-    """With the sub-agents that it started, which may be other agents' sessions."""
-    call.require_all_agents()
+    """Forget a session for good, with the sub-agents that it started."""
+    call.require_all_agents()  # a sub-agent's session may be another agent's
     return await call.bank.forget(call.session_name, reroot=call.query.reroot)
 
 
 async def forget_turns(call: ServerCall) -> Forgotten:
+    """Forget for good what was said in some turns."""
     return await call.bank.forget(call.session_name, turns=call.body.turns)
 
 
 async def get_forks(call: ServerCall) -> list[SessionInfo]:
+    """Sessions that were forked from this one."""
     session = await open_session(call)
     return await forks_of(call.bank.store, session.name, call.caller.agent)
 
 
 async def make_fork(call: ServerCall) -> SessionInfo:
+    """Another session that shares this one's turns up to one of them."""
     session, body = await open_session(call), call.body
     call.require_agent(agent_of(body.name))
     return await _info(call, await session.fork(body.name, body.at))
 
 
 async def get_readers(call: ServerCall) -> SharedSession:
+    """Which other agents may recall a session."""
     session = await open_session(call)
     return SharedSession(session.name, await session.shared_with())
 
 
 async def share_session(call: ServerCall) -> SharedSession:
+    """Let agents recall a session."""
     session = await open_session(call)
     await session.share(*call.body.agents)
     return await get_readers(call)
 
 
 async def unshare_session(call: ServerCall) -> SharedSession:
+    """Stop agents recalling a session. Holds at once."""
     session = await open_session(call)
     await session.unshare(*call.body.agents)
     return await get_readers(call)
 
 
 async def unshare_session_all(call: ServerCall) -> SharedSession:
+    """Let only its own agent recall a session any more. Holds at once."""
     session = await open_session(call)
     await session.unshare_all()
     return await get_readers(call)
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        "/api/v1/agents",
-        get_agents,
-        "All agents that have a session or a memory.",
-        TokenScope.READ,
-        result=list[AgentInfo],
+    Operation.of("GET", "/api/v1/agents", get_agents, TokenScope.READ),
+    Operation.of("GET", AGENT, get_agent, TokenScope.READ),
+    Operation.of("DELETE", AGENT, forget_agent, TokenScope.ADMIN, query=ForgetQuery),
+    Operation.of("GET", "/api/v1/sessions", get_sessions, TokenScope.READ, query=SessionsQuery),
+    Operation.of("POST", "/api/v1/sessions", make_session, TokenScope.WRITE, body=NewSession),
+    Operation.of("GET", SESSION, get_session, TokenScope.READ),
+    Operation.of("PATCH", SESSION, change_session, TokenScope.WRITE, body=SessionChange),
+    Operation.of("POST", f"{SESSION}/archive", archive_session, TokenScope.WRITE),
+    Operation.of("DELETE", SESSION, forget_session, TokenScope.ADMIN, query=ForgetQuery),
+    Operation.of("POST", f"{SESSION}/forget", forget_turns, TokenScope.ADMIN, body=ForgetTurns),
+    Operation.of("GET", f"{SESSION}/forks", get_forks, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/forks", make_fork, TokenScope.WRITE, body=NewFork, status=201),
+    Operation.of("GET", f"{SESSION}/readers", get_readers, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/readers", share_session, TokenScope.WRITE, body=Readers),
+    Operation.of(
+        "POST", f"{SESSION}/readers/remove", unshare_session, TokenScope.WRITE, body=Readers
     ),
-    Operation("GET", AGENT, get_agent, "One agent.", TokenScope.READ, result=AgentInfo),
-    Operation(
-        "DELETE",
-        AGENT,
-        forget_agent,
-        "Forget an agent for good, with its sessions and all that is kept under its name.",
-        TokenScope.ADMIN,
-        query=ForgetQuery,
-        result=Forgotten,
-    ),
-    Operation(
-        "GET",
-        "/api/v1/sessions",
-        get_sessions,
-        "Sessions, page by page.",
-        TokenScope.READ,
-        query=SessionsQuery,
-        result=SessionList,
-    ),
-    Operation(
-        "POST",
-        "/api/v1/sessions",
-        make_session,
-        "The session of a name; it is made if it is not there.",
-        TokenScope.WRITE,
-        body=NewSession,
-        result=SessionInfo,
-    ),
-    Operation("GET", SESSION, get_session, "One session.", TokenScope.READ, result=SessionInfo),
-    Operation(
-        "PATCH",
-        SESSION,
-        change_session,
-        "Merge facts into a session's state, or show its history in another way.",
-        TokenScope.WRITE,
-        body=SessionChange,
-        result=SessionInfo,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/archive",
-        archive_session,
-        "Take a session out of use. Appending to it brings it back.",
-        TokenScope.WRITE,
-        result=SessionInfo,
-    ),
-    Operation(
-        "DELETE",
-        SESSION,
-        forget_session,
-        "Forget a session for good, with the sub-agents that it started.",
-        TokenScope.ADMIN,
-        query=ForgetQuery,
-        result=Forgotten,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/forget",
-        forget_turns,
-        "Forget for good what was said in some turns.",
-        TokenScope.ADMIN,
-        body=ForgetTurns,
-        result=Forgotten,
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/forks",
-        get_forks,
-        "Sessions that were forked from this one.",
-        TokenScope.READ,
-        result=list[SessionInfo],
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/forks",
-        make_fork,
-        "Another session that shares this one's turns up to one of them.",
-        TokenScope.WRITE,
-        body=NewFork,
-        result=SessionInfo,
-        status=201,
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/readers",
-        get_readers,
-        "Which other agents may recall a session.",
-        TokenScope.READ,
-        result=SharedSession,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/readers",
-        share_session,
-        "Let agents recall a session.",
-        TokenScope.WRITE,
-        body=Readers,
-        result=SharedSession,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/readers/remove",
-        unshare_session,
-        "Stop agents recalling a session. Holds at once.",
-        TokenScope.WRITE,
-        body=Readers,
-        result=SharedSession,
-    ),
-    Operation(
-        "DELETE",
-        f"{SESSION}/readers",
-        unshare_session_all,
-        "Let only its own agent recall a session any more. Holds at once.",
-        TokenScope.WRITE,
-        result=SharedSession,
-    ),
+    Operation.of("DELETE", f"{SESSION}/readers", unshare_session_all, TokenScope.WRITE),
 )

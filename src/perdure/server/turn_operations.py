@@ -111,6 +111,7 @@ class ExportQuery(RequestQuery, frozen=True):
 
 
 async def get_turns(call: ServerCall) -> TurnPage:
+    """Turns, page by page: whole, or at a level."""
     session, query = await open_session(call), call.query
     head = await session.head()
     found = await (_later(session, query) if query.after is not None else _earlier(session, query))
@@ -177,12 +178,14 @@ def _tags(given: Iterable[str]) -> dict[str, str]:
 
 
 async def get_turn(call: ServerCall) -> Turn:
+    """One turn (T-12), or a round of it (T-12.3); also an undone or forgotten one."""
     session, query = await open_session(call), call.query
     found: Turn = await session.turn(turn_of(call), resolve=query.resolve, prune=query.prune)
     return found
 
 
 async def get_turn_text(call: ServerCall) -> Rendering:
+    """A turn or a round at R, S, C or T."""
     session = await open_session(call)
     return await session.turn(turn_of(call), level=call.path["level"])
 
@@ -194,10 +197,12 @@ def turn_of(call: ServerCall) -> str:
 
 
 async def get_head(call: ServerCall) -> Head:
+    """Where a session stands."""
     return await (await open_session(call)).head()
 
 
 async def append_messages(call: ServerCall) -> AppendedTurns:
+    """Append messages: a whole turn, several, or the next messages of an open one."""
     session, body = await open_session(call), call.body
     if body.messages is not None and body.canonical:
         raise InvalidInput(
@@ -236,27 +241,32 @@ def _answered(session: str, given: AnsweredContext) -> Context:
 
 
 async def close_turn(call: ServerCall) -> Head:
+    """Close the newest turn: the next message opens another."""
     session = await open_session(call)
     await session.close_turn()
     return await session.head()
 
 
 async def undo_turns(call: ServerCall) -> UndoneNumbers:
+    """Undo the newest turns, or those of these numbers. They are kept."""
     session, body = await open_session(call), call.body
     undone = await session.undo(body.turns, numbers=body.numbers)
     return UndoneNumbers(undone, (await session.head()).mark.fresh)
 
 
 async def get_partials(call: ServerCall) -> list[Partial]:
+    """Answers that are arriving, or were when their process died."""
     return await (await open_session(call)).partials()
 
 
 async def close_partial(call: ServerCall) -> Turn:
+    """Write a partial answer as part of its turn."""
     session = await open_session(call)
     return await session.close_partial(await _partial(session, call))
 
 
 async def drop_partial(call: ServerCall) -> None:
+    """Delete a partial answer."""
     session = await open_session(call)
     await session.drop_partial(await _partial(session, call))
 
@@ -270,11 +280,13 @@ async def _partial(session: Session, call: ServerCall) -> Partial:
 
 
 async def search_turns(call: ServerCall) -> list[FoundTurn]:
+    """Rounds that have most words of a query. Recall finds more."""
     session = await open_session(call)
     return await session.search(call.query.query, limit=call.query.limit)
 
 
 async def export_session(call: ServerCall) -> Response:
+    """A session as a file: JSON lines, or Markdown."""
     session, kind = await open_session(call), call.query.format
     suffix = "jsonl" if kind == "jsonl" else "md"
     name = quote(f"{session.name.replace('/', '-')}.{suffix}")
@@ -293,99 +305,23 @@ async def _exported(session: Session, kind: ExportFormat) -> AsyncIterator[bytes
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        f"{SESSION}/turns",
-        get_turns,
-        "Turns, page by page: whole, or at a level.",
-        TokenScope.READ,
-        query=TurnsQuery,
-        result=TurnPage,
+    Operation.of("GET", f"{SESSION}/turns", get_turns, TokenScope.READ, query=TurnsQuery),
+    Operation.of(
+        "POST", f"{SESSION}/turns", append_messages, TokenScope.WRITE, body=NewMessages, status=201
     ),
-    Operation(
-        "POST",
-        f"{SESSION}/turns",
-        append_messages,
-        "Append messages: a whole turn, several, or the next messages of an open one.",
-        TokenScope.WRITE,
-        body=NewMessages,
-        result=AppendedTurns,
-        status=201,
-    ),
-    Operation(
-        "GET",
-        TURN,
-        get_turn,
-        "One turn (T-12), or a round of it (T-12.3); also an undone or forgotten one.",
-        TokenScope.READ,
-        query=TurnQuery,
-        result=Turn,
-    ),
-    Operation(
-        "GET",
-        f"{TURN}/levels/{{level}}",
-        get_turn_text,
-        "A turn or a round at R, S, C or T.",
-        TokenScope.READ,
-        result=Rendering,
-    ),
-    Operation(
-        "GET", f"{SESSION}/head", get_head, "Where a session stands.", TokenScope.READ, result=Head
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/close",
-        close_turn,
-        "Close the newest turn: the next message opens another.",
-        TokenScope.WRITE,
-        result=Head,
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/undo",
-        undo_turns,
-        "Undo the newest turns, or those of these numbers. They are kept.",
-        TokenScope.WRITE,
-        body=UndoRequest,
-        result=UndoneNumbers,
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/partials",
-        get_partials,
-        "Answers that are arriving, or were when their process died.",
-        TokenScope.READ,
-        result=list[Partial],
-    ),
-    Operation(
-        "POST",
-        f"{SESSION}/partials/{{turn}}/close",
-        close_partial,
-        "Write a partial answer as part of its turn.",
-        TokenScope.WRITE,
-        result=Turn,
-    ),
-    Operation(
-        "DELETE",
-        f"{SESSION}/partials/{{turn}}",
-        drop_partial,
-        "Delete a partial answer.",
-        TokenScope.WRITE,
-    ),
-    Operation(
-        "GET",
-        f"{SESSION}/search",
-        search_turns,
-        "Rounds that have most words of a query. Recall finds more.",
-        TokenScope.READ,
-        query=TurnSearchQuery,
-        result=list[FoundTurn],
-    ),
-    Operation(
+    Operation.of("GET", TURN, get_turn, TokenScope.READ, query=TurnQuery),
+    Operation.of("GET", f"{TURN}/levels/{{level}}", get_turn_text, TokenScope.READ),
+    Operation.of("GET", f"{SESSION}/head", get_head, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/close", close_turn, TokenScope.WRITE),
+    Operation.of("POST", f"{SESSION}/undo", undo_turns, TokenScope.WRITE, body=UndoRequest),
+    Operation.of("GET", f"{SESSION}/partials", get_partials, TokenScope.READ),
+    Operation.of("POST", f"{SESSION}/partials/{{turn}}/close", close_partial, TokenScope.WRITE),
+    Operation.of("DELETE", f"{SESSION}/partials/{{turn}}", drop_partial, TokenScope.WRITE),
+    Operation.of("GET", f"{SESSION}/search", search_turns, TokenScope.READ, query=TurnSearchQuery),
+    Operation.of(
         "GET",
         f"{SESSION}/export",
         export_session,
-        "A session as a file: JSON lines, or Markdown.",
         TokenScope.READ,
         query=ExportQuery,
         produces="application/x-ndjson",

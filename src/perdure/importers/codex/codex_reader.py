@@ -42,6 +42,7 @@ _is_item = re.compile(
     r"message|reasoning|\w+_call(?:_output)?|ghost_snapshot|\w*compaction\w*"
 ).fullmatch
 #: Items that are no messages: file system states, and compactions, which have their own line.
+#: Those of the system that are not said, such as lists of tools, are none either.
 _PASSED = frozenset({"ghost_snapshot", "compaction", "context_compaction", "compaction_summary"})
 
 
@@ -163,7 +164,7 @@ class CodexReader(TranscriptReader):
 
     def _item(self, item: dict[str, Any]) -> Iterator[Step]:
         what, role = word(item.get("type")), item.get("role")
-        if what in _PASSED:
+        if what in _PASSED or (word(role) in {"developer", "system"} and what != "message"):
             self.skip(kind(what))
         elif what == "agent_message" or (what == "message" and word(role) not in {"assistant", ""}):
             yield from self._say_reply()

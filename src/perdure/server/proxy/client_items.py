@@ -35,8 +35,13 @@ class ClientItems:
         self._services = services
         self._facts: dict[tuple[CallWire, int, int], ItemFacts] = {}
         self._tokens: dict[tuple[CallWire, int, int], int] = {}
+        #: The items that were asked about last, and the answer: one request asks several times.
+        self._newest_facts: tuple[object, list[ItemFacts]] = (None, [])
+        self._newest_tokens: tuple[object, list[int]] = (None, [])
 
     def facts(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[ItemFacts]:
+        if items is self._newest_facts[0]:
+            return self._newest_facts[1]
         found: list[ItemFacts] = []
         for item in items:
             key = _key(wire, bytes(item))
@@ -45,10 +50,13 @@ class ClientItems:
                 known = self._read(wire, item)
                 _remember(self._facts, key, known)
             found.append(known)
+        self._newest_facts = items, found
         return found
 
     def tokens(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[int]:
         """Of each item, in o200k tokens."""
+        if items is self._newest_tokens[0]:
+            return self._newest_tokens[1]
         found: list[int] = []
         for item in items:
             key = _key(wire, bytes(item))
@@ -58,6 +66,8 @@ class ClientItems:
                 known = sum(count_message(counter, each) for each in decoded(wire, [item]))
                 _remember(self._tokens, key, known)
             found.append(known)
+        if len(found) > 1:
+            self._newest_tokens = items, found
         return found
 
     def note(self, wire: CallWire, item: bytes, facts: ItemFacts) -> None:
@@ -90,12 +100,14 @@ def new_messages(
     wire: CallWire, items: Sequence[msgspec.Raw], new: Sequence[NewItem]
 ) -> list[tuple[Message, list[int]]]:
     """The messages that new items make, each with its items. System text in front of everything is
-    left out: it belongs to the request, not to the conversation.
+    left out, and so are lists of tools: they belong to the request, not to the conversation.
     """
     found: list[tuple[Message, list[int]]] = []
     group: list[int] = []
     side = ""
     for item, known in new:
+        if _is_setting(items[item]):
+            continue
         if known:
             found += _flushed(wire, items, group)
             found += _rest(wire, items, item, known)
@@ -110,6 +122,15 @@ def new_messages(
     found += _flushed(wire, items, group)
     leading = _leading(items)
     return [(said, of) for said, of in found if of[0] >= leading or said.role not in _SYSTEM]
+
+
+def _is_setting(item: msgspec.Raw) -> bool:
+    """Whether the system sets something that is not said, as Codex' ``additional_tools`` does."""
+    raw = bytes(item)
+    if b'"developer"' not in raw and b'"system"' not in raw:
+        return False
+    said = _plain(item)
+    return isinstance(said, dict) and said.get("role") in _SYSTEM and "content" not in said
 
 
 def _leading(items: Sequence[msgspec.Raw]) -> int:

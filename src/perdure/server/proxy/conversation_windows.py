@@ -20,7 +20,12 @@ from perdure.history.manifest import RoundId
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_items import ClientItems, decoded
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
-from perdure.server.proxy.request_window import BuiltWindow, RequestWindow
+from perdure.server.proxy.request_window import (
+    BuiltWindow,
+    CountItem,
+    RequestWindow,
+    is_elsewhere,
+)
 from perdure.server.proxy.tool_loop import (
     HiddenItems,
     ToolLoop,
@@ -90,6 +95,8 @@ class ConversationWindows:
     def may_be_due(self, request: ClientRequest) -> bool:
         """Whether `is_due` has to be asked: False only if it is known without looking."""
         settings = self._settings
+        if is_elsewhere(request):
+            return False
         if settings.recall or (settings.tools and offered_names(request)):
             return True
         if request.id.conversation and self._windowed.get(request.id, True):
@@ -101,6 +108,8 @@ class ConversationWindows:
 
     async def is_due(self, request: ClientRequest, session: str) -> bool:
         """Whether anything but the client's own body is sent for a request that is recorded."""
+        if is_elsewhere(request):
+            return False
         if self._settings.recall or (self._settings.tools and offered_names(request)):
             return True
         window, tokens = self._kept(session).window, self.tokens(request)
@@ -110,6 +119,11 @@ class ConversationWindows:
             while len(self._windowed) > _OPEN * 4:
                 self._windowed.pop(next(iter(self._windowed)))
         return due
+
+    def has_window(self, session: str) -> bool:
+        """Whether a window was sent for it, as far as this process knows."""
+        kept = self._open.get(session)
+        return kept is not None and kept.window.has_epoch
 
     async def rewrite(
         self,
@@ -133,7 +147,7 @@ class ConversationWindows:
             session.record,
             head,
             placed,
-            lambda raw: self._items.tokens(request.wire, [raw])[0],
+            self._counting(request),
             budget=self.budget,
             recall=settings.recall,
             tools=tools,
@@ -162,6 +176,17 @@ class ConversationWindows:
             kept.hidden = {**(kept.hidden or {}), place: hidden}
 
         answer.before, answer.placed = hidden_event(hidden, request.wire, loop.calls), placed
+
+    def _counting(self, request: ClientRequest) -> CountItem:
+        """Counts the client's items, which were counted before, and others."""
+        counts = self._items.tokens(request.wire, request.items)
+        known = dict(zip(map(id, request.items), counts, strict=True))
+
+        def count(raw: Raw) -> int:
+            found = known.get(id(raw))
+            return self._items.tokens(request.wire, [raw])[0] if found is None else found
+
+        return count
 
     async def _restored(
         self,

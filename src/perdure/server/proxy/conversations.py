@@ -211,6 +211,11 @@ class Conversations:
                 return await self._by_id(who, facts, agent)
             return await self._by_words(who, facts, agent)
 
+    def opened(self, who: ConversationId) -> Conversation | None:
+        """The conversation of a request, if it is in memory and the only one of its id."""
+        names = [who.session] if who.session else self._known.get(_key(who), [])
+        return self._open.get(names[0]) if len(names) == 1 else None
+
     async def fork(self, conversation: Conversation, at: int, who: ConversationId) -> Conversation:
         """Another line of the same conversation: two clients speak in it."""
         async with self._finding:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from perdure import wire as wires
+from perdure.bank.bank import Bank
 from perdure.core.errors import (
     AllFailed,
     BudgetReached,
@@ -59,10 +60,14 @@ _CHARACTERS = 4
 
 
 class GatewayUpstream:
-    """Answers requests by the models of a gateway; in the place of `Upstreams`."""
+    """Answers requests by the models of a bank's gateway; in the place of `Upstreams`."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, bank: Bank) -> None:
+        self._bank = bank
+
+    @property
+    def _gateway(self) -> Gateway:
+        return self._bank.gateway  # made when it is first needed
 
     def address(self, path: str, query: bytes, headers: Mapping[str, str]) -> str:
         return path

@@ -1,68 +1,30 @@
-"""One request of a client from start to end.
-
-The body goes upstream as it came, and what is new is recorded beside that; or, beyond the budget,
-it is recorded first, and a window goes upstream. The answer goes back as it arrives. Whatever fails
-in our own part, the request still goes upstream unchanged: memory never breaks the agent (unless
-`strict`).
-"""
+"""The proxy as an ASGI app: an unchanged client's requests, each in an exchange of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ProxyConfig
-from perdure.core.errors import GatewayError, InvalidInput, ProviderDown
-from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.sse import write_event
-from perdure.server.proxy.answer_recorder import AnswerRecorder
-from perdure.server.proxy.answer_rewrite import rewriter
-from perdure.server.proxy.answer_tap import AnswerListener, AnswerTap
-from perdure.server.proxy.client_habits import parse
-from perdure.server.proxy.client_request import ClientRequest
-from perdure.server.proxy.conversation_windows import ConversationWindows, SentRequest
-from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
-from perdure.server.proxy.proxy_report import ProxyReport
-from perdure.server.proxy.recorder import Recorder, Recording
-from perdure.server.proxy.request_window import is_too_long
-from perdure.server.proxy.tool_loop import HidingListener, ProviderAnswer, ToolLoop
-from perdure.server.proxy.upstream import (
-    RawHeaders,
-    Upstreams,
-    request_headers,
-    response_headers,
-    unpacker,
+from perdure.server.proxy.client_exchange import (
+    ClientExchange,
+    Connection,
+    ProxyServices,
+    Receive,
+    Send,
+    error_body,
+    send_answer,
 )
-
-if TYPE_CHECKING:
-    import httpx2
-
-Connection = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from perdure.server.proxy.conversation_windows import ConversationWindows
+from perdure.server.proxy.gateway_upstream import GatewayUpstream
+from perdure.server.proxy.proxy_report import ProxyReport
+from perdure.server.proxy.recorder import Recorder
+from perdure.server.proxy.recording_backlog import RecordingBacklog
+from perdure.server.proxy.upstream import Upstreams
 
 #: The path of ours in a request's, which may have a token in front.
 _path = re.compile(r"(?:/t/[^/]+)?(/v1(?:/.*)?)").fullmatch
-_WIRES: dict[str, CallWire] = {
-    "/v1/messages": "messages",
-    "/v1/messages/count_tokens": "messages",
-    "/v1/responses": "responses",
-    "/v1/chat/completions": "chat",
-}
-#: What is recorded, and may be rewritten.
-_CONVERSATIONS = frozenset({"main", "subagent"})
-#: Seconds in which a window has to be made; then the request goes upstream as it came.
-_REWRITING = 30.0
-#: Headers of an answer that are about its bytes.
-_OF_BODY = frozenset({b"content-length", b"content-encoding"})
-#: Seconds that answers get to be written when the proxy is closed.
-_PATIENCE = 10.0
 
 
 def make_proxy(bank: Bank, settings: ProxyConfig) -> Proxy:
@@ -81,20 +43,20 @@ class Proxy:
         self.settings = settings
         self.upstreams: Upstreams | GatewayUpstream
         if settings.via_gateway:
-            self.upstreams = GatewayUpstream(bank.gateway)
+            self.upstreams = GatewayUpstream(bank)
         else:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
-        self.report = ProxyReport()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.report = ProxyReport(bank.config.gateway.prices)
+        self.backlog = RecordingBacklog()
+        self._services = ProxyServices(
+            settings, self.upstreams, self.recorder, self.windows, self.report, self.backlog
+        )
 
     async def close(self) -> None:
         """What has arrived is written, and connections end."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_PATIENCE)
-        for task in self._tasks:
-            task.cancel()
+        await self.backlog.close()
         await self.upstreams.close()
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -105,12 +67,19 @@ class Proxy:
         found = _path(raw.partition(b"?")[0].decode("latin-1"))
         if found is None:
             body = error_body("chat", "not_found_error", "There is no such path.")
-            await _answer(send, 404, body)
+            await send_answer(send, 404, body)
             return
         said = await _read(receive)
         if said is None:
             return  # the client left before it had said all
-        exchange = asyncio.ensure_future(_Exchange(self, connection, found[1], said, send).run())
+        await self.backlog.catch_up()
+        with self.backlog.request():
+            wanted = ClientExchange(self._services, connection, found[1], said, send)
+            await self._serve(wanted, receive)
+
+    async def _serve(self, wanted: ClientExchange, receive: Receive) -> None:
+        """Until it is done, or the client has left."""
+        exchange = asyncio.ensure_future(wanted.run())
         gone = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,272 +90,6 @@ class Proxy:
             await asyncio.wait({exchange, gone})
         if not exchange.cancelled():
             exchange.result()
-
-    def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """Do something that goes on when its request has ended."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-class _Exchange:
-    """One request and its answer."""
-
-    def __init__(
-        self, proxy: Proxy, connection: Connection, path: str, body: bytes, send: Send
-    ) -> None:
-        self._proxy = proxy
-        self._connection = connection
-        self._path = path
-        self._body = body
-        self._send = send
-        self._wire: CallWire = _WIRES.get(path, "chat")
-        self._headers: Mapping[str, str] = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in connection["headers"]
-        }
-        self._answer: AnswerRecorder | None = None
-        self._start_recording: Callable[[], None] = lambda: None
-        self._request: ClientRequest | None = None
-        self._recorded: asyncio.Future[Recording] | None = None
-        self._sent: SentRequest | None = None  # in place of what the client sent
-
-    async def run(self) -> None:
-        try:
-            request = self._parsed()
-            if request is not None and request.kind in _CONVERSATIONS:
-                self._request = request
-                self._recorded = self._recording(request)
-                if self._proxy.settings.strict:
-                    self._start_recording()
-                    await self._recorded
-                self._sent = await self._rewritten(request)
-        except Exception as exc:  # noqa: BLE001  # memory never breaks the agent
-            self._proxy.report.failed(exc)
-            if self._proxy.settings.strict:
-                kind = "api_error" if self._wire == "messages" else "server_error"
-                await _answer(self._send, 503, error_body(self._wire, kind, _words(exc)))
-                return
-        try:
-            await self._forward()
-        finally:
-            if self._answer is not None:
-                self._answer.finish(None)
-            self._start_recording()
-
-    def _parsed(self) -> ClientRequest | None:
-        """None for what can only be passed on."""
-        if self._connection["method"] != "POST" or self._path not in _WIRES:
-            return None
-        try:
-            request = parse(self._wire, self._headers, self._path, self._body)
-        except InvalidInput:
-            return None
-        self._proxy.report.seen(request)
-        return request
-
-    def _recording(self, request: ClientRequest) -> asyncio.Future[Recording]:
-        """Of the request, and then of its answer; begins with `_start_recording`. In strict mode it
-        raises what went wrong.
-        """
-        proxy, report = self._proxy, self._proxy.report
-        found: asyncio.Future[Recording] = asyncio.get_running_loop().create_future()
-        found.add_done_callback(lambda done: done.cancelled() or done.exception())
-        answer = AnswerRecorder(proxy.recorder.items, request.model, report.failed)
-
-        async def recorded() -> Recording | None:
-            try:
-                made = await proxy.recorder.record(request, answer, self._agent())
-            except Exception as exc:  # noqa: BLE001  # as above
-                report.failed(exc)
-                if not found.done():
-                    found.set_exception(exc)
-                return None
-            if not found.done():
-                found.set_result(made)
-            return made
-
-        def start() -> None:
-            self._start_recording = lambda: None
-            proxy.spawn(answer.run(recorded()))
-
-        self._answer, self._start_recording = answer, start
-        return found
-
-    def _agent(self) -> str | None:
-        """The only agent that the caller's token allows."""
-        caller = self._connection.get("state", {}).get("perdure_caller")
-        agent: str | None = getattr(caller, "agent", None)
-        return agent
-
-    async def _rewritten(self, request: ClientRequest) -> SentRequest | None:
-        """What is sent in place of the client's body; None: nothing is."""
-        windows = self._proxy.windows
-        if not windows.may_be_due(request) and not self._proxy.settings.via_gateway:
-            return None
-        self._start_recording()
-        async with asyncio.timeout(_REWRITING):
-            made = await self._made()
-            if made is None or not await windows.is_due(request, made.conversation.session.name):
-                return None
-            return await windows.rewrite(request, made.conversation.session, made.places)
-
-    async def _made(self) -> Recording | None:
-        """The recording of the request; None if it failed, which was told."""
-        assert self._recorded is not None  # noqa: S101 (for the type checker)
-        await asyncio.wait({self._recorded})
-        failed = self._recorded.exception()
-        if failed is not None and self._proxy.settings.strict:
-            raise failed
-        return None if failed is not None else self._recorded.result()
-
-    async def _forward(self) -> None:
-        try:
-            response = await self._ask(self._body if self._sent is None else self._sent.body)
-            refusal: bytes | None = None
-            if response.status_code >= 400 and self._request is not None:
-                refusal = b"".join([chunk async for chunk in response.aiter_raw()])
-                smaller = await self._smaller(response, refusal)
-                if smaller is not None:
-                    self._sent, refusal = smaller, None
-                    response = await self._ask(smaller.body)
-        except ProviderDown as exc:
-            await _answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
-            return
-        try:
-            await self._pass_on(response, refusal)
-        finally:
-            await response.aclose()
-
-    async def _ask(self, body: bytes) -> httpx2.Response:
-        upstreams = self._proxy.upstreams
-        query: bytes = self._connection.get("query_string", b"")
-        address = upstreams.address(self._path, query, self._headers)
-        headers = request_headers(self._connection["headers"])
-        if body is not self._body:
-            headers = [each for each in headers if each[0].lower() != b"content-encoding"]
-        asked = self._connection["method"], address, headers, body, self._start_recording
-        if isinstance(upstreams, GatewayUpstream):
-            session = self._session()
-            agent, name = ("", "") if session is None else (session.agent, session.name)
-            return await upstreams.send(*asked, agent=agent, session=name)
-        # What the provider waits for goes first: the bank is written to while it thinks.
-        return await upstreams.send(*asked)
-
-    def _session(self) -> Session | None:
-        """The session of the request, if it is recorded."""
-        made = self._recorded
-        if made is None or not made.done() or made.exception() is not None:
-            return None
-        return made.result().conversation.session
-
-    async def _smaller(self, response: httpx2.Response, refusal: bytes) -> SentRequest | None:
-        """What to send after a refusal; None if it was not because of its length."""
-        request, windows = self._request, self._proxy.windows
-        assert request is not None  # noqa: S101 (for the type checker)
-        try:
-            plain = unpacker(response.headers.get("content-encoding", ""))(refusal)
-            if not is_too_long(response.status_code, response.headers, plain):
-                return None
-            async with asyncio.timeout(_REWRITING):
-                made = await self._made()
-                if made is None:
-                    return None
-                session = made.conversation.session
-                sent = windows.tokens(request) if self._sent is None else self._sent.tokens
-                windows.shrink(session.name, request, sent, plain)
-                return await windows.rewrite(request, session, made.places)
-        except Exception as exc:  # noqa: BLE001  # the client gets the refusal, as without us
-            self._proxy.report.failed(exc)
-            return None
-
-    async def _pass_on(self, response: httpx2.Response, refusal: bytes | None) -> None:
-        headers = response_headers(response.headers.raw)
-        note = self._proxy.report.note
-        if note:
-            headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
-        is_answer = 200 <= response.status_code < 300
-        if is_answer and self._sent is not None and (self._sent.tools or self._unsent):
-            await self._pass_rewritten(response, headers, self._sent)
-            return
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
-        tap: AnswerTap | None = None
-        if self._answer is not None and is_answer:
-            tap = self._tap(response.headers.get("content-encoding", ""), response, self._answer)
-        try:
-            await self._send(start)
-            if refusal is not None:
-                await self._pass_piece(refusal)
-            else:
-                async for chunk in response.aiter_raw():
-                    if tap is not None:
-                        tap.feed(chunk)
-                    await self._pass_piece(chunk)
-            if tap is not None:
-                tap.end()
-            await self._send({"type": "http.response.body", "body": b""})
-        finally:
-            if tap is not None:
-                tap.leave()
-                self._proxy.report.answered(tap.usage)
-
-    async def _pass_rewritten(
-        self, response: httpx2.Response, headers: RawHeaders, sent: SentRequest
-    ) -> None:
-        """Pass an answer on that the client does not see as it is: calls of ours are answered, and
-        its usage is told as configured.
-        """
-        answer, session = self._answer, self._session()
-        assert answer is not None  # noqa: S101 (a request that is rewritten is recorded)
-        assert session is not None  # noqa: S101 (as above)
-
-        async def run(name: str, arguments: str) -> str:
-            return await session.run_tool(name, arguments)
-
-        async def resend(items: Sequence[msgspec.Raw]) -> ProviderAnswer:
-            return ProviderAnswer(await self._ask(sent.with_more(items)))
-
-        loop = ToolLoop(rewriter(self._wire, sent.tools, self._unsent), run, resend)
-        windows = self._proxy.windows
-        listener = HidingListener(
-            loop, answer, lambda: windows.hide(session.name, sent.request, loop, answer)
-        )
-        tap = self._tap("", response, listener)
-        kept = [each for each in headers if each[0].lower() not in _OF_BODY]
-        try:
-            if response.headers.get("content-type", "").startswith("text/event-stream"):
-                await self._send({"type": "http.response.start", "status": 200, "headers": kept})
-                try:
-                    async for piece in loop.stream(ProviderAnswer(response)):
-                        tap.feed(piece)
-                        await self._pass_piece(piece)
-                    tap.end()
-                except (GatewayError, ProviderDown) as exc:
-                    await self._pass_piece(write_event(error_event(self._wire, exc)))
-                await self._send({"type": "http.response.body", "body": b""})
-            else:
-                status, body = await loop.body(ProviderAnswer(response))
-                if status < 300:
-                    tap.feed(body)
-                    tap.end()
-                await _answer(self._send, status, body, kept)
-        finally:
-            tap.leave()
-            self._proxy.report.answered(loop.usage)
-
-    @property
-    def _unsent(self) -> int:
-        """Tokens that the client is told in addition to what was sent."""
-        whole = self._proxy.settings.usage == "whole"
-        return self._sent.unsent if whole and self._sent is not None else 0
-
-    def _tap(self, encoding: str, response: httpx2.Response, listener: AnswerListener) -> AnswerTap:
-        kind = response.headers.get("content-type", "")
-        return AnswerTap(self._wire, kind, encoding, listener, self._proxy.report.failed)
-
-    async def _pass_piece(self, piece: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
 async def _read(receive: Receive) -> bytes | None:
@@ -413,24 +116,3 @@ async def _refuse_socket(receive: Receive, send: Send) -> None:
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "websocket.http.response.start", "status": 426, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
-
-
-def error_body(wire: CallWire, kind: str, message: str) -> bytes:
-    """An error in the words of a wire format."""
-    error: dict[str, Any] = {"type": kind, "message": message}
-    if wire == "messages":
-        return msgspec.json.encode({"type": "error", "error": error})
-    return msgspec.json.encode({"error": {**error, "param": None, "code": None}})
-
-
-def _words(exc: Exception) -> str:
-    return f"Perdure could not record this request: {type(exc).__name__}."
-
-
-async def _answer(send: Send, status: int, body: bytes, more: RawHeaders | None = None) -> None:
-    headers = [
-        *(more or [(b"content-type", b"application/json")]),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

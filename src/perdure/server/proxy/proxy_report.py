@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Usage
+from perdure.gateway.prices import Prices
 from perdure.server.proxy.client_request import ClientRequest, RequestKind
 
 _log = logging.getLogger("perdure.proxy")
@@ -28,6 +32,13 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    #: What the clients alone would have sent: their whole history each time.
+    input_alone: int = 0
+    #: At list prices, in picodollars; what the clients alone would have cost, if all that they sent
+    #: before was read from the provider's cache; and how many answers have no known price.
+    cost: int = 0
+    cost_alone: int = 0
+    unpriced: int = 0
     #: How often our own part failed, and how at last.
     failures: int = 0
     failure: str = ""
@@ -36,8 +47,9 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
 class ProxyReport:
     """Keeps the figures. Failures are logged: the first of each kind with its trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, prices: Mapping[str, Any] | None = None) -> None:
         self.figures = ProxyFigures()
+        self._own_prices = prices
         self._told: set[str] = set()
         self._failed_at = 0.0
 
@@ -52,14 +64,40 @@ class ProxyReport:
         counts = self.figures.requests
         counts[request.kind] = counts.get(request.kind, 0) + 1
 
-    def answered(self, usage: Usage | None) -> None:
+    def answered(
+        self, usage: Usage | None, request: ClientRequest | None = None, left_out: int = 0
+    ) -> None:
+        """Count an answer. `left_out` are the tokens that the client sent and the provider was
+        not shown.
+        """
         figures = self.figures
         figures.answers += 1
-        if usage is not None:
-            figures.input += usage.input or 0
-            figures.output += usage.output or 0
-            figures.cache_read += usage.cache_read or 0
-            figures.cache_write += usage.cache_write or 0
+        if usage is None:
+            figures.unpriced += 1
+            return
+        alone = msgspec.structs.replace(
+            usage,
+            input=(usage.input or 0) + left_out,
+            cache_read=(usage.cache_read or 0) + left_out,
+        )
+        figures.input += usage.input or 0
+        figures.output += usage.output or 0
+        figures.cache_read += usage.cache_read or 0
+        figures.cache_write += usage.cache_write or 0
+        figures.input_alone += alone.input or 0
+        model = "" if request is None else request.model
+        provider = "anthropic" if request is not None and request.wire == "messages" else "openai"
+        cost = self._prices.cost(provider, model, usage)
+        cost_alone = self._prices.cost(provider, model, alone)
+        if cost is None or cost_alone is None:
+            figures.unpriced += 1
+        else:
+            figures.cost += cost
+            figures.cost_alone += cost_alone
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return Prices.load(self._own_prices)
 
     def failed(self, exc: Exception) -> None:
         """Note that our own part failed. Texts of errors that are not ours may hold anything: only

@@ -85,6 +85,21 @@ class Recorder:
                     conversation.answers[found.turn] = answer
                 return found
 
+    async def look(self, request: ClientRequest) -> Recording | None:
+        """What a recording would find, of a conversation that is known here; nothing is written.
+        What is new has no place.
+        """
+        conversation = self.conversations.opened(request.id)
+        if conversation is None:
+            return None
+        facts = self.items.facts(request.wire, request.items)
+        async with conversation.lock:
+            await conversation.refresh()
+            found, line = align(conversation.line, facts), conversation.line
+            at = [n if n < found.kept else -1 for n in found.matched]
+            places = [RoundId(line[n].turn, line[n].round) if n >= 0 else None for n in at]
+            return Recording(conversation, line[-1].turn if line else 0, _filled(places, facts))
+
     async def _recorded(
         self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
     ) -> Recording | Conversation:

@@ -51,7 +51,6 @@ _MARKER = b'"cache_control"'
 _SMALLER, _MARGIN, _LEAST_SHARE = 0.7, 0.92, 0.05
 _with_answer = re.compile(r"(\d+) \+ (\d+) > (\d+)").search
 _numbers = re.compile(r"\d[\d,_]{3,}")
-#: History at the provider, which nobody else can show.
 _ELSEWHERE = ("previous_response_id", "conversation")
 
 
@@ -73,17 +72,19 @@ class RequestWindow:
         self._composer = Composer(services)
         #: What is taken of the budget: less, once a provider refused a window as too long.
         self.share = 1.0
-        self._has_epoch: bool | None = None
+        self._has_epoch: bool | None = None  # None: not known yet
         self._checked: tuple[int, RoundId | None] | None = None
         self._preamble: list[Raw] = []
         self._rounds: Mapping[RoundId, KeptRound] = {}
+
+    @property
+    def has_epoch(self) -> bool:
+        return bool(self._has_epoch)
 
     async def is_due(self, request: ClientRequest, session: str, tokens: int, budget: int) -> bool:
         """Whether a window takes the place of the client's items: they do not fit, or did not
         before; what is shown then only grows.
         """
-        if any(not _is_null(request.fields.get(name)) for name in _ELSEWHERE):
-            return False
         scale = await self._services.token_counts.calibrations.scale(request.model)
         if tokens > scale.ours(int(budget * self.share)):
             return True
@@ -234,6 +235,11 @@ def injected_blocks(raw: Raw) -> Raw | None:
 
 def violates(wire: CallWire, items: Sequence[Raw]) -> bool:
     return bool(wires.codec(wire).violations([decode_json(raw) for raw in items]))
+
+
+def is_elsewhere(request: ClientRequest) -> bool:
+    """Whether the provider keeps the history, so that nobody else can show it."""
+    return any(not _is_null(request.fields.get(name)) for name in _ELSEWHERE)
 
 
 def is_too_long(status: int, headers: Mapping[str, str], body: bytes) -> bool:

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from perdure.context.history_tools import definitions
-from perdure.core.errors import BadAnswer
+from perdure.core.errors import BadAnswer, GatewayError
 from perdure.core.messages import Message, ToolCall, Usage, event
 from perdure.gateway.calls import Delta
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import EventParser
 from perdure.server.proxy.answer_rewrite import AnswerRewriter, AnswerStep
 from perdure.server.proxy.answer_tap import AnswerListener
+from perdure.server.proxy.begun_response import BegunResponse
 from perdure.server.proxy.client_request import ClientRequest, decode_json
 from perdure.server.proxy.upstream import unpacker
 from perdure.wire.plain import Item
-
-if TYPE_CHECKING:
-    import httpx2
 
 Raw: TypeAlias = msgspec.Raw
 #: Answers a call of ours: its name and its arguments.
@@ -55,7 +53,7 @@ class Answer(Protocol):
 class ProviderAnswer:
     """An `Answer` over HTTP."""
 
-    def __init__(self, response: httpx2.Response) -> None:
+    def __init__(self, response: BegunResponse) -> None:
         self._response = response
 
     @property
@@ -136,8 +134,8 @@ class ToolLoop:
             answer = await self._resend(self._sent)
 
     async def body(self, answer: Answer) -> tuple[int, bytes]:
-        """The status and the body for the client; of an error, as it came. Raises `GatewayError`
-        for an answer that cannot be read.
+        """The status and the body for the client; of an error, or of what cannot be read, as it
+        came.
         """
         while True:
             try:
@@ -147,10 +145,9 @@ class ToolLoop:
             if answer.status >= 400:
                 return answer.status, raw
             try:
-                said = decode_json(raw)
-            except ValueError as exc:
-                raise BadAnswer("The answer is no JSON.", hint="Try again.") from exc
-            step = self._rewriter.read(said)
+                step = self._rewriter.read(decode_json(raw))
+            except (GatewayError, ValueError):
+                return answer.status, raw  # the client may make something of it
             if not await self._goes_on(step):
                 return 200, msgspec.json.encode(self._rewriter.whole(asks=step.mixed))
             answer = await self._resend(self._sent)

@@ -1,0 +1,115 @@
+"""``perdure proxy``: runs a client whose requests go through a proxy over the bank."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.command_options import CommandSettings
+from perdure.cli.serve_commands import (
+    UpstreamOption,
+    parse_upstreams,
+    run_server,
+    with_changes,
+)
+
+if TYPE_CHECKING:
+    from perdure.config import Config
+
+
+def proxy(
+    settings: CommandSettings,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND…", help="The client, and its own arguments."),
+    ] = None,
+    *,
+    upstream: UpstreamOption = None,
+    via_gateway: Annotated[
+        bool | None,
+        typer.Option("--via-gateway", help="Answer the client with the gateway's models."),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", min=500, help="Tokens of the history that are sent."),
+    ] = None,
+    recall: Annotated[
+        bool | None, typer.Option("--recall", help="Put what is recalled beside the prompt.")
+    ] = None,
+    tools: Annotated[
+        bool | None, typer.Option("--tools", help="Offer history tools to the model.")
+    ] = None,
+    usage: Annotated[
+        str | None,
+        typer.Option(
+            "--usage",
+            metavar="window|whole",
+            help="Tell the client the tokens of the window, or of its whole history.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool | None,
+        typer.Option("--strict", help="Refuse a request if Perdure's own part fails."),
+    ] = None,
+) -> None:
+    """Run claude, codex, opencode or any client with a history that never ends.
+
+    Its requests go through a proxy on loopback, which keeps every turn in the bank. Beyond the
+    budget, old turns are sent shorter. The client's own files and its login are left alone. Its
+    exit code is the command's. What was kept and saved is said at the end, on stderr.
+    """
+    from perdure.server.proxy.client_launch import find_command, own_upstreams
+
+    found = find_command(command or [])
+    if usage not in {None, "window", "whole"}:
+        raise typer.BadParameter("It is 'window' or 'whole'.", param_hint="--usage")
+    config = settings.load()
+    given = own_upstreams(found, os.environ) | dict(config.proxy.upstreams)
+    changes = {
+        "upstreams": given | (parse_upstreams(upstream) or {}),
+        "via_gateway": via_gateway,
+        "budget": budget,
+        "recall": recall,
+        "tools": tools,
+        "usage": usage,
+        "strict": strict,
+    }
+    server = {"host": "127.0.0.1", "port": 0}
+    changed = with_changes(config, server=server, proxy=changes)
+    raise typer.Exit(run_server(_run(settings, changed, found)))
+
+
+async def _run(settings: CommandSettings, config: Config, command: tuple[str, ...]) -> int:
+    import msgspec
+
+    from perdure.bank import Bank
+    from perdure.config import data_folder
+    from perdure.core.actors import system_user
+    from perdure.server.http_server import serving
+    from perdure.server.operations import Caller, TokenScope
+    from perdure.server.proxy.client_launch import launch_for, run_client
+    from perdure.server.proxy.proxy_handler import Proxy
+    from perdure.server.proxy.run_report import KeptTurns, RunReport, logging_to
+    from perdure.server.server_app import make_app
+
+    with logging_to(data_folder()) as log:
+        async with Bank(config=config) as bank:
+            kept = KeptTurns()
+            bank.join(kept.note)
+            async with serving(make_app(bank)) as server:
+                caller = Caller(system_user(), None, frozenset({TokenScope.PROXY}))
+                address = f"{server.url}/t/{server.app.run_tokens.make(caller)}"
+                launch = launch_for(command, address, os.environ, str(Path.cwd()))
+                code = await run_client(launch)
+                figures = server.app.state.part(Proxy).report.figures
+            report = RunReport.of(figures, kept, log.file)
+        if settings.json:
+            terminal.note(msgspec.json.encode(report).decode())
+        else:
+            for line in report.lines():
+                terminal.note(line)
+    return code
