@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from perdure.core.messages import ToolCall
-from perdure.server.chat_operations import Chats
 from perdure.testing import Script, ScriptedAnswer, ScriptedFault
 from tests.server.ai_sdk import ai_sdk, drive
-from tests.server.test_chat import PATH, SlowModel, Talk, said, talking
+from tests.server.test_chat import PATH, SlowModel, Talk, note_readers, said, talking
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -109,16 +108,13 @@ async def test_an_error_is_shown_and_the_next_try_goes_on(tmp_path: Path) -> Non
     assert first.messages[-1].partial
 
 
-async def test_a_page_that_is_loaded_again_reads_on(tmp_path: Path) -> None:
-    model = SlowModel()
+async def test_a_page_that_is_loaded_again_reads_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, readers = SlowModel(), note_readers(monkeypatch)
     async with talking(tmp_path, model) as talk:
         driving = asyncio.create_task(run(talk, ["leave", "Slowly."], ["resume"]))
-        chats = talk.server.app.state.part(Chats)
-        await until(lambda: chats.of("ada/x"))
-        (running,) = chats.of("ada/x")
-        await until(lambda: running.readers == 1)
-        await until(lambda: running.readers == 0)  # it left
-        await until(lambda: running.readers == 1)  # it is back
+        await until(lambda: len(readers) == 2)  # it left, and is back
         model.go_on.set()
         found = await driving
         kept = await said(await talk.session())

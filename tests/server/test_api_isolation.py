@@ -13,15 +13,18 @@ import msgspec
 import pytest
 
 from perdure.bank.bank import Bank
+from perdure.config import AuditConfig
 from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
 from perdure.server.operations import Operation, TokenScope
-from tests.server.conftest import RunningServer
+from tests.server.conftest import RunningServer, StartServer
 
-#: In everything that the other agent said, learnt or was told; and in the name of its session.
+#: In everything that the other agent said, learnt or was told; and in its and its session's name.
 SAID, NAMED = "zebra7731", "hidden4242"
+OTHER = f"agent-{NAMED}"
+THEIRS = f"{OTHER}/{NAMED}"
 _PATHS = {
     "turn": "T-1",
     "level": "R",
@@ -33,27 +36,28 @@ _PATHS = {
 }
 #: What bodies and queries name, all of it the other agent's.
 _OTHERS: dict[str, Any] = {
-    "agent": "other",
-    "agents": ["other"],
-    "arguments": {"id": f"other/{NAMED}#T-1", "level": "R", "session": f"other/{NAMED}"},
+    "agent": OTHER,
+    "agents": [OTHER],
+    "arguments": {"id": f"{THEIRS}#T-1", "level": "R", "session": THEIRS},
     "at": "T-1",
     "by": "user",
     "collection": "perdure_sessions",
     "continues": "T-1",
     "key": "once",
-    "keys": ["other/M-1", "other/M-2"],
+    "keys": [f"{OTHER}/M-1", f"{OTHER}/M-2"],
     "level": "R",
-    "link": {"session": f"other/{NAMED}"},
+    "link": {"session": THEIRS},
     "messages": "Go on.",
-    "name": f"other/{NAMED}",
+    "name": THEIRS,
+    "person": True,
     "numbers": [1],
     "prompt": "What do you know of it?",
-    "provenance": [f"other/{NAMED}#T-1"],
+    "provenance": [f"{THEIRS}#T-1"],
     "query": "zebra",
     "score": 0.5,
-    "session": f"other/{NAMED}",
-    "sessions": [f"other/{NAMED}"],
-    "superseded_by": "other/M-1",
+    "session": THEIRS,
+    "sessions": [THEIRS],
+    "superseded_by": f"{OTHER}/M-1",
     "text": "# Rules\n\nBe kind.",
     "turns": 1,
     "words": "zebra",
@@ -135,7 +139,9 @@ async def asked(
     url = operation.path.format(**{name: path[name] for name in names})
     query = filled(operation.query, optional=optional)
     body = filled(operation.body, optional=optional)
-    if "name" in body and optional:
+    if operation.path.endswith("/references"):
+        body |= {"name": "rules", "replace": True}
+    elif "name" in body and optional:
         body["name"] += "-new"  # it could be made, as well as opened
     if "prompt" in body:
         body.pop("messages", None)  # a chat takes one of them
@@ -151,9 +157,12 @@ def _failed(answer: httpx2.Response) -> bool:
 
 
 @pytest.fixture
-async def walked(server: RunningServer) -> tuple[RunningServer, dict[str, str], dict[str, str]]:
+async def walked(
+    start_server: StartServer,
+) -> tuple[RunningServer, dict[str, str], dict[str, str]]:
+    server = await start_server(audit=AuditConfig(collections=("*",)))
     mine = await furnish(server.bank, "mine", "talk", "apple")
-    theirs = await furnish(server.bank, "other", NAMED, SAID)
+    theirs = await furnish(server.bank, OTHER, NAMED, SAID)
     await server.bank.references.add("# Rules\n\nAlways run the tests.", name="rules")
     await server.bank.settle()
     return server, _PATHS | mine, _PATHS | theirs
@@ -164,7 +173,7 @@ async def test_with_paths_of_another_agent(
 ) -> None:
     server, _, theirs = walked
     client = await server.client(server.token(agent="mine"))
-    before = await state_of(server.bank, f"other/{NAMED}")
+    before = await state_of(server.bank, THEIRS)
     wrong = list[str]()
     for operation in operations(server):
         for optional in (False, True):
@@ -177,7 +186,7 @@ async def test_with_paths_of_another_agent(
             if answer.status_code < 300 and NAMED in answer.text:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
-    assert await state_of(server.bank, f"other/{NAMED}") == before
+    assert await state_of(server.bank, THEIRS) == before
 
 
 async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
@@ -185,7 +194,7 @@ async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
 ) -> None:
     server, mine, _ = walked
     client = await server.client(server.token(agent="mine"))
-    before = await state_of(server.bank, f"other/{NAMED}")
+    before = await state_of(server.bank, THEIRS)
     wrong, done = list[str](), 0
     for operation in operations(server):
         for optional in (False, True):
@@ -195,8 +204,39 @@ async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
             if _failed(answer) or SAID in answer.text:
                 wrong.append(what)
             # A name that was sent may come back: what it stands for must not.
-            if answer.status_code < 300 and not optional and NAMED in answer.text:
+            sent = f"{answer.request.url} {answer.request.content.decode()}"
+            if answer.status_code < 300 and NAMED in answer.text and NAMED not in sent:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
     assert done > 40  # its own things it may have
-    assert await state_of(server.bank, f"other/{NAMED}") == before
+    assert await state_of(server.bank, THEIRS) == before
+
+
+async def test_what_is_kept_names_nothing_of_another_agent(
+    walked: tuple[RunningServer, dict[str, str], dict[str, str]],
+) -> None:
+    """It would tell whether that exists, and go when that is forgotten."""
+    server, _, _ = walked
+    client = await server.client(server.token(agent="mine"))
+    for place in (f"{THEIRS}#T-1", f"{THEIRS}#T-99"):
+        body = {"text": "A new fact.", "provenance": [place]}
+        assert (await client.post("/api/v1/memories/mine", json=body)).status_code == 403
+        assert (await client.patch("/api/v1/memories/mine/M-1", json=body)).status_code == 403
+    linked = {"name": "mine/child", "link": {"session": THEIRS}}
+    assert (await client.post("/api/v1/sessions", json=linked)).status_code == 403
+
+
+async def test_a_fork_shares_turns_and_not_what_their_owner_was_sent(
+    walked: tuple[RunningServer, dict[str, str], dict[str, str]],
+) -> None:
+    server, _, _ = walked
+    session = await server.bank.existing_session(THEIRS)
+    context = await session.context("Once more?", budget=4_000)
+    await session.append("Yes.", context=context)
+    await session.fork("mine/fork")
+    client = await server.client(server.token(agent="mine"))
+    turn = f"/api/v1/sessions/mine/fork/turns/T-{context.turn}"
+    assert (await client.get(turn)).status_code == 200
+    assert (await client.get(f"{turn}/context")).status_code == 403
+    everybody = await server.client(server.token())
+    assert (await everybody.get(f"{turn}/context")).json()["session"] == THEIRS

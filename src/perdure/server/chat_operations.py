@@ -9,11 +9,12 @@ results of tools that the client ran. See docs/chat.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
 
 from perdure.bank.session import Session
 from perdure.context.context import checked_tools
@@ -127,29 +128,35 @@ async def chat(call: ServerCall) -> Response:
     await run.begin(prompt, results)
     chats.add(run)
     goes_on = call.server.config.server.chat_goes_on if body.goes_on is None else body.goes_on
-    return _answer(run, goes_on=goes_on)
+    return ChatResponse(run, goes_on=goes_on)
 
 
 async def resume_chat(call: ServerCall) -> Response:
     """What `reconnectToStream` asks for: the whole answer under way, from its beginning."""
     running = call.server.part(Chats).of(call.session_name)
-    return _answer(running[-1], goes_on=True) if running else Response(status_code=204)
+    return ChatResponse(running[-1], goes_on=True) if running else Response(status_code=204)
 
 
 async def cancel_chat(call: ServerCall) -> ChatsCancelled:
     return ChatsCancelled(await call.server.part(Chats).cancel(call.session_name))
 
 
-def _answer(run: ChatRun, *, goes_on: bool) -> Response:
-    async def events() -> AsyncIterator[bytes]:
-        try:
-            async for chunk in run.read():
-                yield chunk
-        finally:
-            if not goes_on and not run.readers and not run.is_over:
-                await run.cancel()
+class ChatResponse(StreamingResponse):
+    """An answer under way, for one reader. When the last one leaves, it goes on or is cancelled."""
 
-    return StreamingResponse(events(), headers=_HEADERS, media_type=_STREAM)
+    def __init__(self, run: ChatRun, *, goes_on: bool) -> None:
+        super().__init__(run.read(), headers=_HEADERS, media_type=_STREAM)
+        self._run = run
+        self._goes_on = goes_on
+
+    async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
+        self._run.readers += 1
+        try:
+            await super().__call__(connection, receive, send)
+        finally:
+            self._run.readers -= 1
+            if not self._goes_on and not self._run.readers:
+                await self._run.cancel()
 
 
 async def _new(

@@ -76,6 +76,7 @@ class ChatRun:
         self.session = session
         self.turn = 0
         self.readers = 0
+        self.is_over = False
         self._bank = bank
         self._options = options
         self._call = CallOptions(
@@ -106,10 +107,6 @@ class ChatRun:
         self._stream = UIMessageStream(f"T-{self.turn}", own=_HISTORY)
         self._task = asyncio.create_task(self._run(context), name="perdure-chat")
 
-    @property
-    def is_over(self) -> bool:
-        return self._task is None or self._task.done()
-
     async def cancel(self, *, keeps: Literal["turn", "draft"] = "turn") -> None:
         """End it; what arrived becomes part of the turn, or stays a draft."""
         self._keeps = keeps
@@ -120,23 +117,20 @@ class ChatRun:
     async def read(self) -> AsyncIterator[bytes]:
         """All chunks, from the first, as server-sent events."""
         at = 0
-        self.readers += 1
-        try:
-            while True:
-                while at < len(self._chunks):
-                    ready = b"".join(self._chunks[at:])
-                    at = len(self._chunks)
-                    yield ready
-                if self.is_over and at == len(self._chunks):
-                    return
+        while True:
+            if at < len(self._chunks):
+                ready = b"".join(self._chunks[at:])
+                at = len(self._chunks)
+                yield ready
+            elif self.is_over:
+                return
+            else:
                 self._grew.clear()
                 try:
                     async with asyncio.timeout(_KEEP_OPEN):
                         await self._grew.wait()
                 except TimeoutError:
                     yield b": waiting\n\n"
-        finally:
-            self.readers -= 1
 
     async def _context(self, prompt: Any = None) -> Context:
         options = self._options
@@ -169,6 +163,7 @@ class ChatRun:
             self._send([*stream.error(text), *stream.finish("error", said)])
         finally:
             self._chunks.append(_event(DONE.encode()))
+            self.is_over = True
             self._grew.set()
 
     async def _converse(self, context: Context) -> None:

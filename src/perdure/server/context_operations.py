@@ -14,7 +14,7 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.gateway.calls import Tool
 from perdure.history.epochs import Epoch
-from perdure.history.log_records import SessionRecord
+from perdure.history.log_records import SessionRecord, agent_of
 from perdure.history.renditions.rendition_status import RenditionStatus
 from perdure.recall.values import Recalled
 from perdure.remote.api_results import EpochSummary, ExplainedContext, ToolAnswer
@@ -132,6 +132,7 @@ async def get_past_context(call: ServerCall) -> ExplainedContext:
     """What was sent for a turn, or a round of it, byte for byte."""
     session = await open_session(call)
     context = await session.past_context(turn_of(call))
+    call.require_agent(agent_of(context.session))  # of a shared turn, its owner's model was asked
     return ExplainedContext.of(context, call.query.wire, parts=call.query.parts)
 
 

@@ -171,6 +171,7 @@ async def forget_session(call: ServerCall) -> Forgotten:
 
 async def forget_turns(call: ServerCall) -> Forgotten:
     """Forget for good what was said in some turns."""
+    call.require_all_agents()  # a fork's turns may be another agent's
     return await call.bank.forget(call.session_name, turns=call.body.turns)
 
 

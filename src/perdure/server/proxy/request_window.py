@@ -26,6 +26,7 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.message_identity import is_injected, own_words
 from perdure.history.strategies.gradient_strategy import binds_prefix
+from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.server.proxy.client_request import ClientRequest, decode_json
 from perdure.server.proxy.window_layout import (
     MOST_MARKERS,
@@ -136,7 +137,7 @@ class RequestWindow:
                     keep=keep,
                 )
             except BudgetTooSmall as exc:
-                room = _larger(room, max(exc.needed, fixed))
+                room = _larger(int(room * _STEP), max(exc.needed, fixed))
                 continue
             laid = self._laid(request, sent, shown, extras)
             items, tokens = laid.items, sum(map(count, laid.items))
@@ -145,9 +146,18 @@ class RequestWindow:
                     self._rounds = laid.rounds
                 self._has_epoch = self._has_epoch or shown.epoch > 0
                 return BuiltWindow(items, tokens, whole, shown)
-            # Items take more than what the log has of them: signatures aside, a client's notes.
-            fixed += tokens - room
+            # The client's items take more than what the log has of them: its notes, look-ups.
+            fixed = max(fixed + tokens - room, tokens - self._counted(shown))
         raise BudgetTooSmall(budget, scale.theirs(fixed))
+
+    def _counted(self, shown: ShownHistory) -> int:
+        """What a window takes by the strategy's own count."""
+        return (
+            sum(block.element.tokens for block in shown.blocks)
+            + sum(native.tokens for native in shown.rounds)
+            + sum(each.tokens for each in shown.injected)
+            + sent_tokens(self._services.counter, shown.prompt)
+        )
 
     def shrink(self, tokens: int, budget: int, refusal: bytes) -> None:
         """So many tokens were refused as too long: later windows are smaller."""
