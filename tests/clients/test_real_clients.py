@@ -142,6 +142,26 @@ async def test_a_sub_agent(client: Client, tmp_path: Path, no_look_up: None) -> 
         assert "Search the cellar." not in of_main
 
 
+async def test_an_agent_that_codex_starts(tmp_path: Path, no_look_up: None) -> None:
+    given = {"message": "Search the cellar.", "task_name": "cellar", "fork_turns": "none"}
+    within = {"responses": {"namespace": "collaboration"}}
+    starts = ToolCall("call_start", "spawn_agent", json.dumps(given), native=within)
+    waits = ToolCall("call_wait", "wait_agent", '{"timeout_ms": 10000}', native=within)
+    async with staged(
+        tmp_path,
+        Look_around=[calls(starts), calls(waits), "Nothing there."],
+        NEW_TASK=[calls(CODEX.run("echo dark", 7)), "It is dark."],
+    ) as stage:
+        await stage.run(CODEX, CODEX.fresh, "Look around.")
+        main, helper = await stage.sessions(CODEX)
+        assert (helper.started_by, helper.agent) == (main.id, main.agent)
+        of_helper = await stage.kept(lambda record: record.id == helper.id)
+        assert (of_helper["It is dark."], of_helper["call_codex_7()"]) == (1, 1)
+        kept = await stage.kept()
+        assert (kept["Look around."], kept["call_start()"], kept["=call_wait"]) == (1, 1, 1)
+        assert await stage.importing("codex", stage.codex / "sessions") == 0
+
+
 @pytest.mark.parametrize("client", [CLAUDE, CODEX], ids=lambda client: client.name)
 async def test_a_compaction_loses_nothing(client: Client, tmp_path: Path, no_look_up: None) -> None:
     long = Usage(input=190_000, output=10)
