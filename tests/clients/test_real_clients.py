@@ -150,7 +150,7 @@ async def test_an_agent_that_codex_starts(tmp_path: Path, no_look_up: None) -> N
     async with staged(
         tmp_path,
         Look_around=[calls(starts), calls(waits), "Nothing there."],
-        NEW_TASK=[calls(CODEX.run("echo dark", 7)), "It is dark."],
+        The_task=[calls(CODEX.run("echo dark", 7)), "It is dark."],
     ) as stage:
         await stage.run(CODEX, CODEX.fresh, "Look around.")
         main, helper = await stage.sessions(CODEX)
