@@ -81,6 +81,8 @@ class Replies:
 
     def __call__(self, request: ReceivedRequest) -> ScriptedAnswer | str:
         said = request.messages
+        if "context summarization agent" in said[0].text:
+            return SUMMARY
         if request.kind == "messages" and not request.body.get("tools"):
             return '{"title": "A title"}'
         items = request.body.get("input", [])
