@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx2
 import msgspec
@@ -195,6 +196,33 @@ async def test_bodies_have_a_limit(start_server: StartServer) -> None:
     assert answer.status_code == 413
     answer = await client.post("/api/v1/login", json={"code": "x"})
     assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"GET /", b"x" * 1_000),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ", b"x" * 1_000),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n", b"x: y\r\n" * 100),
+        (b"POST /v1/x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n" * 100),
+    ],
+    ids=["path", "header", "headers", "trailers"],
+)
+async def test_headers_have_a_limit(server: RunningServer, begins: bytes, goes_on: bytes) -> None:
+    """Also before there is a token: or anybody could fill the memory."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(begins)
+    with suppress(ConnectionError):  # what it did not read by then
+        for _ in range(1_000):
+            writer.write(goes_on)
+            await writer.drain()
+        async with asyncio.timeout(60):
+            await reader.read()  # until it hangs up
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+    large = {"x-long": "x" * 60_000}  # as some clients send
+    assert (await (await server.client()).get("/healthz", headers=large)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
@@ -31,6 +32,8 @@ _TICK = 1.0
 _LOOK = 0.005
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
+#: Bytes of a request's first line and headers.
+_MAX_HEAD = 64 << 10
 
 
 class HttpServer:
@@ -74,7 +77,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
         inner = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_Http,
                 ws="websockets-sansio",
                 ws_max_size=_MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event is encoded once, for all sockets
@@ -99,6 +102,29 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 await running
     finally:
         listening.close()
+
+
+class _Http(HttpToolsProtocol):
+    """Limits what is not a body, which httptools gathers without end, and before any token."""
+
+    _gathered = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._gathered += len(data)
+        super().data_received(data)
+        if self._gathered > _MAX_HEAD and not self.transport.is_closing():
+            if self.cycle is None or self.cycle.response_complete:
+                self.send_400_response("The headers are too large.")
+            else:  # of a request that is being answered: what follows its body
+                self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        self._gathered = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._gathered = 0
+        super().on_message_complete()
 
 
 class _Uvicorn(uvicorn.Server):
