@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from perdure.bank.bank import Bank
 from perdure.config import ProxyConfig, ServerConfig
 from perdure.core.errors import Denied, InvalidInput, Unavailable
-from perdure.server.access_tokens import AccessTokens
+from perdure.server.access_tokens import AccessTokens, hash_of
 from perdure.server.denials import MOST_KINDS, DenialKind, DenialLog
 from perdure.server.http_server import serving
 from perdure.server.operations import Operation, SocketOperation, TokenScope
@@ -274,20 +274,20 @@ def test_codes_and_tickets_expire_and_work_once() -> None:
     tokens = RunTokens(timer=lambda: now)
     late, code = tokens.login_code("ada"), tokens.login_code("ada")
     login = tokens.log_in(code, seconds=100)
-    caller = tokens.caller_of(login.token)
+    caller = tokens.caller_by_hash(hash_of(login.token))
     assert caller is not None
     with pytest.raises(Denied):
         tokens.log_in(code, seconds=100)
     ticket, forgotten = tokens.ticket(caller), tokens.ticket(caller)
-    assert tokens.redeem(ticket) == caller
-    assert tokens.redeem(ticket) is None
+    assert tokens.redeem(ticket) == caller.token == hash_of(login.token)
+    assert not tokens.redeem(ticket)
     now = CODE_LASTS
     with pytest.raises(Denied):
         tokens.log_in(late, seconds=100)
-    assert tokens.redeem(forgotten) is None
-    assert tokens.caller_of(login.token) == caller
+    assert not tokens.redeem(forgotten)
+    assert tokens.caller_by_hash(hash_of(login.token)) == caller
     now = 100.0
-    assert tokens.caller_of(login.token) is None
+    assert tokens.caller_by_hash(hash_of(login.token)) is None
 
 
 # Denials --------------------------------------------------------------------------------------
@@ -302,12 +302,14 @@ async def test_a_denial_is_in_the_audit_trail(server: RunningServer) -> None:
     token = server.token(TokenScope.PROXY, name="laptop")
     await (await server.client(token)).get("/api/v1/tokens?secret=hunter2")
     await (await server.client("pd_stolen-hunter2")).get("/t/hunter2/hunter2")
+    await (await server.client(token)).get("/healthz", headers={"host": "hunter2"})
     await server.app.state.part(DenialLog).settle()
-    first, second = await denials_of(server.bank)
+    first, second, third = await denials_of(server.bank)
     assert (first.actor, first.query, first.count) == ("laptop", "/api/v1/tokens", 1)
     assert first.reason.startswith("403 from 127.0.0.1: The token of laptop does not have")
     assert (second.actor, second.query) == ("nobody", "unknown")
-    assert "hunter2" not in f"{first} {second}"
+    assert third.reason.startswith("421 from 127.0.0.1: This server")
+    assert "hunter2" not in f"{first} {second} {third}"
 
 
 async def test_a_flood_of_denials_leaves_few_entries(server: RunningServer) -> None:

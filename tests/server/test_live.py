@@ -497,15 +497,28 @@ async def test_a_token_or_a_ticket_is_needed(server: RunningServer) -> None:
             pass
 
 
+@pytest.mark.parametrize("ticket", [False, True])
 async def test_a_revoked_token_ends_its_sockets(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, ticket: bool
 ) -> None:
     monkeypatch.setattr(live_socket, "_RECHECK", 0.01)
     tokens = server.app.state.part(AccessTokens)
     secret, _ = await tokens.make("laptop", scopes=(TokenScope.READ,))
-    async with listening(server) as other, listening(server, secret) as client:
+    laptop = await server.client(secret)
+    tickets = [(await laptop.post("/api/v1/tickets")).json()["ticket"] for _ in range(2)]
+    url = f"{server.url.replace('http', 'ws', 1)}/api/v1/live?ticket="
+    opened = (
+        connect(f"{url}{tickets[0]}")
+        if ticket
+        else connect(url, additional_headers={"authorization": f"Bearer {secret}"})
+    )
+    async with listening(server) as other, opened as socket:
+        client = LiveClient(socket)
         await client.subscribe(all=True)
         await tokens.revoke("laptop")
+        with pytest.raises(InvalidStatus, match="401"):
+            async with connect(f"{url}{tickets[1]}"):
+                pass
         with pytest.raises(ConnectionClosed) as closed:
             await client.until("never")
         await other.subscribe(all=True)
