@@ -113,7 +113,8 @@ class _Http(HttpToolsProtocol):
         self._gathered += len(data)
         super().data_received(data)
         if self._gathered > _MAX_HEAD and not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:
+            # There is no cycle before the first request, whatever its type says.
+            if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
                 self.send_400_response("The headers are too large.")
             else:  # of a request that is being answered: what follows its body
                 self.transport.abort()
