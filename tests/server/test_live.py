@@ -662,6 +662,44 @@ async def test_a_client_that_asks_and_never_reads_is_not_listened_to(
     assert most <= live_socket.MOST_EVENTS + 3
 
 
+async def test_idle_sessions_leave_the_memory(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no other process ever writes."""
+    monkeypatch.setattr(live_hub, "_CURSORS_EVERY", 0.0)
+    hub = server.app.state.part(live_hub.LiveHub)
+    async with listening(server) as client:
+        await client.subscribe(all=True)
+        for n in range(3):
+            await write(server, f"ada/{n}")
+        await until(lambda: len(hub._known) == 3)
+        monkeypatch.setattr(live_hub, "_FORGET_AFTER", 0)
+        await until(lambda: not hub._known)
+
+
+async def test_but_not_while_a_reader_catches_up_with_them(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ada/x", "ada/y"):
+        await write(server, name)
+    reading, go_on, pieces = asyncio.Event(), asyncio.Event(), live_log.LogReader.pieces
+
+    async def slow(*args: Any) -> Any:
+        reading.set()
+        await go_on.wait()
+        return await pieces(*args)
+
+    monkeypatch.setattr(live_log.LogReader, "pieces", slow)
+    async with listening(server) as client:
+        await client.say("subscribe", all=True, after={"time": 0})
+        await reading.wait()
+        monkeypatch.setattr(live_hub, "_FORGET_AFTER", -1_000_000_000)
+        server.app.state.part(live_hub.LiveHub)._forget_idle()
+        go_on.set()
+        await client.until("live")
+    assert sorted(client.turns()) == [("ada/x", 1, 1), ("ada/y", 1, 1)]
+
+
 async def test_events_wait_while_the_store_is_away(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
