@@ -84,6 +84,7 @@ async def run(report: Report, *, quick: bool) -> None:
                 }
                 tallies = await alternate(contestants, rounds, quick=quick)
             _compare(report, tallies, chunks)
+            await _check(served)
             await _remember(report, served, quick=quick)
     report.tallies(tallies)
 
@@ -100,6 +101,14 @@ def _compare(report: Report, tallies: dict[str, Tally], chunks: int) -> None:
     report.ratio("requests_per_s", ratio(tallies["Starlette, page"], page))
     report.ratio("requests_per_s_to_memory", ratio(tallies["Starlette, memory"], page))
     report.figures["requests_per_s_alone"] = round(1 / page.mean)
+
+
+async def _check(served: Served) -> None:
+    """That windows were sent, and nothing was passed on because something had failed."""
+    async with httpx2.AsyncClient(base_url=served.url, headers=served.headers) as client:
+        figures = (await client.get("/api/v1/proxy")).raise_for_status().json()
+    assert not figures["failures"], figures["failure"]
+    assert figures["input_alone"] > figures["input"]
 
 
 # The server -------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from tests.history.talk import (
 MARKER = "xylophone-quartz-7731"
 #: Collections of Perdure's own that hold no content, and why.
 WITHOUT_CONTENT = {
+    "perdure_access_tokens": "hashes of tokens; of an agent's, its name stays until it is revoked",
     "perdure_artifact_puts": "when a large artifact was put; goes with it",
     "perdure_audit": "keys and hashes of the user's own records; a trail outlasts what it tells of",
     "perdure_audit_open_secrets": "random bytes, to hash with",
@@ -61,6 +62,7 @@ WITHOUT_CONTENT = {
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
     "perdure_schemas": "names and types of fields",
     "perdure_subscribers": "how far a subscriber has read",
+    "perdure_token_uses": "when a token was last used",
 }
 
 

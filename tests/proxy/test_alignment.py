@@ -41,7 +41,7 @@ class SimulatedClient:
         self.upto: list[int] = []
         self.waits = False  # for the result of a call
         self.floor = 1  # items that it does not take back
-        self.untold = False  # It went back, or broke off an answer, and nobody knows yet.
+        self.untold = False  # It went back, or has no answer, and nobody knows yet why.
 
     def copied(self, name: str) -> SimulatedClient:
         other = SimulatedClient(self.world, name)
@@ -145,7 +145,8 @@ class SimulatedClient:
         first = min(first, max(len(self.sent) - 4, 0))
         last = min(first + count, max(len(self.sent) - 4, 0))
         del self.sent[first:last], self.upto[first:last]
-        self.floor = max(1, self.floor - (last - first))
+        if last > first:  # What is left behind the gap proves that it is one.
+            self.floor = max(self.floor - (last - first), first + 2)
 
 
 class World:
@@ -176,8 +177,8 @@ class World:
         recording = asyncio.ensure_future(self.recorder.record(request, answer))
         writing = asyncio.ensure_future(answer.run(recording))
         self.spoke[client.name] = client
-        client.untold = how.startswith("abort")
-        text, call = f"Reply number {self.count()} it is.", ""
+        client.untold = how.startswith(("abort", "error"))
+        text, call = f"Reply {self.count()} is this one.", ""
         if how == "call":
             call = "call_0" if self.same_ids else f"call_{self.count()}"
         if how == "error":

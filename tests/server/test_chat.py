@@ -271,6 +271,20 @@ async def test_an_answer_is_made_again(tmp_path: Path) -> None:
     assert "Bad." not in json.dumps(talk.model.requests[-1].body)
 
 
+async def test_what_a_stopped_server_left_is_kept_when_it_is_made_again(tmp_path: Path) -> None:
+    async with talking(tmp_path, "Whole.") as talk:
+        session = await talk.session()
+        await session.append("Try.")
+        answer = session.answer()
+        await answer.__aenter__()
+        await answer.text("Half")
+        await answer.__aexit__(ZeroDivisionError)
+        await talk.say({"messages": [], "trigger": "regenerate-message"})
+        undone, made = await session.turns(undone=True)
+    assert [message.text for message in undone.messages] == ["Try.", "Half"]
+    assert [message.text for message in made.messages] == ["Try.", "Whole."]
+
+
 async def test_an_edited_message_takes_the_place_of_what_followed(tmp_path: Path) -> None:
     async with talking(tmp_path, ["A.", "B.", "C."]) as talk:
         await talk.say({"messages": [ui("user", "one", "u1")]})
@@ -429,7 +443,9 @@ async def test_or_ends_if_that_is_wanted(tmp_path: Path, configured: bool) -> No
     async with talking(tmp_path, [HANGS, "Second."], server=config) as talk:
         await leave(talk, **({} if configured else {"goes_on": False}))
         await settled(talk)
-        (turn,) = await (await talk.session()).turns()
+        session = await talk.session()
+        (turn,) = await session.turns()
+        assert await session.partials() == []  # it is part of its turn
         assert turn.messages[-1].partial
         assert "It begins well.".startswith(turn.messages[-1].text)
         assert turn.messages[-1].text
@@ -461,6 +477,7 @@ async def test_an_answer_can_be_cancelled(tmp_path: Path) -> None:
         found = await reading
         (turn,) = await (await talk.session()).turns()
         assert (await talk.client.delete(PATH)).json() == {"cancelled": 0}
+        assert await (await talk.session()).partials() == []
     assert found[-1]["type"] == "abort"
     assert turn.messages[-1].partial
     assert turn.messages[-1].text == text(found)

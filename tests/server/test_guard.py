@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from perdure.bank.bank import Bank
-from perdure.config import ProxyConfig, ServerConfig
+from perdure.config import AuditConfig, ProxyConfig, ServerConfig
 from perdure.core.errors import Denied, InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens, hash_of
 from perdure.server.denials import MOST_KINDS, DenialKind, DenialLog
@@ -107,6 +107,38 @@ async def test_every_scope_is_enough_for_its_own_routes_only(server: RunningServ
         )
         assert answer.status_code == 403, (route.method, route.path)
         assert route.scope.value in answer.json()["error"]["message"]
+
+
+async def test_a_socket_to_what_is_none(server: RunningServer) -> None:
+    headers = {"x-perdure-token": server.token()}
+    for path, status in (("/nothing", 404), ("/api/v1/tokens", 405), ("/healthz", 405)):
+        refused = await handshake_status(server.url, path, additional_headers=headers)
+        assert refused == status, path
+    answer = await (await server.client(server.token())).get("/api/v1/live")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET //healthz HTTP/1.1",
+        "GET /healthz/ HTTP/1.1",
+        "GET /api/../healthz HTTP/1.1",
+        "GET /%68ealthz/..%2fapi HTTP/1.1",
+        "GET /t//v1/models HTTP/1.1",
+        "GET /t/%70d_x/healthz/.. HTTP/1.1",
+        "GET /t HTTP/1.1",
+        "TRACE /healthz HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ],
+)
+async def test_a_strange_path_opens_nothing(server: RunningServer, line: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(f"{line}\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert answer.split(b" ", 2)[1] in {b"400", b"401"}, answer
 
 
 # Where a request comes from -------------------------------------------------------------------
@@ -211,6 +243,9 @@ async def test_bodies_have_a_limit(start_server: StartServer) -> None:
 async def test_headers_have_a_limit(server: RunningServer, begins: bytes, goes_on: bytes) -> None:
     """Also before there is a token: or anybody could fill the memory."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    for _ in range(3):  # those before it do not count
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await reader.readuntil(b"alive")
     writer.write(begins)
     with suppress(ConnectionError):  # what it did not read by then
         for _ in range(1_000):
@@ -297,8 +332,12 @@ async def denials_of(bank: Bank) -> list[AuditEntry]:
     return (await bank.audit.entries(action="deny", limit=500)).entries
 
 
-async def test_a_denial_is_in_the_audit_trail(server: RunningServer) -> None:
-    """Who, what, from where, and why, but not what was sent."""
+@pytest.mark.parametrize("audited", [(), ("*",)], ids=["nothing", "everything"])
+async def test_a_denial_is_in_the_audit_trail(
+    start_server: StartServer, audited: tuple[str, ...]
+) -> None:
+    """Who, what, from where, and why, but not what was sent. Whatever else is audited."""
+    server = await start_server(audit=AuditConfig(collections=audited))
     token = server.token(TokenScope.PROXY, name="laptop")
     await (await server.client(token)).get("/api/v1/tokens?secret=hunter2")
     await (await server.client("pd_stolen-hunter2")).get("/t/hunter2/hunter2")
@@ -340,7 +379,8 @@ async def test_only_loopback_without_tokens(server: RunningServer) -> None:
             serving(make_app(other)) as reachable,
             httpx2.AsyncClient(headers={"x-perdure-token": secret}) as client,
         ):
-            answer = await client.get(f"http://127.0.0.1:{reachable.port}/openapi.json")
+            assert reachable.url == f"http://127.0.0.1:{reachable.port}"
+            answer = await client.get(f"{reachable.url}/openapi.json")
             assert answer.status_code == 200
 
 

@@ -95,6 +95,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
 few = settings(max_examples=max(3, (settings.default or settings()).max_examples // 5))
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
 @few
 @given(data=st.data())
@@ -107,6 +108,7 @@ def test_a_fitting_request(data: st.DataObject, operation: Operation, api: Serve
     api.check(case)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize(
     "operation",
     [each for each in OPERATIONS if each.query or each.body],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import httpx2
 
-from tests.server.conftest import RunningServer
+from perdure.config import ProxyConfig
+from perdure.server.operations import TokenScope
+from perdure.testing import ScriptedModel
+from tests.server.conftest import RunningServer, StartServer
 
 
 async def test_it_lives_and_is_ready_without_a_token(server: RunningServer) -> None:
@@ -36,3 +39,14 @@ async def test_an_unknown_address(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/api/v1/nothing")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "not_found"
+
+
+async def test_what_the_proxy_did(start_server: StartServer) -> None:
+    async with ScriptedModel("Hello.") as model:
+        server = await start_server(proxy=ProxyConfig(upstreams={"openai": model.url}))
+        client = await server.client(server.token())
+        body = {"model": "any", "messages": [{"role": "user", "content": "Hi!"}]}
+        token = server.token(TokenScope.PROXY)
+        await client.post(f"/t/{token}/v1/chat/completions", json=body)
+        figures = (await client.get("/api/v1/proxy")).json()
+    assert (figures["requests"], figures["failures"]) == ({"main": 1}, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from perdure.server.http_server import HttpServer
 
 T = TypeVar("T")
+
+#: More than anybody needs; macOS refuses to be asked for more.
+_MOST_FILES = 10_240
 
 UpstreamOption = Annotated[
     list[str] | None,
@@ -100,9 +104,16 @@ def parse_upstreams(given: list[str] | None) -> dict[str, str] | None:
 
 
 def run_server(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on the faster event loop, where there is one."""
+    """Run it on the faster event loop, where there is one, and with as many connections as the
+    system allows.
+    """
     import asyncio
 
+    with suppress(ImportError, OSError, ValueError):  # not on Windows; not where it is forbidden
+        import resource
+
+        allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, min(most, _MOST_FILES)), most))
     try:
         from uvloop import new_event_loop
     except ImportError:  # not on Windows and PyPy

@@ -42,6 +42,8 @@ class HttpServer:
     def __init__(self, app: ServerApp, listening: socket.socket) -> None:
         self.app = app
         host, port = listening.getsockname()[:2]
+        if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"  # where this machine reaches it
         shown = f"[{host}]" if ":" in host else host
         self.port: int = port
         self.url = f"http://{shown}:{port}"
@@ -77,7 +79,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
         inner = _Uvicorn(
             uvicorn.Config(
                 app,
-                http=_Http,
+                http=_BoundedHeads,
                 ws="websockets-sansio",
                 ws_max_size=_MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event is encoded once, for all sockets
@@ -104,7 +106,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
         listening.close()
 
 
-class _Http(HttpToolsProtocol):
+class _BoundedHeads(HttpToolsProtocol):
     """Limits what is not a body, which httptools gathers without end, and before any token."""
 
     _gathered = 0

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple, TypeAlias
 
-from perdure.core.errors import PerdureError
+from perdure.core.errors import Closed, PerdureError
 from perdure.jobs import GoOn, Runner, Wake
 from perdure.recall.embedders import Embedder, Wordllama
 from perdure.recall.places import INDEX
@@ -301,7 +301,9 @@ class Embeddings:
     def _failed(self, exc: Exception) -> None:
         self._failures = min(self._failures + 1, 16)
         self.failure = f"{type(exc).__name__}: {exc}"
-        if isinstance(exc, PerdureError):
+        if isinstance(exc, Closed):
+            pass  # the bank was closed meanwhile: the next process goes on with it
+        elif isinstance(exc, PerdureError):
             _log.warning("texts could not be embedded: %s", exc)
         else:
             _log.error("texts could not be embedded", exc_info=exc)

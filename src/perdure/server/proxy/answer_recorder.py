@@ -108,7 +108,8 @@ class AnswerRecorder:
             draft, self._draft = self._draft, None
             if self.before is not None:
                 await _go_to(conversation, turn)
-                await _append(conversation, self.before)
+                before = await _append(conversation, self.before)
+                conversation.said([Said(self.before, (), *before)])
             if draft is not None:
                 written = await draft.finish(message=message)
                 place = written.number, written.rounds[-1].number

@@ -29,18 +29,27 @@ class BegunResponse:
         self._chunks: AsyncIterator[bytes] | None = None
         self._read: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
+        self._broken: Exception | None = None
         self.status_code = response.status_code
         self.headers = response.headers
 
     async def read(self) -> bytes:
-        """The whole body, as it came."""
-        self._read += [chunk async for chunk in self._iterator()]
+        """The whole body, as it came, or as much of it as came: `aiter_raw` raises what broke."""
+        import httpx2
+
+        try:
+            async for chunk in self._iterator():
+                self._read.append(chunk)
+        except httpx2.HTTPError as exc:
+            self._broken = exc
         return b"".join(self._read)
 
     async def failure(self) -> Any:
         """The error that a stream of Responses begins with; None if it begins otherwise, or does
         not begin for a while.
         """
+        import httpx2
+
         parser, unpack = EventParser(), unpacker(self.headers.get("content-encoding", ""))
         end = asyncio.get_running_loop().time() + _LOOKING
         while True:
@@ -49,7 +58,12 @@ class BegunResponse:
             await asyncio.wait({self._next}, timeout=max(left, 0))
             if not self._next.done():
                 return None
-            chunk, self._next = self._next.result(), None
+            arrived, self._next = self._next, None
+            try:
+                chunk = arrived.result()
+            except httpx2.HTTPError as exc:
+                self._broken = exc
+                return None
             if chunk is None:
                 return None
             self._read.append(chunk)
@@ -64,6 +78,8 @@ class BegunResponse:
     async def aiter_raw(self) -> AsyncIterator[bytes]:
         for chunk in self._read:
             yield chunk
+        if self._broken is not None:
+            raise self._broken
         if self._next is not None:
             chunk_or_end = await self._next
             self._next = None

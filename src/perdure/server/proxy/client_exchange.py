@@ -9,6 +9,7 @@ in our own part, the request still goes upstream unchanged: memory never breaks 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ from perdure.server.proxy.upstream import (
     unpacker,
 )
 
+_log = logging.getLogger("perdure.proxy")
+
 Connection = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -57,6 +60,8 @@ _CONVERSATIONS = frozenset({"main", "subagent"})
 _BESIDE = frozenset({"count", "compaction"})
 #: Seconds in which a window has to be made; then the request goes upstream as it came.
 _REWRITING = 30.0
+#: The same, where the client's own history would do: nobody waits for a bank that is locked.
+_LOOKING = 5.0
 #: Headers of an answer that are about its bytes.
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 
@@ -171,7 +176,8 @@ class ClientExchange:
         if not windows.may_be_due(request) and not self._proxy.settings.via_gateway:
             return None
         self._start_recording()
-        async with asyncio.timeout(_REWRITING):
+        fits = windows.tokens(request) <= windows.budget
+        async with asyncio.timeout(_LOOKING if fits else _REWRITING):
             made = await self._made()
             if made is None or not made.turn:
                 return None
@@ -219,8 +225,13 @@ class ClientExchange:
         except ProviderDown as exc:
             await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
             return
+        import httpx2
+
         try:
             await self._pass_on(response)
+        except httpx2.HTTPError as exc:
+            # Without an end the server cuts the connection: the client sees what we saw.
+            _log.warning("An answer broke off: %s", type(exc).__name__)
         finally:
             await response.aclose()
 

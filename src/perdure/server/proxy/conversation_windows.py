@@ -16,6 +16,7 @@ from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.gateway.providers import CallWire
+from perdure.history.log_records import Head, TurnSpan
 from perdure.history.manifest import RoundId
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_items import ClientItems, decoded
@@ -39,7 +40,7 @@ from perdure.server.proxy.window_layout import side
 
 Raw: TypeAlias = msgspec.Raw
 
-_OPEN = 256  # Conversations that are kept in memory.
+_OPEN = 64  # Conversations whose windows are kept in memory: some megabytes each.
 _THEIRS = 0.7  # Ours that are certainly not more than one of a provider's.
 _RECENT = 50  # Turns of which it is read again what a client did not see.
 
@@ -73,6 +74,7 @@ class _Kept:
     def __init__(self, window: RequestWindow) -> None:
         self.window = window
         self.hidden: dict[RoundId, HiddenItems] | None = None  # None: not read yet
+        self.undone: tuple[TurnSpan, ...] = ()  # What was taken back when it was read.
 
 
 class ConversationWindows:
@@ -116,7 +118,7 @@ class ConversationWindows:
         due = await window.is_due(request, session, tokens, self.budget)
         if request.id.conversation:
             self._windowed[request.id] = due
-            while len(self._windowed) > _OPEN * 4:
+            while len(self._windowed) > _OPEN * 16:
                 self._windowed.pop(next(iter(self._windowed)))
         return due
 
@@ -151,7 +153,7 @@ class ConversationWindows:
             budget=self.budget,
             recall=settings.recall,
             tools=tools,
-            restored=await self._restored(kept, session, request, placed),
+            restored=await self._restored(kept, session, head, request, placed),
             keep=keep,
         )
         body = _body(request, built.items, tools)
@@ -192,14 +194,17 @@ class ConversationWindows:
         self,
         kept: _Kept,
         session: Session,
+        head: Head,
         request: ClientRequest,
         places: Sequence[RoundId | None],
     ) -> dict[RoundId, tuple[Raw, ...]]:
         """The items in place of replies of which the client saw a part, where it still has them."""
         if not self._settings.tools:
             return {}
-        if kept.hidden is None:
+        if kept.hidden is None or kept.undone != head.undone:
+            # What was taken back may have been said again, in other rounds.
             kept.hidden = await _read_hidden(session, request.wire)
+            kept.undone = head.undone
         if not kept.hidden:
             return {}
         replies = dict[RoundId, list[Raw]]()

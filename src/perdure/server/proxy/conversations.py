@@ -69,6 +69,8 @@ class Conversation:
         self.line: list[Recorded] = []
         #: Answers that are arriving in this process, by turn.
         self.answers: dict[int, AnswerInProgress] = {}
+        #: When it was spoken in, counted over all conversations.
+        self.spoken = 0
         #: The turn that `session` wrote to last; 0 if it did not write.
         self.own_turn = 0
         self._bank = bank
@@ -160,8 +162,9 @@ class Conversation:
                 for message in messages
             )
 
-    async def branches(self, head: Head) -> list[tuple[TurnSpan, list[Recorded]]]:
+    async def branches(self) -> list[tuple[TurnSpan, list[Recorded]]]:
         """What was taken back, each with the line that it was part of."""
+        head = await self.session.head()
         found: list[tuple[TurnSpan, list[Recorded]]] = []
         for span in head.undone:
             other = Conversation(self._bank, self.session, self._items)
@@ -211,6 +214,12 @@ class Conversations:
                 return await self._by_id(who, facts, agent)
             return await self._by_words(who, facts, agent)
 
+    async def lines_of(self, who: ConversationId, own: Conversation) -> list[Conversation]:
+        """All lines of a conversation; `own` is the first."""
+        names = self._known.get(_key(who), []) if who.conversation else []
+        others = [await self._opened(name) for name in names if name != own.session.name]
+        return [own, *(other for other in others if other is not None)]
+
     def opened(self, who: ConversationId) -> Conversation | None:
         """The conversation of a request, if it is in memory and the only one of its id."""
         names = [who.session] if who.session else self._known.get(_key(who), [])
@@ -246,14 +255,25 @@ class Conversations:
             self._known[_key(who)] = [name]
             shared = await self._shared(who, facts, agent)
             return shared or await self._begun(name, who, facts)
-        if len(found) == 1:
-            return found[0]
-        best, most = found[0], -1
+        return found[0] if len(found) == 1 else await self._best(found, facts)
+
+    async def _best(
+        self, found: Sequence[Conversation], facts: Sequence[ItemFacts]
+    ) -> Conversation:
+        """The line of several that items go on with; else the one that they share most with; else
+        the one that was spoken in last.
+        """
+        scores: list[tuple[bool, int, int]] = []
         for conversation in found:
-            fits = await self._fits(conversation, facts)
-            if fits is not None and fits > most:
-                best, most = conversation, fits
-        return best
+            await conversation.settle()
+            async with conversation.lock:
+                await conversation.refresh()
+                line = conversation.line
+                aligned = align(line, facts)
+            fits = aligned.extends(line) and not aligned.compacted
+            shared = sum(at >= 0 for at in aligned.matched)
+            scores.append((fits, shared, conversation.spoken))
+        return found[scores.index(max(scores))]
 
     async def _sessions_of(self, who: ConversationId, agent: str | None) -> list[str]:
         name = _name(who, agent)
@@ -277,8 +297,7 @@ class Conversations:
         own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
         best: tuple[int, Conversation] | None = None
         for conversation in await self._alike(who, facts, agent):
-            # Many begin with the same prompt: only a reply that they share makes them the same.
-            fits = await self._fits(conversation, facts, reply=True)
+            fits = await self._fits(conversation, facts)
             if fits and (best is None or fits > best[0]):
                 best = fits, conversation
         if best is not None:
@@ -348,11 +367,9 @@ class Conversations:
 
         await self._records.change(session.name, changed)
 
-    async def _fits(
-        self, conversation: Conversation, facts: Sequence[ItemFacts], *, reply: bool = False
-    ) -> int | None:
-        """How much of a line the items go on with; None if they do not, or, with `reply`, if they
-        do not share one.
+    async def _fits(self, conversation: Conversation, facts: Sequence[ItemFacts]) -> int | None:
+        """How much of a line the items go on with; None if they do not, or share no reply: many
+        conversations begin with the same prompt.
         """
         await conversation.settle()
         async with conversation.lock:
@@ -361,7 +378,7 @@ class Conversations:
             found = align(line, facts)
         if not found.extends(line) or found.compacted:
             return None
-        if reply and not any(part.by_model for part in line):
+        if not any(part.by_model for part in line):
             return None
         return sum(not is_weak(part.identity) for part in line)
 

@@ -1,4 +1,4 @@
-"""The proxy's routes in the table of operations: everything below ``/v1``."""
+"""The proxy's routes in the table of operations: everything below ``/v1``, and what it did."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.websockets import WebSocket
 
 from perdure.server.operations import Operation, Route, ServerCall, SocketOperation, TokenScope
 from perdure.server.proxy.proxy_handler import Proxy
+from perdure.server.proxy.proxy_report import ProxyFigures
 
 _KNOWN = (
     ("POST", "/v1/messages", "Anthropic Messages."),
@@ -21,6 +22,11 @@ async def pass_on(call: ServerCall) -> Proxy:
     return call.server.part(Proxy)
 
 
+async def get_proxy(call: ServerCall) -> ProxyFigures:
+    call.require_all_agents()
+    return call.server.part(Proxy).report.figures
+
+
 async def refuse_socket(call: ServerCall, socket: WebSocket) -> None:
     """The proxy answers 426: clients then go on with HTTP."""
     await call.server.part(Proxy)(socket.scope, socket.receive, socket.send)
@@ -31,6 +37,14 @@ def _route(method: str, path: str, summary: str) -> Operation:
 
 
 OPERATIONS: tuple[Route, ...] = (
+    Operation(
+        "GET",
+        "/api/v1/proxy",
+        get_proxy,
+        "What the proxy did since it was started, and what failed in its own part.",
+        TokenScope.READ,
+        result=ProxyFigures,
+    ),
     *(_route(*known) for known in _KNOWN),
     *(_route(method, "/v1/{rest*}", "What else the provider offers.") for method in _METHODS),
     *(

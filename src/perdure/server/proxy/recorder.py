@@ -56,6 +56,7 @@ class Recorder:
         self.items = ClientItems(bank.services)
         self.conversations = Conversations(bank, self.items)
         self._bank = bank
+        self._spoken = 0
 
     async def record(
         self,
@@ -69,6 +70,7 @@ class Recorder:
         """
         facts = self.items.facts(request.wire, request.items)
         conversation = await self.conversations.find(request, facts, agent)
+        self._spoken += 1
         while True:
             await conversation.settle()
             async with conversation.lock:
@@ -78,6 +80,7 @@ class Recorder:
                 if isinstance(found, Conversation):
                     conversation = found  # a fork, where it goes on
                     continue
+                conversation.spoken = self._spoken
                 if answer is not None and found.turn:
                     before = conversation.answers.get(found.turn)
                     if before is not None:
@@ -105,20 +108,21 @@ class Recorder:
     ) -> Recording | Conversation:
         head = await conversation.refresh()
         found = align(conversation.line, facts)
-        if head.undone and (found.compacted or not found.extends(conversation.line)):
-            at = await self._spoken_again(conversation, head, facts, _count(found))
-            if at:
-                return await self.conversations.fork(conversation, at, request.id)
+        if found.compacted or not found.extends(conversation.line):
+            for line in await self.conversations.lines_of(request.id, conversation):
+                at = await self._spoken_again(line, facts, _count(found))
+                if at:
+                    return await self.conversations.fork(line, at, request.id)
         return await self._write(conversation, head, request, facts, found)
 
     async def _spoken_again(
-        self, conversation: Conversation, head: Head, facts: Sequence[ItemFacts], known: int
+        self, conversation: Conversation, facts: Sequence[ItemFacts], known: int
     ) -> int:
         """The last turn of a line that was taken back, if these items go on with it, and share more
         with it than the `known` items; else 0.
         """
         best = 0
-        for span, line in await conversation.branches(head):
+        for span, line in await conversation.branches():
             found = align(line, facts)
             at = shared_turn(line, found)
             own = any(index >= 0 and line[index].turn >= span.first for index in found.matched)

@@ -26,6 +26,7 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.message_identity import is_injected, own_words
 from perdure.history.strategies.gradient_strategy import binds_prefix
+from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.server.proxy.client_request import ClientRequest, decode_json
 from perdure.server.proxy.window_layout import (
     MOST_MARKERS,
@@ -35,6 +36,7 @@ from perdure.server.proxy.window_layout import (
     SentItems,
     WindowLayout,
     lay_out,
+    side,
 )
 from perdure.services import Services
 
@@ -136,7 +138,7 @@ class RequestWindow:
                     keep=keep,
                 )
             except BudgetTooSmall as exc:
-                room = _larger(room, max(exc.needed, fixed))
+                room = _larger(int(room * _STEP), max(exc.needed, fixed))
                 continue
             laid = self._laid(request, sent, shown, extras)
             items, tokens = laid.items, sum(map(count, laid.items))
@@ -145,9 +147,18 @@ class RequestWindow:
                     self._rounds = laid.rounds
                 self._has_epoch = self._has_epoch or shown.epoch > 0
                 return BuiltWindow(items, tokens, whole, shown)
-            # Items take more than what the log has of them: signatures aside, a client's notes.
-            fixed += tokens - room
+            # The client's items take more than what the log has of them: its notes, look-ups.
+            fixed = max(fixed + tokens - room, tokens - self._counted(shown))
         raise BudgetTooSmall(budget, scale.theirs(fixed))
+
+    def _counted(self, shown: ShownHistory) -> int:
+        """What a window takes by the strategy's own count."""
+        return (
+            sum(block.element.tokens for block in shown.blocks)
+            + sum(native.tokens for native in shown.rounds)
+            + sum(each.tokens for each in shown.injected)
+            + sent_tokens(self._services.counter, shown.prompt)
+        )
 
     def shrink(self, tokens: int, budget: int, refusal: bytes) -> None:
         """So many tokens were refused as too long: later windows are smaller."""
@@ -157,7 +168,12 @@ class RequestWindow:
     def _laid(
         self, request: ClientRequest, sent: SentItems, shown: ShownHistory, extras: Extras
     ) -> WindowLayout:
-        extras = msgspec.structs.replace(extras, preamble=self._standing_words(sent, shown))
+        standing = self._standing_words(sent, shown)
+        extras = msgspec.structs.replace(
+            extras,
+            preamble=[raw for raw in standing if not is_system(raw)],
+            behind=[raw for raw in standing if is_system(raw)],
+        )
         laid = lay_out(sent, shown, extras)
         if extras.marker is not None and _markers(request, laid.items) > MOST_MARKERS:
             extras = msgspec.structs.replace(extras, marker=None)
@@ -174,8 +190,8 @@ class RequestWindow:
         return laid
 
     def _standing_words(self, sent: SentItems, shown: ShownHistory) -> list[Raw]:
-        """What a client put beside its first prompt (its instructions, say), if that is not shown
-        as it was sent.
+        """What a client put beside its first prompt (its instructions, system text), if that is not
+        shown as it was sent.
         """
         first = next((place for place in sent.places[sent.standing :] if place is not None), None)
         if first is None or not shown.rounds:
@@ -185,9 +201,14 @@ class RequestWindow:
             # After a client's compaction its words stand in what it sends now; where they were
             # sent before, they stay until the next epoch.
             return self._preamble if first.turn > 1 else []
-        found = injected_blocks(sent.items[sent.standing])
-        if found is not None:
-            self._preamble = [found]
+        found = list[Raw]()
+        for raw in sent.items[sent.standing :]:
+            if side(raw, sent.wire) != "other":
+                break
+            put_in = raw if is_system(raw) else injected_blocks(raw)
+            if put_in is not None:
+                found.append(put_in)
+        self._preamble = found or self._preamble
         return self._preamble
 
 
@@ -212,6 +233,11 @@ def stands_outside(raw: Raw, wire: CallWire) -> bool:
     return bool(messages) and all(
         message.role in {"system", "developer"} or is_injected(message) for message in messages
     )
+
+
+def is_system(raw: Raw) -> bool:
+    item = decode_json(raw) if b'"system"' in bytes(raw) else None
+    return isinstance(item, dict) and item.get("role") == "system"
 
 
 def injected_blocks(raw: Raw) -> Raw | None:

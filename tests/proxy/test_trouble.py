@@ -1,0 +1,195 @@
+"""Streams that break, requests at the same time, several processes on one bank."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import perdure
+from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
+from tests.proxy.proxy_setup import RunningProxy, proxied
+from tests.proxy.test_recording import recorded, settled
+
+_TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
+
+
+def body(*said: str, stream: bool = True) -> dict[str, Any]:
+    """Prompts and replies in turn."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+    return {
+        "model": "m",
+        "max_tokens": 9,
+        "stream": stream,
+        "messages": messages,
+        "tools": _TOOLS,
+    }
+
+
+async def ask(running: RunningProxy, name: str, *said: str, stream: bool = True) -> bytes:
+    headers = {"x-claude-code-session-id": name}
+    answer = await running.client.post(
+        "/v1/messages", json=body(*said, stream=stream), headers=headers
+    )
+    return answer.content
+
+
+@pytest.mark.parametrize("how", ["reset", "truncated"])
+async def test_a_stream_that_breaks_breaks_for_the_client_and_leaves_a_draft(how: Any) -> None:
+    broken = ScriptedFault(how=how, after=5, answer=ScriptedAnswer("One two three four", chunk=4))
+    async with ScriptedModel(broken) as model, proxied(model.url) as running:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await ask(running, "c1", "Count.")
+        await settled(running)
+        (info,) = await running.bank.sessions()
+        (partial,) = await (await running.bank.existing_session(info.name)).partials()
+        assert partial.message.text.startswith("One")
+        # The client asks again: what had arrived is kept as an event, and stands in no one's way.
+        model._script = ScriptedAnswer("One two three four")
+        await ask(running, "c1", "Count.")
+        await settled(running)
+        session = await running.bank.existing_session(info.name)
+        (turn,) = await session.turns()
+        assert [(m.role, m.name) for m in turn.messages] == [
+            ("user", ""),
+            ("event", "aborted"),
+            ("assistant", ""),
+        ]
+        assert turn.status == "closed"
+
+
+async def test_a_stream_that_breaks_at_once_has_no_end_for_the_client() -> None:
+    broken = ScriptedFault(how="reset", after=1)
+    async with ScriptedModel(broken) as model, proxied(model.url) as running:
+        given = {"model": "m", "input": "Hi.", "stream": True}
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await running.client.post("/v1/responses", json=given)
+
+
+async def test_an_error_in_the_middle_of_a_stream_reaches_the_client() -> None:
+    fault = ScriptedFault(status=529, after=4, answer=ScriptedAnswer("One two three", chunk=4))
+    async with ScriptedModel(fault) as model, proxied(model.url) as running:
+        got = await ask(running, "c1", "Count.")
+        assert b"overloaded_error" in got
+        await settled(running)
+        (info,) = await running.bank.sessions()
+        session = await running.bank.existing_session(info.name)
+        assert len(await session.partials()) == 1
+
+
+async def test_many_conversations_at_the_same_time() -> None:
+    def reply(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(f"Reply to {request.prompt}", chunk=6)
+
+    async def talk(running: RunningProxy, name: str) -> None:
+        said: list[str] = []
+        for number in range(3):
+            said.append(f"{name} prompt {number}")
+            await ask(running, name, *said, stream=number != 1)
+            said.append(f"Reply to {said[-1]}")
+
+    async with ScriptedModel(reply) as model, proxied(model.url) as running:
+        await asyncio.gather(*(talk(running, f"c{n}") for n in range(20)))
+        await settled(running)
+        assert running.proxy.report.figures.failures == 0
+        for info in await running.bank.sessions():
+            name = info.name.partition("/")[2]
+            said = await recorded(running.bank, info.name)
+            assert said[0::2] == [f"user: {name} prompt {n}" for n in range(3)]
+            assert said[1::2] == [f"assistant: Reply to {name} prompt {n}" for n in range(3)]
+
+
+async def test_parallel_requests_of_one_conversation_lose_nothing() -> None:
+    """Two clients at the same point of one conversation: two lines, each whole."""
+
+    def reply(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(f"Reply {request.number}", chunk=3, chunk_delay=0.001)
+
+    async with ScriptedModel(reply) as model, proxied(model.url) as running:
+        await ask(running, "c1", "Hello.")
+        one = ["Hello.", "Reply 0", "Left?"]
+        two = ["Hello.", "Reply 0", "Right?"]
+        await asyncio.gather(ask(running, "c1", *one), ask(running, "c1", *two))
+        answers = {request.prompt: f"Reply {request.number}" for request in model.requests}
+        one += [answers["Left?"], "And then?"]
+        two += [answers["Right?"], "And then?"]
+        await ask(running, "c1", *one)
+        await ask(running, "c1", *two)
+        await settled(running)
+        assert running.proxy.report.figures.failures == 0
+        lines = [await recorded(running.bank, info.name) for info in await running.bank.sessions()]
+        last = {r.number: f"Reply {r.number}" for r in model.requests}
+        for said, number in ((one, 3), (two, 4)):
+            line = [f"{('user', 'assistant')[at % 2]}: {text}" for at, text in enumerate(said)]
+            assert [*line, f"assistant: {last[number]}"] in lines
+
+
+async def test_two_proxies_on_one_bank(tmp_path: Path) -> None:
+    """A conversation goes on at another process, and back, and is there once."""
+    url = f"sqlite:///{tmp_path}/bank.db"
+
+    def reply(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(f"Reply {request.number}")
+
+    async with (
+        ScriptedModel(reply) as model,
+        proxied(model.url, url) as first,
+        proxied(model.url, url) as second,
+    ):
+        said: list[str] = []
+        for number in range(6):
+            said.append(f"Prompt {number}")
+            running = (first, second)[number % 2]
+            await ask(running, "c1", *said)
+            await settled(running)
+            said.append(f"Reply {number}")
+        expected = [f"{('user', 'assistant')[at % 2]}: {text}" for at, text in enumerate(said)]
+        assert await recorded(first.bank) == expected
+
+
+async def test_what_has_arrived_is_there_while_the_answer_arrives(tmp_path: Path) -> None:
+    """Another process sees it: so it would be there after a kill."""
+    url = f"sqlite:///{tmp_path}/bank.db"
+    hangs = ScriptedFault(how="hang", after=6, answer=ScriptedAnswer("One two three four", chunk=4))
+    async with ScriptedModel(hangs) as model, proxied(model.url, url) as running:
+        headers = {"x-claude-code-session-id": "c1"}
+        async with running.client.stream(
+            "POST", "/v1/messages", json=body("Count."), headers=headers
+        ) as answer:
+            chunks = answer.aiter_raw()
+            while b"two" not in await anext(chunks):
+                pass
+            async with perdure.open(url) as other, asyncio.timeout(60):
+                while True:
+                    for info in await other.sessions():
+                        session = await other.existing_session(info.name)
+                        for partial in await session.partials():
+                            if partial.message.text.startswith("One"):
+                                (turn,) = await session.turns()
+                                assert turn.prompt == "Count."
+                                assert partial.writer == "alive"
+                                return
+                    await asyncio.sleep(0.05)
+
+
+async def test_a_locked_bank_does_not_hold_a_request_up() -> None:
+    """The answer is there while what is to be recorded still waits."""
+    async with ScriptedModel("Fine.") as model, proxied(model.url) as running:
+        await ask(running, "c1", "Hi.")
+        await settled(running)
+        free = asyncio.Event()
+
+        async def locked(*_: Any) -> None:
+            await free.wait()
+
+        running.bank.services.log.join(locked)
+        first = ["user: Hi.", "assistant: Fine."]
+        assert b"message_stop" in await ask(running, "c1", "Hi.", "Fine.", "Bye.")
+        assert await recorded(running.bank) == first
+        free.set()
+        await settled(running)
+        assert await recorded(running.bank) == [*first, "user: Bye.", "assistant: Fine."]
