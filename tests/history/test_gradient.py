@@ -14,9 +14,11 @@ from perdure.history.manifest import Element, EpochManifest, RoundId, bands
 
 
 def rounds_of(sizes: list[list[tuple[int, int, int]]]) -> list[Sized]:
-    """Turns given as lists of raw, smooth and compact sizes."""
+    """Turns given as lists of raw, smooth and compact sizes. Those of many rounds are told together
+    at C.
+    """
     return [
-        Sized(RoundId(turn, number), *size)
+        Sized(RoundId(turn, number), *size, together=len(of) > 3)
         for turn, of in enumerate(sizes, 1)
         for number, size in enumerate(of, 1)
     ]

@@ -238,6 +238,25 @@ async def test_thoughts_that_are_bound_to_what_changed_are_left_out() -> None:
             assert seen > 2
 
 
+async def test_what_a_client_put_beside_its_first_prompt_stays() -> None:
+    client = SimulatedClient("messages", 4)
+    async with perdure.open("memory://") as bank:
+        watched = await _opened(bank, client, 2_000)
+        client.prompt("Begin.")
+        client.items.append({"role": "system", "content": "Skills: none."})
+        for _ in range(6):
+            client.reply()
+            client.prompt(client.words(200))
+        built = await watched.ask()
+        said = _texts(built)
+        assert "<T-1" in said  # the prompt itself is old …
+        rules, memory = said.index("Rules: keep commits small."), said.index("# Your memory")
+        assert rules < memory < said.index("Skills: none.")  # … but not what stood beside it
+        assert {"role": "system", "content": "Skills: none."} in [
+            msgspec.json.decode(raw) for raw in built.items
+        ]
+
+
 async def test_markers_of_the_client_come_first() -> None:
     for system in (0, 1, 3):
         client = SimulatedClient("messages", 4)

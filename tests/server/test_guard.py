@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -106,6 +107,38 @@ async def test_every_scope_is_enough_for_its_own_routes_only(server: RunningServ
         )
         assert answer.status_code == 403, (route.method, route.path)
         assert route.scope.value in answer.json()["error"]["message"]
+
+
+async def test_a_socket_to_what_is_none(server: RunningServer) -> None:
+    headers = {"x-perdure-token": server.token()}
+    for path, status in (("/nothing", 404), ("/api/v1/tokens", 405), ("/healthz", 405)):
+        refused = await handshake_status(server.url, path, additional_headers=headers)
+        assert refused == status, path
+    answer = await (await server.client(server.token())).get("/api/v1/live")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET //healthz HTTP/1.1",
+        "GET /healthz/ HTTP/1.1",
+        "GET /api/../healthz HTTP/1.1",
+        "GET /%68ealthz/..%2fapi HTTP/1.1",
+        "GET /t//v1/models HTTP/1.1",
+        "GET /t/%70d_x/healthz/.. HTTP/1.1",
+        "GET /t HTTP/1.1",
+        "TRACE /healthz HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ],
+)
+async def test_a_strange_path_opens_nothing(server: RunningServer, line: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(f"{line}\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert answer.split(b" ", 2)[1] in {b"400", b"401"}, answer
 
 
 # Where a request comes from -------------------------------------------------------------------
@@ -325,6 +358,33 @@ async def test_a_port_that_is_taken(server: RunningServer, start_server: StartSe
         with pytest.raises(Unavailable, match=f"Port {server.http.port} of 127.0.0.1"):
             async with serving(make_app(bank)):
                 pass
+
+
+async def test_headers_have_a_limit(server: RunningServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    for number in range(3):  # those before it do not count
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b" 200 " in await reader.readuntil(b"alive"), number
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nendless: ")
+    with contextlib.suppress(ConnectionError):  # it may be closed before everything is sent
+        for _ in range(64):
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+    answer = await _read_rest(reader)
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    assert b" 200 " not in answer
+    assert (await (await server.client()).get("/healthz")).status_code == 200
+
+
+async def _read_rest(reader: asyncio.StreamReader) -> bytes:
+    """Ends when the server has closed the connection."""
+    try:
+        async with asyncio.timeout(100):
+            return await reader.read()
+    except ConnectionError:
+        return b""
 
 
 async def test_a_connection_that_says_nothing_holds_up_nobody(server: RunningServer) -> None:

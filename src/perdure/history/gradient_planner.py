@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby, islice, takewhile
 from typing import Any
 
 import msgspec
@@ -45,6 +45,7 @@ class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
     raw: int
     smooth: int
     compact: int
+    together: bool = False  # At C it is told together with its neighbours: see `run_text`.
 
 
 class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +109,7 @@ _Item = Element | Sized
 
 class _Tiers(msgspec.Struct):
     tiny: list[Element]
-    compact: list[_Item]  # Ranges first: the oldest merge first.
+    compact: list[_Item]
     smooth: list[Sized]
     raw: list[Sized]
 
@@ -278,48 +279,53 @@ class _Planner:
         least = self._goal * self._marks.compact * scale
         # Turns of which a part is fresher than C, and the one under way, cannot go to T.
         busy = {each.place.turn for each in (*tiers.smooth, *tiers.raw)} | {self._window.turn}
-        ranges = deque(item for item in tiers.compact if isinstance(item, Element))
-        loose = deque(item for item in tiers.compact if isinstance(item, Sized))
-        gone_down = list[Element]()
-        size_loose = sum(map(_at_c, loose))
-        size = size_loose + sum(each.tokens for each in ranges)
+        #: What is in front of the first single round that may merge, and the rest.
+        front, rest, gone_down = deque[_Item](), deque(tiers.compact), list[Element]()
+        size, size_loose = sum(map(_at_c, rest)), sum(_at_c(e) for e in rest if _is_loose(e))
         while excess > 0 and size > least:
-            chunk, whole = self._chunk(loose, busy) if size_loose > least * _LOOSE else ([], False)
+            while rest and not _is_loose(rest[0]):
+                front.append(rest.popleft())
+            chunk, whole = self._chunk(rest, busy) if size_loose > least * _LOOSE else ([], False)
             if chunk:
                 merged = _range_of(chunk, "C", 1, whole=whole)
                 saved = sum(map(_at_c, chunk)) - merged.tokens
                 if saved > 0:
                     for _ in chunk:
-                        size_loose -= _at_c(loose.popleft())
-                    ranges.append(merged)
+                        size_loose -= _at_c(rest.popleft())
+                    front.append(merged)
                     size, excess = size - saved, excess - saved
                     continue
-            gone = self._to_tiny(ranges, loose, busy)
+            gone = self._to_tiny(front, rest, busy)
             if not gone:
                 break
             of, elements = gone
             was = sum(map(_at_c, of))
-            size_loose -= sum(_at_c(item) for item in of if isinstance(item, Sized))
+            size_loose -= sum(_at_c(item) for item in of if _is_loose(item))
             size -= was
             excess -= was - sum(each.tokens for each in elements)
             gone_down += elements
-        inside = [each for each in ranges if not each.whole and each.first.turn in busy]
+        tiers.compact = [*front, *rest]
+        inside = [each for each in tiers.compact if self._is_inside(each, busy)]
         if excess > 0 and inside:  # A turn that cannot go to T: its ranges merge.
-            left = sum(each.tokens for each in inside) - excess
-            merged_inside = _merged(inside, "C", left)
-            outside = [each for each in ranges if each.whole or each.first.turn not in busy]
-            ranges = deque([*outside, *merged_inside])
-        tiers.compact = [*ranges, *loose]
+            left = sum(map(_at_c, inside)) - excess
+            at = tiers.compact.index(inside[0])
+            others = [item for item in tiers.compact if not self._is_inside(item, busy)]
+            ranges = [each for each in inside if isinstance(each, Element)]
+            tiers.compact = [*others[:at], *_merged(ranges, "C", left), *others[at:]]
         tiers.tiny = [*tiers.tiny, *gone_down]
 
-    def _chunk(self, loose: Sequence[Sized], busy: set[int]) -> tuple[list[Sized], bool]:
+    @staticmethod
+    def _is_inside(item: _Item, busy: set[int]) -> bool:
+        return isinstance(item, Element) and not item.whole and item.first.turn in busy
+
+    def _chunk(self, items: Iterable[_Item], busy: set[int]) -> tuple[list[Sized], bool]:
         """The oldest single rounds at C that merge into one range, and whether they are whole
         turns. Rounds of one turn merge if it is under way, or has more than enough of them.
         """
         most = self._goal * _CHUNK
         found, size = list[Sized](), 0
-        for turn, of in groupby(loose, lambda each: each.place.turn):
-            rounds = list(of)
+        for turn, of in groupby(takewhile(_is_loose, items), _turn_of):
+            rounds = [each for each in of if isinstance(each, Sized)]
             takes = sum(map(_at_c, rounds))
             if turn not in busy and rounds[0].place.round == 1 and takes <= most:
                 if not found and takes < _WORTH_A_RANGE:
@@ -335,28 +341,27 @@ class _Planner:
         return found if len(found) > 1 else [], True
 
     def _to_tiny(
-        self, ranges: deque[Element], loose: deque[Sized], busy: set[int]
+        self, front: deque[_Item], rest: deque[_Item], busy: set[int]
     ) -> tuple[list[_Item], list[Element]] | None:
         """Take the oldest turn at C, or the turns of the oldest range, away: what it was, and its
         elements at T. None if it cannot go there.
         """
-        if not ranges and not loose:
+        if not front and not rest:
             return None
-        if ranges and ranges[0].whole:
-            oldest = ranges.popleft()
+        oldest = (front or rest)[0]
+        if isinstance(oldest, Element) and oldest.whole:
+            (front or rest).popleft()
             said = self._window.rounds
             first = bisect_left(said, oldest.first, key=lambda each: each.place)
             behind = bisect_right(said, oldest.last, key=lambda each: each.place)
             by_turn = groupby(said[first:behind], lambda each: each.place.turn)
             return [oldest], [self._tiny_of(turn, list(of)) for turn, of in by_turn]
-        turn = _turn_of(ranges[0] if ranges else loose[0])
+        turn = _turn_of(oldest)
         if turn in busy:
             return None
         of = list[_Item]()
-        while ranges and ranges[0].first.turn == turn:
-            of.append(ranges.popleft())
-        while loose and loose[0].place.turn == turn:
-            of.append(loose.popleft())
+        while (items := front or rest) and _turn_of(items[0]) == turn:
+            of.append(items.popleft())
         return of, [self._tiny_of(turn, of)]
 
     def _tiny_of(self, turn: int, of: Sequence[_Item]) -> Element:
@@ -416,6 +421,7 @@ class _Planner:
             if known.first == first and known.last == last and known.whole == whole:
                 return known
         words = sum(_size(each, level) + 1 for each in rounds)
+        together = level == "C" and all(each.together for each in rounds)
         return Element(
             level=level,
             first=first,
@@ -423,7 +429,10 @@ class _Planner:
             whole=whole,
             tokens=words + (TURN_TAGS if whole else RANGE_TAGS),
             raw=sum(each.raw for each in rounds),
-            cap=self._cap if any(_size(each, level) >= self._cap for each in rounds) else 0,
+            generation=1 if together else 0,
+            cap=self._cap
+            if not together and any(_size(e, level) >= self._cap for e in rounds)
+            else 0,
         )
 
     def _left(self, manifest: EpochManifest) -> int:
@@ -531,7 +540,7 @@ def _range_of(of: Sequence[_Item], level: Level, generation: int, *, whole: bool
 def _capped(each: Sized, cap: int) -> Sized:
     if each.smooth <= cap:
         return each
-    return Sized(each.place, each.raw, cap, min(each.compact, cap))
+    return msgspec.structs.replace(each, smooth=cap, compact=min(each.compact, cap))
 
 
 def _edge(sizes: Sequence[int], target: float, keep: int) -> int:
@@ -549,6 +558,10 @@ def _holder(elements: Iterable[Element], place: RoundId) -> Element | None:
 
 def _turn_of(item: Any) -> int:
     return item.last.turn if isinstance(item, Element) else item.place.turn
+
+
+def _is_loose(item: _Item) -> bool:
+    return isinstance(item, Sized) and not item.together
 
 
 def _first_of(item: _Item) -> RoundId:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
@@ -29,6 +30,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
 _LOOK = 0.005
+#: Bytes in which a request's headers have to end. One read may bring some of its body, too.
+_MAX_HEAD = 1 << 19
+_ENDLESS = 1 << 62
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
 
@@ -76,7 +80,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
         inner = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_BoundedHeads,
                 ws="websockets-sansio",
                 ws_max_size=_MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event is encoded once, for all sockets
@@ -101,6 +105,26 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 await running
     finally:
         listening.close()
+
+
+class _BoundedHeads(HttpToolsProtocol):
+    """Ends a connection whose headers do not end: httptools would keep them all."""
+
+    _unfinished = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._unfinished += len(data)
+        super().data_received(data)
+        if self._unfinished > _MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response("The headers are too large.")
+
+    def on_headers_complete(self) -> None:
+        self._unfinished = -_ENDLESS  # until the next request begins
+        super().on_headers_complete()
+
+    def on_message_begin(self) -> None:
+        self._unfinished = max(self._unfinished, 0)
+        super().on_message_begin()
 
 
 class _Uvicorn(uvicorn.Server):

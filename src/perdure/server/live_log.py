@@ -57,16 +57,14 @@ class LogReader:
         """Those behind a number, in order: all, or the newest of too many."""
         found: list[TurnPiece] = []
         wanted, prefix = min(head.pieces - after, MOST_PIECES), f"{session}/"
-        start = prefix + _BEHIND
+        # A few more than wanted: a turn that was overtaken is completed behind its successors.
+        start, limit = prefix + _BEHIND, min(_PAGE, wanted + 8)
         while len(found) < wanted:
-            # A few more: a turn that was overtaken is completed behind its successors.
-            page = await self._pieces.behind(
-                start, prefix, limit=min(_PAGE, wanted + 8), descending=True
-            )
+            page = await self._pieces.behind(start, prefix, limit=limit, descending=True)
             found += [piece for piece in page if after < piece.number <= head.pieces]
             if not page:
                 break
-            start = page[-1].id
+            start, limit = page[-1].id, _PAGE
         found.sort(key=lambda piece: piece.number)
         return found[-wanted:] if wanted > 0 else []
 

@@ -115,7 +115,7 @@ class Router:
                 await self._serve_socket(match.route, match, caller, socket)
                 return
             try:
-                response = await self._answer(match, caller, Request(connection, receive))
+                response = await self._answer(match, caller, connection, receive)
             except Denied:
                 raise
             except Exception as exc:  # noqa: BLE001  # the border: no connection ends bare
@@ -149,12 +149,15 @@ class Router:
             elif socket.application_state is WebSocketState.CONNECTING:
                 await socket.send_denial_response(_of_error(exc))
 
-    async def _answer(self, match: Match, caller: Caller, request: Request) -> ASGIApp:
+    async def _answer(
+        self, match: Match, caller: Caller, connection: Connection, receive: Receive
+    ) -> ASGIApp:
         route = match.route
         if not isinstance(route, Operation):
             if match.allowed:
                 return _other_method(match.allowed)
             raise NotFound("There is nothing at this address.", hint="See /openapi.json.")
+        request = Request(connection, receive)
         call = ServerCall(self.state, caller, request, match.path)
         call.require(route.scope)
         if not route.passes_through:

@@ -1,7 +1,8 @@
 """Renditions: rounds and turns in fewer words.
 
 Without a model: `algorithm` makes S and C of a round and T of a turn, `merged_text` one text of
-many neighbours. `tool_calls` shortens calls and results. `sentences` splits text into units,
+many neighbours, `run_text` C of several rounds of tool work. `tool_calls` shortens calls and
+results. `sentences` splits text into units,
 `unit_weights` weighs them, `unit_choice` takes the best, `facts` finds what must not be lost,
 `tidy_text` removes noise.
 

@@ -34,14 +34,14 @@ from perdure.history.renditions.merged_text import merge
 from perdure.history.renditions.sentences import truncate
 from perdure.history.renditions.tidy_text import corrected, tidied
 from perdure.history.renditions.tiny_text import outcome
-from perdure.history.renditions.tool_calls import Used, compact_use, excerpt, smooth_use
+from perdure.history.renditions.tool_calls import Used, call_line, compact_use, excerpt, smooth_use
 from perdure.history.renditions.typing_slips import mended
 from perdure.history.renditions.unit_choice import Room, chosen
 from perdure.history.renditions.unit_weights import SpeakerText, announces
 
 #: The version of this algorithm. Any change of any output is a new one: stored renditions with
 #: another are stale.
-RECIPE = "a3"
+RECIPE = "a4"
 
 __all__ = [
     "RECIPE",
@@ -121,10 +121,25 @@ def both(messages: Sequence[Message], place: str) -> tuple[str, str]:
     above, most = _smoothed(messages, uses, place)
     texts = _compact_words(messages, list(_spoken(messages)), counter)
     for brief in (False, True):
-        text = str(sound("\n".join(_compact_lines(messages, uses, texts, brief=brief))))
+        lines = (
+            line if used is None else compact_use(used, brief=brief)
+            for line, used in _compact_lines(messages, uses, texts)
+        )
+        text = str(sound("\n".join(lines)))
         if counter.count(text) <= most:
             return above, text
     return above, above
+
+
+def compact_parts(messages: Sequence[Message]) -> Iterator[tuple[str, Used | None]]:
+    """The lines of C of a round; those of tool calls in brief, and with the call."""
+    uses = _uses(messages)
+    texts = _compact_words(messages, list(_spoken(messages)), o200k())
+    for line, used in _compact_lines(messages, uses, texts):
+        if used is not None:
+            yield str(sound(call_line(used))), used
+        elif line:
+            yield str(sound(line)), None
 
 
 def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
@@ -228,9 +243,8 @@ def _compact_lines(
     messages: Sequence[Message],
     uses: _Uses,
     words: Sequence[tuple[SpeakerText, str]],
-    *,
-    brief: bool,
-) -> Iterator[str]:
+) -> Iterator[tuple[str, Used | None]]:
+    """Lines of words, and tool calls."""
     texts = iter(words)
     for at, message in enumerate(messages):
         if message.role == "event" or message.injected:
@@ -241,12 +255,12 @@ def _compact_lines(
                 spoken = True
                 who, text = next(texts)
                 if text:
-                    yield f"{who.speaker}: {text}"
+                    yield f"{who.speaker}: {text}", None
             elif isinstance(part, ToolCall | ToolResult):
                 if (at, number) in uses:
-                    yield compact_use(uses[at, number], brief=brief)
+                    yield "", uses[at, number]
             elif isinstance(part, Media):
-                yield f"{speaker_of(message)}: [{described(part)}]"
+                yield f"{speaker_of(message)}: [{described(part)}]", None
 
 
 def _compact_words(

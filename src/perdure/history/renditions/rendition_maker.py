@@ -98,6 +98,13 @@ class RenditionMaker:
         full = [await self.full(messages) for messages in rounds]
         return await self.worked(sum(map(weight, full)), lambda: _tiny_of(full, self.counter))
 
+    async def run_text(
+        self, rounds: Iterable[tuple[Message, ...]], cap: int, smooth: Sequence[str]
+    ) -> str:
+        full = [await self.full(messages) for messages in rounds]
+        heavy = sum(map(weight, full)) + sum(map(len, smooth))
+        return await self.worked(heavy, lambda: _run_of(full, cap, smooth, self.counter))
+
     async def tokens(self, messages: tuple[Message, ...]) -> int:
         full = await self.full(messages)
         return await self.worked(weight(full), lambda: count_messages(self.counter, full))
@@ -190,6 +197,16 @@ class _Sharing:
 
 
 _sharing = _Sharing()
+
+
+def _run_of(
+    full: Sequence[tuple[Message, ...]], cap: int, smooth: Sequence[str], counter: Counter
+) -> str:
+    from perdure.history.renditions.line_choice import names_in_line
+    from perdure.history.renditions.run_text import run_text
+
+    shown = {name for text in smooth for name in names_in_line(text)}
+    return rendition_packing.clean(run_text(full, cap, shown, counter))
 
 
 def _variant_of(full: tuple[Message, ...], place: RoundId, counter: Counter) -> Variant:

@@ -36,6 +36,7 @@ from perdure.history.renditions.rendition_store import (
     MakeRequest,
     RenditionStore,
     RoundAtLevel,
+    RoundRun,
     RoundSizes,
     TinySize,
     portions,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from perdure.history.renditions.model_renditions import ModelRenditions
     from perdure.history.renditions.rendition_status import RenditionStatus
 
-__all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
+__all__ = ["RenditionService", "RoundAtLevel", "RoundRun", "RoundSizes", "TinySize"]
 
 _ROWS, _BATCH = 256, 24  # Turns whose rows are read together; turns in one transaction.
 _IDLE_BATCH = 4  # The same while appends come: one may have to wait for the commit.
@@ -84,7 +85,7 @@ class RenditionService:
         self._renditions = RenditionStore(store, self._maker, counts)
         self.texts, self.tiny_texts = self._renditions.texts, self._renditions.tiny_texts
         self.shortened, self.tiny_of = self._renditions.shortened, self._renditions.tiny_of
-        self.scattered = self._maker.scattered
+        self.run_texts, self.scattered = self._renditions.run_texts, self._maker.scattered
         self._config = config or RenditionsConfig()
         self._gateway = gateway
         self._levels = levels

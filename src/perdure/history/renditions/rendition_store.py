@@ -62,6 +62,13 @@ class RoundSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipe: str = ""
 
 
+class RoundRun(msgspec.Struct, frozen=True):
+    """Rounds of a turn, and the tokens that they have together at C."""
+
+    places: Sequence[RoundId]
+    cap: int
+
+
 class TinySize(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A turn's tokens at T, and the variant they are of."""
 
@@ -147,6 +154,25 @@ class RenditionStore:
                 some = [each for each in wanted if a <= each.place.turn <= b]
                 found |= await self._texts_of(part, some)
         return [found.get(each, "") for each in wanted]
+
+    async def run_texts(
+        self, record: SessionRecord, head: Head, wanted: Sequence[RoundRun], smooth: Sequence[str]
+    ) -> list[str]:
+        """C of runs of rounds, each of one turn, told together: see `run_text`. `smooth` is what
+        stands in the window at S. Empty for forgotten ones.
+        """
+        found = dict[int, TurnMessages]()
+        turns = sorted({run.places[0].turn for run in wanted if run.places})
+        for owned in _owned(record, head, turns):
+            for number in (n for n in turns if owned.first <= n <= owned.last):
+                part = msgspec.structs.replace(owned, first=number, last=number)
+                found |= {each.number: each for each in await self._maker.told(part)}
+        texts = list[str]()
+        for run in wanted:
+            told = found[run.places[0].turn].rounds if run.places[0].turn in found else {}
+            said = [told[place.round] for place in run.places if place.round in told]
+            texts.append(await self._maker.run_text(said, run.cap, smooth) if said else "")
+        return texts
 
     async def tiny_texts(
         self,

@@ -18,14 +18,18 @@ from perdure.core.display import one_line, plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import EXIT_CODE, ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
-from perdure.history.renditions.line_choice import telling_lines
+from perdure.history.renditions.line_choice import names_in_line, telling_lines, without_numbers
 from perdure.history.renditions.unit_weights import is_idle
 
-SHARE, SHORT = 0.31, 360  # Of a tool's words S keeps this share, and at least these characters.
+#: Of what a tool answers S keeps this share, of what it is given more (a model comes back to what
+#: it wrote); and at least so many characters.
+SHARE, _WRITTEN_SHARE, SHORT = 0.26, 0.40, 360
 #: Short outputs are mostly an answer, long ones mostly a listing: so the first stay whole, and of
 #: the others a little less is kept, so that all together come to a third.
 _LONGEST_ASKED = {"S": 240, "C": 90}
 _LONGEST_CAME = 160
+_LONGEST_HEAD = 56  # Characters of a call whose lines follow.
+_SHORTEST = 24  # Characters of an outcome that is told whatever it says.
 #: Of a text of so many characters C tells some lines: a share of it, at most so many characters.
 _NAMED_FROM, _NAMED_SHARE, _NAMED_MOST = 1_000, 0.06, 480
 _LONGEST_LINE = 600
@@ -88,15 +92,19 @@ class Used(NamedTuple):
         return name or "tool"
 
 
-def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
+def excerpt(text: str, place: str, *, trouble: bool = False, share: float = SHARE) -> str:
     if len(text) <= SHORT:
         return text
-    cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
+    cap = max(int(len(text) * share), SHORT * 3 // 4)
     if trouble and len(text) <= _LARGE and _passed(text):
         text = _passed_lines.sub(_counted, text)
         if len(text) <= max(cap, _FAILURES):
             return text
-    if not trouble and len(text) <= _LARGE and (lines := telling_lines(text, cap)) is not None:
+    if (
+        not trouble
+        and len(text) <= _LARGE
+        and (lines := telling_lines(text, cap, ends=1)) is not None
+    ):
         left = text.count("\n") + 1 - len(lines)
         notice = f"[… {plural(left, 'line')} left out but for these; the whole result: {place}]"
         first = next((at for at, number in enumerate(lines) if at != number), len(lines))
@@ -165,6 +173,49 @@ def compact_use(used: Used, *, brief: bool = False) -> str:
     if not used.printed.trouble and (named := _named_in(used)):
         came = f"{came}; {named}"
     return f"{begin}: {came}"
+
+
+def call_line(used: Used) -> tuple[str, str]:
+    """A call, and what came of it, in a few words, where lines of both follow: see `run_text`. Of
+    what worked, only what tells something new.
+    """
+    what = _beginning_or_end(_asked(used.call), _LONGEST_HEAD).replace("`", "'")
+    begin = f"{used.name} `{what}`" if what else used.name
+    if used.result is None:
+        return begin, ""
+    came = came_of(used.result, used.printed)
+    if used.printed.failed or used.printed.trouble:
+        return begin, came
+    lines = used.printed.output.count("\n") + 1
+    if lines > 1 and not _summary_line(cleaned(used.printed.output[-_WINDOW:])):
+        return begin, ""
+    named = set(names_in_line(_asked(used.call)))
+    new = any(name not in named for name in names_in_line(came)) or any(map(str.isdigit, came))
+    return begin, came if used.printed.output and (new or len(came) <= _SHORTEST) else ""
+
+
+def lines_of(used: Used) -> tuple[list[str], list[str]]:
+    """The lines that a model wrote in a call, and those that it read: what is long is cut short,
+    numbers and marks of changes in front of lines are left out.
+    """
+    arguments = used.call.arguments if used.call is not None else ""
+    written = "\n".join(_long_strings(arguments))
+    if not written and len(arguments) > _LONGEST_HEAD:
+        written = _asked(used.call)
+    read = "" if used.printed.failed else used.printed.output  # its error is told anyway
+    return _bare_lines(written), _bare_lines(read)
+
+
+def _bare_lines(text: str) -> list[str]:
+    lines = without_numbers(text[:_LARGE]).split("\n")
+    return [" ".join(line.lstrip("+- \t").split()) for line in lines if len(line) <= _LONGEST_LINE]
+
+
+def _beginning_or_end(text: str, most: int) -> str:
+    """On one line. What has no blanks is mostly a path, and its end tells more."""
+    if len(text) <= most or " " in text:
+        return one_line(text, most)
+    return f"…{text[1 - most :]}"
 
 
 def _named_in(used: Used) -> str:
@@ -272,7 +323,7 @@ def _body(call: ToolCall | None, place: str) -> str:
     if not strings:
         return ""
     text = "\n".join(strings)
-    return excerpt(text, place) if len(text) > SHORT else ""
+    return excerpt(text, place, share=_WRITTEN_SHARE) if len(text) > SHORT else ""
 
 
 def _long_strings(arguments: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
 from perdure.history.gradient_planner import RANGE_TAGS
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Element, EpochManifest, RoundId
-from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundRun
 from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
 
@@ -43,9 +43,10 @@ class ElementRenderer:
         before: EpochManifest,
         texts: Mapping[bytes, str],
         variants: Mapping[RoundId, int],
+        together: Collection[RoundId] = (),
     ) -> RenderedManifest:
         """`texts` has those of the window `before`, by digest; `variants` the newest rendition of
-        each round that stands by itself.
+        each round that stands by itself. Rounds `together` share what room they have at C.
         """
         new = [e for e in (*manifest.elements, *manifest.pins) if e.digest not in texts]
         single = [_with_variants(e, variants) for e in new if not e.generation and e.level != "T"]
@@ -57,19 +58,25 @@ class ElementRenderer:
         turns -= {turn for turn in turns if head.is_undone(turn)}
         tiny = await self._tiny(record, head, sorted(turns))
         bodies = await self._bodies(record, head, single)
-        loose = [p for e in merged if e.level == "C" for p in left[e].rounds]
+        runs = [e for e in merged if e.level == "C" and left[e].is_run(together)]
+        smooth = [
+            texts[e.digest] for e in manifest.elements if e.level == "S" and e.digest in texts
+        ]
+        smooth += [body for e, body in bodies.items() if e.level == "S"]
+        bodies |= await self._runs(record, head, runs, left, smooth)
+        loose = [p for e in merged if e.level == "C" and e not in bodies for p in left[e].rounds]
         rounds = await self._compact(record, head, loose, variants)
 
         found = dict(texts)
         done = dict[tuple[Level, RoundId, RoundId, bool], Element]()
         for element in (*single, *alone, *merged):
-            if element.generation:
+            if element in bodies:
+                body = bodies[element]
+            elif element.generation:
                 body = self._range(element, left[element], tiny, rounds)
-            elif element.level == "T":
+            else:
                 variant, body = tiny.get(element.first.turn, (0, FORGOTTEN))
                 element = msgspec.structs.replace(element, variants=bytes([variant]))  # noqa: PLW2901
-            else:
-                body = bodies[element]
             text = text_of(element, body)
             rendered = msgspec.structs.replace(
                 element,
@@ -127,6 +134,18 @@ class ElementRenderer:
             said = [self._cut(next(texts), element.cap) for _ in element.variants]
             found[element] = "\n".join(filter(None, said)) or FORGOTTEN
         return found
+
+    async def _runs(
+        self,
+        record: SessionRecord,
+        head: Head,
+        elements: Sequence[Element],
+        left: Mapping[Element, _Left],
+        smooth: Sequence[str],
+    ) -> dict[Element, str]:
+        wanted = [RoundRun(left[e].rounds, e.tokens - RANGE_TAGS) for e in elements]
+        said = await self._renditions.run_texts(record, head, wanted, smooth) if wanted else []
+        return {e: text or FORGOTTEN for e, text in zip(elements, said, strict=True)}
 
     def _cut(self, text: str, cap: int) -> str:
         """A text of at most about `cap` tokens: most of its beginning, some of its end."""
@@ -189,6 +208,9 @@ class _Left(msgspec.Struct):
     turns: list[int]
     rounds: list[RoundId]
 
+    def is_run(self, together: Collection[RoundId]) -> bool:
+        return not self.parts and all(place in together for place in self.rounds)
+
 
 def _left_over(
     element: Element,
@@ -209,7 +231,8 @@ def _left_over(
     parts = dict[RoundId, str]()
     for each in inside:
         body = _body_of(texts[each.digest])
-        parts[each.first] = body if each.generation else f"{each.name}: {body}"
+        named = each.generation and names_its_parts(body)
+        parts[each.first] = body if named else f"{each.name}: {body}"
     if element.level == "T":
         covered = {turn for e in inside for turn in range(e.first.turn, e.last.turn + 1)}
         turns = range(element.first.turn, element.last.turn + 1)
@@ -221,6 +244,10 @@ def _left_over(
         and not any(e.first <= place <= e.last for e in inside)
     ]
     return _Left(parts, [], rounds)
+
+
+def names_its_parts(body: str) -> bool:
+    return body.startswith("T-")
 
 
 def text_of(element: Element, body: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -21,6 +22,7 @@ from perdure.history.gradient_planner import (
 from perdure.history.log_records import ENDLESS, Head
 from perdure.history.manifest import Element, EpochManifest, Injected, Reduced, RoundId
 from perdure.history.reduce_messages import reduced
+from perdure.history.renditions.rendition_records import BY_MODEL
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.renditions.rendition_store import RoundSizes
 from perdure.history.strategies.element_renderer import ElementRenderer
@@ -29,6 +31,9 @@ from perdure.history.strategies.strategy import ContextRequest
 from perdure.history.turn_tags import escaped
 
 _IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})  # They demote nothing.
+#: Rounds of a turn of so many and so many tokens are told together at C, in so much more room than
+#: each by itself. Shorter turns merge with their neighbours instead.
+_TOGETHER, _MANY, _LONG = 1.5, 4, 2_000
 LEAD = 14  # Tokens of the leading message besides its text: itself, and an opening tag.
 
 
@@ -114,6 +119,7 @@ class EpochPlanner:
                 before=before,
                 texts=texts,
                 variants=variants,
+                together={each.place for each in window.rounds if each.together},
             )
             tokens = total(rendered.manifest, window.rounds) + window.fixed
             # What is planned is an upper bound, but for texts that take more tokens together.
@@ -151,13 +157,15 @@ class EpochPlanner:
         made = [each for each in made if not request.head.is_undone(each.place.turn)]
         prompt = 0 if request.prompted else await self._prompt_tokens(request)
         said = {each.place: each.tokens for each in standing.rounds} if standing else {}
-        rounds = list[Sized]()
+        rounds, long = list[Sized](), _long_turns(made)
         for each in made:
             raw = said.get(each.place, each.raw + (TURN_TAGS if each.place.round == 1 else 0))
             if each.place == RoundId(request.turn) and not request.prompted:
                 raw = max(raw - prompt, 1)
             smooth = min(each.smooth, raw)
-            rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
+            together = each.place.turn in long and not each.recipe.startswith(BY_MODEL)
+            compact = int(each.compact * _TOGETHER) if together else each.compact
+            rounds.append(Sized(each.place, raw, smooth, min(compact, smooth), together))
         turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < request.turn)
         tiny = await self._renditions.tinies(request.record, request.head, list(turns))
         own = [each for each in standing.injected if each.turn == request.turn] if standing else []
@@ -230,6 +238,14 @@ class EpochPlanner:
 
     async def _prompt_tokens(self, request: ContextRequest) -> int:
         return (await self._rounds.prompt(request.record, request.head, request.turn)).tokens
+
+
+def _long_turns(made: Sequence[RoundSizes]) -> set[int]:
+    many, tokens = Counter[int](), Counter[int]()
+    for each in made:
+        many[each.place.turn] += 1
+        tokens[each.place.turn] += each.raw
+    return {turn for turn in many if many[turn] >= _MANY and tokens[turn] >= _LONG}
 
 
 def apart_in(manifest: EpochManifest) -> int | None:

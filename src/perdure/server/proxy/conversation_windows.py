@@ -40,7 +40,7 @@ from perdure.server.proxy.window_layout import side
 
 Raw: TypeAlias = msgspec.Raw
 
-_OPEN = 256  # Conversations that are kept in memory.
+_OPEN = 64  # Conversations whose windows are kept in memory: some megabytes each.
 _THEIRS = 0.7  # Ours that are certainly not more than one of a provider's.
 _RECENT = 50  # Turns of which it is read again what a client did not see.
 
@@ -118,7 +118,7 @@ class ConversationWindows:
         due = await window.is_due(request, session, tokens, self.budget)
         if request.id.conversation:
             self._windowed[request.id] = due
-            while len(self._windowed) > _OPEN * 4:
+            while len(self._windowed) > _OPEN * 16:
                 self._windowed.pop(next(iter(self._windowed)))
         return due
 

@@ -36,6 +36,7 @@ from perdure.server.proxy.window_layout import (
     SentItems,
     WindowLayout,
     lay_out,
+    side,
 )
 from perdure.services import Services
 
@@ -167,7 +168,12 @@ class RequestWindow:
     def _laid(
         self, request: ClientRequest, sent: SentItems, shown: ShownHistory, extras: Extras
     ) -> WindowLayout:
-        extras = msgspec.structs.replace(extras, preamble=self._standing_words(sent, shown))
+        standing = self._standing_words(sent, shown)
+        extras = msgspec.structs.replace(
+            extras,
+            preamble=[raw for raw in standing if not is_system(raw)],
+            behind=[raw for raw in standing if is_system(raw)],
+        )
         laid = lay_out(sent, shown, extras)
         if extras.marker is not None and _markers(request, laid.items) > MOST_MARKERS:
             extras = msgspec.structs.replace(extras, marker=None)
@@ -184,8 +190,8 @@ class RequestWindow:
         return laid
 
     def _standing_words(self, sent: SentItems, shown: ShownHistory) -> list[Raw]:
-        """What a client put beside its first prompt (its instructions, say), if that is not shown
-        as it was sent.
+        """What a client put beside its first prompt (its instructions, system text), if that is not
+        shown as it was sent.
         """
         first = next((place for place in sent.places[sent.standing :] if place is not None), None)
         if first is None or not shown.rounds:
@@ -195,9 +201,14 @@ class RequestWindow:
             # After a client's compaction its words stand in what it sends now; where they were
             # sent before, they stay until the next epoch.
             return self._preamble if first.turn > 1 else []
-        found = injected_blocks(sent.items[sent.standing])
-        if found is not None:
-            self._preamble = [found]
+        found = list[Raw]()
+        for raw in sent.items[sent.standing :]:
+            if side(raw, sent.wire) != "other":
+                break
+            put_in = raw if is_system(raw) else injected_blocks(raw)
+            if put_in is not None:
+                found.append(put_in)
+        self._preamble = found or self._preamble
         return self._preamble
 
 
@@ -222,6 +233,11 @@ def stands_outside(raw: Raw, wire: CallWire) -> bool:
     return bool(messages) and all(
         message.role in {"system", "developer"} or is_injected(message) for message in messages
     )
+
+
+def is_system(raw: Raw) -> bool:
+    item = decode_json(raw) if b'"system"' in bytes(raw) else None
+    return isinstance(item, dict) and item.get("role") == "system"
 
 
 def injected_blocks(raw: Raw) -> Raw | None:

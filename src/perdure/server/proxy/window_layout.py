@@ -74,6 +74,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     explanation: str = ""
     #: What stands before the conversation though it is part of an item that is not shown.
     preamble: Sequence[Raw] = ()
+    #: The same, where only old turns may stand before it: system text that follows a prompt.
+    behind: Sequence[Raw] = ()
     restored: Restored = {}
     #: The model's signatures prove what stood before a thought, too.
     binds: bool = False
@@ -149,7 +151,7 @@ class _Layout:
                 if native.place.round == 1:
                     self._begin(turn)
                 elif self._texts:
-                    out.texts(self._taken(), marker=self._marker())
+                    self._head()
                 self._round(native)
         self._wait(lambda _: True)
         out.texts(self._taken())
@@ -183,10 +185,17 @@ class _Layout:
         self.out.marked = True
         return marker
 
+    def _head(self, *, mark: bool = True) -> None:
+        is_first = not self.out.headed
+        self.out.headed = True
+        self.out.texts(self._taken(), marker=self._marker() if mark else None)
+        for raw in self._extras.behind if is_first else ():
+            self.out.add(raw)
+
     def _begin(self, turn: int, *, mark: bool = True) -> None:
         """What stands in front of a prompt."""
         if self._texts:
-            self.out.texts(self._taken(), marker=self._marker() if mark else None)
+            self._head(mark=mark)
         if text := self._injected.get(turn, ""):
             self.out.texts([text])
 
@@ -302,7 +311,7 @@ class _Output:
         self._wire = wire
         self._items = list[Raw]()
         self._waiting = list[str]()
-        self.explained = self.marked = False
+        self.explained = self.marked = self.headed = False
 
     def items(self) -> list[Raw]:
         self._flush()
