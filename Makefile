@@ -73,6 +73,10 @@ fuzz: $(VENV)/.dev  ## the property tests, with many more examples
 test-local-model: $(VENV)/.dev $(MODEL)/.model  ## drive a real small model on loopback (building its server takes ten minutes, once)
 	@$(PY) tools/local_model.py $(MODEL)/bin/python -- $(PY) -m pytest tests/live $(ARGS)
 
+.PHONY: clients
+clients: $(VENV)/.dev  ## real Claude Code, Codex and opencode through the proxy (installs them once: a gigabyte)
+	@$(PY) -m tests.clients $(ARGS)
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)

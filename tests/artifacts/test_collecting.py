@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -467,3 +467,22 @@ def test_a_copy_that_is_collected_while_it_is_placed_is_placed_again(
     folder_objects.place(tmp_path, "incoming/one", "copies/abc/1")
     assert collected
     assert (tmp_path / "copies/abc/1").read_bytes() == b"content"
+
+
+async def test_a_folder_that_goes_while_it_is_listed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "copies" / name).mkdir(parents=True)
+        (tmp_path / "copies" / name / "1").write_bytes(b"content")
+    walk = os.walk
+
+    def walk_late(top: Path, **how: Any) -> Iterator[Any]:
+        for where, folders, names in walk(top, **how):
+            if "one" in folders:
+                folder_objects.remove(tmp_path, "copies/one/1")
+            yield where, folders, names
+
+    monkeypatch.setattr(os, "walk", walk_late)
+    pages = folder_objects._pages(tmp_path, "copies")
+    assert [found.path for page in pages for found in page] == ["copies/two/1"]

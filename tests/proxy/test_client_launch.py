@@ -81,7 +81,7 @@ def test_codex_keeps_its_provider(tmp_path: Path) -> None:
         'model_provider = "our models"\n[model_providers."our models"]\nbase_url = "https://o.ur/v1"'
     )
     command, _ = launched("codex", CODEX_HOME=str(tmp_path))
-    assert command[2] == f'model_providers."our models".base_url="{ADDRESS}/v1"'
+    assert command[2] == f'model_providers.our models.base_url="{ADDRESS}/v1"'
     assert own_upstreams(["codex"], {"CODEX_HOME": str(tmp_path)}) == {"openai": "https://o.ur/v1"}
 
 

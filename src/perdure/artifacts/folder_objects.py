@@ -318,11 +318,12 @@ def _pages(root: Path, folder: str) -> Iterator[list[StoredObject]]:
     """The files in a folder, folder by folder. Raises OSError if one is a link."""
     for where, folders, names in os.walk(root / folder, onerror=_raised):
         for name in folders:
-            _no_link(Path(where, name))
+            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                _no_link(Path(where, name))
         found = []
         for name in names:
             file = Path(where, name)
-            with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+            with contextlib.suppress(FileNotFoundError):  # as above
                 status = file.lstat()
                 path = file.relative_to(root).as_posix()
                 found.append(StoredObject(path, status.st_size, status.st_mtime_ns // 1000))

@@ -135,6 +135,9 @@ class ClientExchange:
             request = parse(self._wire, self._headers, self._path, self._body)
         except InvalidInput:
             return None
+        if agent := self._agent():
+            who = msgspec.structs.replace(request.id, agent=agent)
+            request = msgspec.structs.replace(request, id=who)
         self._proxy.report.seen(request)
         return request
 
@@ -149,7 +152,7 @@ class ClientExchange:
 
         async def recorded() -> Recording | None:
             try:
-                made = await proxy.recorder.record(request, answer, self._agent())
+                made = await proxy.recorder.record(request, answer)
             except Exception as exc:  # noqa: BLE001  # as above
                 report.failed(exc)
                 if not found.done():

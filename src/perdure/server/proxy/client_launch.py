@@ -109,7 +109,8 @@ def _codex_command(
     command: Sequence[str], address: str, environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     provider, _ = _codex_provider(environment)
-    place = f"model_providers.{_quoted(provider)}.base_url" if provider else "openai_base_url"
+    # Codex takes the parts between dots as they are.
+    place = f"model_providers.{provider}.base_url" if provider else "openai_base_url"
     settings = (f"{place}={_quoted(f'{address}/v1')}", "features.enable_request_compression=false")
     options = [each for setting in settings for each in ("-c", setting)]
     return (command[0], *options, *command[1:])
