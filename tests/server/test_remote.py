@@ -588,6 +588,17 @@ async def test_what_is_no_text_gets_one_clear_error(server: RunningServer, given
         assert not wrong, "\n".join(wrong)
 
 
+async def test_a_server_on_this_machine_is_asked_without_the_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not reach it, and would be told the token."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with remote_bank(tmp_path) as (remote, _):
+        assert await remote.sessions() == []
+
+
 async def test_a_writer_goes_on_when_the_server_was_started_again(tmp_path: Path) -> None:
     config = Config(
         recall=patient(), bank=f"sqlite:///{tmp_path / 'bank.db'}", server=ServerConfig(port=0)

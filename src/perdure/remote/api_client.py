@@ -18,6 +18,7 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.messages import sound
+from perdure.gateway.transport import make_client
 from perdure.remote.api_errors import ErrorAnswer
 
 T = TypeVar("T")
@@ -37,8 +38,10 @@ class ApiClient:
             )
         self.url = url.rstrip("/")
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        limits = httpx2.Timeout(timeout, connect=_CONNECT)
-        self._http = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=limits)
+        self._http = make_client(None)  # which asks no proxy for a server on this machine
+        self._http.base_url = self.url
+        self._http.headers.update(headers)
+        self._http.timeout = httpx2.Timeout(timeout, connect=_CONNECT)
 
     async def close(self) -> None:
         await self._http.aclose()

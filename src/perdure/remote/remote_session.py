@@ -58,6 +58,7 @@ from perdure.remote.api_results import (
 from perdure.remote.remote_artifacts import RemoteArtifacts
 
 _PAGE = 1_000  # Turns that a request asks for at most.
+_READ = 100  # … while all are read.
 _BEGUN = 1_000  # Prompts whose turns are remembered.
 
 
@@ -263,7 +264,9 @@ class RemoteSession:
     ) -> AsyncIterator[Turn]:
         after: str | None = f"T-{first - 1}" if first > 1 else "0"
         while after is not None:
-            page = await self._api.get(f"{self._path}/turns", TurnPage, after=after, undone=undone)
+            page = await self._api.get(
+                f"{self._path}/turns", TurnPage, after=after, undone=undone, limit=_READ
+            )
             for turn in page.turns:
                 if last is not None and turn.number > last:
                     return

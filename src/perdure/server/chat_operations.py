@@ -73,19 +73,16 @@ class Chats:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._runs: dict[str, list[ChatRun]] = {}
+        self._runs: list[ChatRun] = []
         self._watching = asyncio.create_task(self._stop(), name="perdure-chats")
 
     def add(self, run: ChatRun) -> None:
-        running = [each for each in self.of(run.session.name) if not each.is_over]
-        self._runs[run.session.name] = [*running, run]
+        self._runs.append(run)
+        run.when_over(lambda: self._runs.remove(run))  # or all that was ever said would stay here
 
     def of(self, session: str) -> list[ChatRun]:
         """Those of a session that are not over, the oldest first."""
-        running = [run for run in self._runs.pop(session, ()) if not run.is_over]
-        if running:
-            self._runs[session] = running
-        return running
+        return [run for run in self._runs if run.session.name == session and not run.is_over]
 
     async def cancel(self, session: str, first: int = 0) -> int:
         """Those for this turn and later ones."""
@@ -103,8 +100,7 @@ class Chats:
         await self._end_all()
 
     async def _end_all(self) -> None:
-        runs = [run for session in list(self._runs) for run in self.of(session)]
-        await asyncio.gather(*(run.cancel(keeps="draft") for run in runs))
+        await asyncio.gather(*(run.cancel(keeps="draft") for run in self._runs))
 
 
 async def chat(call: ServerCall) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -106,6 +106,11 @@ class ChatRun:
             self.turn = written.number if isinstance(written, Turn) else written[-1].number
         self._stream = UIMessageStream(f"T-{self.turn}", own=_HISTORY)
         self._task = asyncio.create_task(self._run(context), name="perdure-chat")
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call it when the answer is complete or has ended."""
+        assert self._task is not None  # noqa: S101  # it has begun
+        self._task.add_done_callback(lambda _: tell())
 
     async def cancel(self, *, keeps: Literal["turn", "draft"] = "turn") -> None:
         """End it; what arrived becomes part of the turn, or stays a draft."""

@@ -28,7 +28,7 @@ from starlette.types import Scope as Connection
 
 from perdure.config import ServerConfig
 from perdure.core.errors import Closed, Denied, PerdureError
-from perdure.server.access_tokens import AccessTokens
+from perdure.server.access_tokens import AccessTokens, hash_of
 from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of, status_of
 from perdure.server.operations import JSON, NOBODY, Caller, TokenScope
@@ -106,8 +106,8 @@ class Guard:
         if name in self._names or (self._any_address and _is_address(name)):
             return
         raise Denied(
-            f"This server is not called {host[:100]!r}.",
-            hint="Add the name to server.names if it is.",
+            "This server has another name.",  # which is audited; what was sent is not
+            hint=f"Add {host[:100]!r} to server.names if it is called that.",
             status=421,
         )
 
@@ -120,18 +120,17 @@ class Guard:
         elif not secret and not match.passes_through:
             kind, _, given = headers.get(b"authorization", "").partition(" ")
             secret = given.strip() if kind.lower() == "bearer" else ""
-        if not secret and connection["type"] == "websocket" and not match.passes_through:
+        id = hash_of(secret) if secret else ""
+        if not id and connection["type"] == "websocket" and not match.passes_through:
             query = parse_qs(connection["query_string"].decode("latin-1"))
-            for ticket in query.get("ticket", ()):
-                if (caller := self._run_tokens.redeem(ticket)) is not None:
-                    return caller
-        if not secret:
+            id = self._run_tokens.redeem(query.get("ticket", [""])[0])
+        if not id:
             raise Denied(
                 "A token is needed.",
                 hint="Send it as `x-perdure-token`; `perdure token make` makes one.",
                 status=401,
             )
-        caller = self._run_tokens.caller_of(secret) or await self._tokens.caller_of(secret)
+        caller = self._run_tokens.caller_by_hash(id) or await self._tokens.caller_by_hash(id)
         if caller is None:
             raise Denied(
                 "This token is unknown, revoked or expired.",

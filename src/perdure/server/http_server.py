@@ -30,11 +30,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
 _LOOK = 0.005
-#: Bytes in which a request's headers have to end. One read may bring some of its body, too.
-_MAX_HEAD = 1 << 19
-_ENDLESS = 1 << 62
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
+#: Bytes of a request's first line and headers.
+_MAX_HEAD = 64 << 10
 
 
 class HttpServer:
@@ -108,23 +107,27 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
 
 
 class _BoundedHeads(HttpToolsProtocol):
-    """Ends a connection whose headers do not end: httptools would keep them all."""
+    """Limits what is not a body, which httptools gathers without end, and before any token."""
 
-    _unfinished = 0
+    _gathered = 0
 
     def data_received(self, data: bytes) -> None:
-        self._unfinished += len(data)
+        self._gathered += len(data)
         super().data_received(data)
-        if self._unfinished > _MAX_HEAD and not self.transport.is_closing():
-            self.send_400_response("The headers are too large.")
+        if self._gathered > _MAX_HEAD and not self.transport.is_closing():
+            # There is no cycle before the first request, whatever its type says.
+            if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+                self.send_400_response("The headers are too large.")
+            else:  # of a request that is being answered: what follows its body
+                self.transport.abort()
 
-    def on_headers_complete(self) -> None:
-        self._unfinished = -_ENDLESS  # until the next request begins
-        super().on_headers_complete()
+    def on_body(self, body: bytes) -> None:
+        self._gathered = 0
+        super().on_body(body)
 
-    def on_message_begin(self) -> None:
-        self._unfinished = max(self._unfinished, 0)
-        super().on_message_begin()
+    def on_message_complete(self) -> None:
+        self._gathered = 0
+        super().on_message_complete()
 
 
 class _Uvicorn(uvicorn.Server):

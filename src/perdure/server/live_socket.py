@@ -160,13 +160,12 @@ class LiveSocket:
             await self._socket.send_text(await self._queue.take())
 
     async def _watch_token(self) -> None:
-        """Until the token is revoked or expires. Of a ticket nothing is left to look at."""
-        headers, state = self._socket.headers, self._call.server
-        secret = headers.get("x-perdure-token") or headers.get("authorization", "")[7:].strip()
+        """Until the token is revoked or expires."""
+        id, state = self._call.caller.token, self._call.server
+        of_run, of_bank = state.part(RunTokens), state.part(AccessTokens)
         while True:
             await asyncio.sleep(_RECHECK)
-            holds = not secret or state.part(RunTokens).caller_of(secret) is not None
-            if not holds and await state.part(AccessTokens).caller_of(secret) is None:
+            if not (of_run.caller_by_hash(id) or await of_bank.caller_by_hash(id)):
                 await self._socket.close(_POLICY, "The token holds no more.")
                 return
 

@@ -62,14 +62,13 @@ class Recorder:
         self,
         request: ClientRequest,
         answer: AnswerInProgress | None = None,
-        agent: str | None = None,
     ) -> Recording:
         """Append what is new of a request; when this returns, it survives the process. `answer` is
-        the one that is expected. `agent` is the only one that the caller may write to. Raises what
-        the store raises.
+        the one that is expected. Raises `Denied` if the session is of another agent than the
+        caller's, and what the store raises.
         """
         facts = self.items.facts(request.wire, request.items)
-        conversation = await self.conversations.find(request, facts, agent)
+        conversation = await self.conversations.find(request, facts)
         self._spoken += 1
         while True:
             await conversation.settle()
