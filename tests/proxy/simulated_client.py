@@ -163,6 +163,10 @@ class SimulatedClient:
         self.items[keep:], self.places[keep:] = [self._user(summary)], [None]
         self._recorded = len(self.items)
 
+    def follow(self, other: SimulatedClient) -> None:
+        """What it says is part of the other's conversation."""
+        self._splitter = other._splitter
+
     def messages(self, item: Item) -> list[Message]:
         """What is recorded of an item."""
         found = codec(self.wire).decode([item])

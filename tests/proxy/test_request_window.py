@@ -257,6 +257,28 @@ async def test_what_a_client_put_beside_its_first_prompt_stays() -> None:
         ]
 
 
+async def test_a_session_may_change_its_format() -> None:
+    one, two = SimulatedClient("messages", 4), SimulatedClient("chat", 5)
+    async with perdure.open("memory://") as bank:
+        watched = await _opened(bank, one, 3_000)
+        for _ in range(6):
+            one.prompt(one.words(100))
+            one.results(one.reply(calls=1))
+            one.reply()
+        one.prompt("Go on.")
+        await watched.ask()
+        one.reply("Gone on.")
+        await one.record(watched.session)
+        # Another client goes on with it; of what was said it knows nothing.
+        two.prompt("And now?")
+        two.follow(one)
+        other = Watched(two, watched.session, 3_000, bank)
+        other.window = watched.window
+        built = await other.ask()
+        assert "Gone on." in _texts(built)
+        assert built.tokens <= 3_000
+
+
 async def test_markers_of_the_client_come_first() -> None:
     for system in (0, 1, 3):
         client = SimulatedClient("messages", 4)

@@ -60,6 +60,8 @@ _CONVERSATIONS = frozenset({"main", "subagent"})
 _BESIDE = frozenset({"count", "compaction"})
 #: Seconds in which a window has to be made; then the request goes upstream as it came.
 _REWRITING = 30.0
+#: The same if it would fit as it is: a bank that does not answer holds nobody up for long.
+_LOOKING = 3.0
 #: The same, where the client's own history would do: nobody waits for a bank that is locked.
 _LOOKING = 5.0
 #: Headers of an answer that are about its bytes.
@@ -360,6 +362,9 @@ class ClientExchange:
                         await self._pass_piece(piece)
                     tap.end()
                 except GatewayError as exc:
+                    await self._pass_piece(write_event(error_event(self._wire, exc)))
+                except (LookupError, TypeError, ValueError) as exc:  # an event in no form we know
+                    self._proxy.report.failed(exc)
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
                 await self._send({"type": "http.response.body", "body": b""})
             else:

@@ -78,6 +78,7 @@ class RequestWindow:
         self._checked: tuple[int, RoundId | None] | None = None
         self._preamble: list[Raw] = []
         self._rounds: Mapping[RoundId, KeptRound] = {}
+        self._wire: CallWire | None = None  # The format that these are of.
 
     @property
     def has_epoch(self) -> bool:
@@ -115,6 +116,8 @@ class RequestWindow:
         """
         scale = await self._services.token_counts.calibrations.scale(request.model)
         room = max(scale.ours(int(budget * self.share)), _LEAST_BUDGET)
+        if request.wire != self._wire:
+            self._wire, self._rounds, self._preamble, self._checked = request.wire, {}, [], None
         sent = sent_items(request, places, self._rounds)
         explanation = explanation_of_records(tools)
         fixed = sum(map(count, sent.items[: sent.standing]))
