@@ -198,9 +198,13 @@ def _unknown(wire: CallWire, item: Any) -> Message:
 
 def _plain(item: msgspec.Raw) -> Any:
     try:
-        return decode_json(item)
+        said = decode_json(item)
     except ValueError:
         return None
+    if isinstance(said, dict) and said.get("type") == "agent_message":
+        # In Codex agents speak to each other: to the one that is asked, it is a prompt.
+        return {"type": "message", "role": "user", "content": said.get("content")}
+    return said
 
 
 def _key(wire: CallWire, raw: bytes) -> tuple[CallWire, int, int]:
