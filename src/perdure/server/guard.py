@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from email.utils import formatdate
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -207,7 +208,9 @@ class _Answer:
         if self.passes_through:
             return kept
         names = {name.lower() for name, _ in kept}
-        return [*kept, *(each for each in (*_HEADERS, _NO_STORE) if each[0] not in names)]
+        # Not by uvicorn: an answer that is passed on has a date.
+        date = (b"date", formatdate(usegmt=True).encode())
+        return [*kept, date, *(each for each in (*_HEADERS, _NO_STORE) if each[0] not in names)]
 
 
 def _take_path_token(connection: Connection) -> str:

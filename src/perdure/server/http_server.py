@@ -26,7 +26,7 @@ from perdure.server.access_tokens import AccessTokens
 from perdure.server.server_app import ServerApp
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds between two updates of the date in answers.
+#: Seconds between two looks of uvicorn at its limits.
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
 _LOOK = 0.005
@@ -90,6 +90,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 access_log=False,
                 proxy_headers=False,  # or a client could say which address it has
                 server_header=False,
+                date_header=False,  # the guard's
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
         )
