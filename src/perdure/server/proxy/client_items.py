@@ -24,7 +24,7 @@ from perdure.wire import codec
 from perdure.wire.responses.form import side_of
 
 #: Items that are remembered; some hundred bytes each.
-_KNOWN = 100_000
+_KNOWN = 30_000
 _SYSTEM = frozenset({"system", "developer"})
 
 
