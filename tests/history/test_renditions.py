@@ -341,3 +341,15 @@ def test_the_work_grows_with_the_text_and_no_faster(piece: str) -> None:
 def test_long_output_of_a_tool_is_cheap() -> None:
     small = "2026-01-01 INFO some line of a log that goes on and on\n" * (MEGABYTE // 440)
     assert_linear(lambda output: both(used("cat log", output), "T-1.1"), small, small * 8)
+
+
+def test_notes_that_a_client_put_beside_a_prompt_are_not_the_prompt() -> None:
+    note = "<system-reminder>\nRules: keep commits small. Never push to main.\n</system-reminder>"
+    said = "Move the parser to src/parse.py. " * 12
+    turn = [Message("user", (Text(note), Text(said))), assistant("Moved it. " * 12)]
+    smoothed, compressed = both(turn, "T-1.1")
+    assert smoothed.startswith("Note: ")
+    assert "\nUser: Move the parser" in smoothed
+    for text in (compressed, tiny([turn], o200k())):
+        assert text.startswith("User: Move the parser")
+        assert "commits" not in text

@@ -30,6 +30,7 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import Counter, o200k
 from perdure.history.gist import described
+from perdure.history.message_identity import own_words
 from perdure.history.renditions.merged_text import merge
 from perdure.history.renditions.sentences import truncate
 from perdure.history.renditions.tidy_text import corrected, tidied
@@ -218,11 +219,13 @@ def _smooth_lines(messages: Sequence[Message], uses: _Uses, place: str) -> Itera
             continue
         for number, part in enumerate(message.parts):
             if isinstance(part, Text | ArtifactPointer):
-                text = _smooth_words(words_of(part))
-                if message.injected:
+                said = words_of(part)
+                own = _own(message, said)
+                text = _smooth_words(own or said)
+                if message.injected or not own:
                     text = excerpt(text, place)
                 if text:
-                    yield f"{speaker_of(message)}: {text}"
+                    yield f"{speaker_of(message) if own else 'Note'}: {text}"
             elif isinstance(part, ToolCall | ToolResult):
                 if (at, number) in uses:
                     yield smooth_use(uses[at, number], place)
@@ -308,7 +311,8 @@ def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
             words_of(part) for part in message.parts if isinstance(part, Text | ArtifactPointer)
         ]
         if texts:
-            text = _smooth_words("\n".join(texts))
+            own = "\n".join(filter(None, (_own(message, text) for text in texts)))
+            text = _smooth_words(own or "\n".join(texts))
             weight = 1.3 if message.role == "user" else 1.0
             yield SpeakerText(_short_name(message), str(sound(text)), weight)
 
@@ -325,3 +329,8 @@ def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter
                 if tokens >= enough:
                     return tokens
     return tokens
+
+
+def _own(message: Message, text: str) -> str:
+    """What a user said, without notes that a client put beside it."""
+    return own_words(text) if message.role == "user" and not message.injected else text
