@@ -81,8 +81,15 @@ class Replies:
 
     def __call__(self, request: ReceivedRequest) -> ScriptedAnswer | str:
         said = request.messages
+        if "context summarization agent" in said[0].text:
+            return SUMMARY
         if request.kind == "messages" and not request.body.get("tools"):
             return '{"title": "A title"}'
+        items = request.body.get("input", [])
+        if any(each.get("recipient", "/root") != "/root" for each in items):
+            # One agent asks another, in words that only models can read.
+            done = sum(1 for each in items if each.get("type") == "function_call")
+            return self.plan["The task"][done]
         asked = [at for at, message in enumerate(said) if _words(message)]
         if not asked:
             return "Nothing was asked."

@@ -130,6 +130,25 @@ async def test_codex() -> None:
         assert [turn.prompt async for turn in session.read()] == ["Count the boxes.", "What else?"]
 
 
+async def test_an_agent_that_codex_starts() -> None:
+    main, helper = CodexShape(), CodexShape("01a1ee82-337a-7a20-900e-d3560ad26afc")
+    async with answering("Somebody looks.", bash("call_1"), "It is dark.") as (running, _):
+        main.prompt("Look around.")
+        await send(running, RESPONSES, main.body(), main.headers())
+        helper.task("Search the cellar.")
+        await send(running, RESPONSES, helper.body(), helper.headers())
+        helper.call("call_1", "ls")
+        helper.result("call_1", "dark")
+        await send(running, RESPONSES, helper.body(), helper.headers())
+        name = session_of_client("codex", FOLDER, helper.thread)
+        task, *work = await said(running.bank, name)
+        assert task.startswith("Message Type: NEW_TASK")
+        assert work == ["call_1()", "=call_1", "It is dark."]
+        session = await running.bank.session(name)
+        assert (await session.turn(1)).prompt.startswith("Message Type: NEW_TASK")
+        assert session.record.started_by == session_of_client("codex", FOLDER, CODEX_THREAD)
+
+
 async def test_opencode() -> None:
     client = OpencodeShape()
     async with answering("A title.", bash("toolu_1"), "Two boxes.") as (running, _):

@@ -121,7 +121,7 @@ def segment(name: str) -> str:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    given = _given(body)
+    given = _without_none(body)
     try:
         return _encode(given)
     except UnicodeEncodeError:  # half surrogate pairs: replaced as the log replaces them
@@ -130,13 +130,13 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         raise InvalidValue(f"This cannot be sent: {exc}.", hint="Give plain data.") from exc
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
 def _texts(query: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of a URL. A list stands for several."""
-    found = _given(query)
+    found = _without_none(query)
     return {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in found.items()

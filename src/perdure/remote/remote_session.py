@@ -365,12 +365,12 @@ class RemoteSession:
         body = {
             "query": text_in(query, "query"),
             "limit": limit,
-            "kinds": _listed(kinds),
-            "agents": _listed(agents),
-            "sessions": _listed(sessions),
+            "kinds": _as_list(kinds),
+            "agents": _as_list(agents),
+            "sessions": _as_list(sessions),
             "line": flag_in(line, "line"),
-            "roles": _listed(roles),
-            "tools": _listed(tools),
+            "roles": _as_list(roles),
+            "tools": _as_list(tools),
             "branch": text_in(branch, "branch"),
             "task": text_in(task, "task"),
             "outcome": text_in(outcome, "outcome"),
@@ -417,7 +417,7 @@ def _moment(given: When | None, *, last: bool = False) -> str | None:
     return clock.to_datetime(clock.moment(given, clock.now(), last=last)).isoformat()
 
 
-def _listed(given: str | Iterable[str] | None) -> Any:
+def _as_list(given: str | Iterable[str] | None) -> Any:
     if given is None or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         return given
     return list(given)

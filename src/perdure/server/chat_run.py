@@ -186,7 +186,7 @@ class ChatRun:
             calls = reply.message.calls
             own = [call for call in calls if call.name not in self._client_tools]
             if own:
-                results = [await self._answered(call) for call in own]
+                results = [await self._run_tool(call) for call in own]
                 await self.session.append(Message("tool", tuple(results)))
                 self._send(chunk for result in results for chunk in stream.result(result))
             self._send(stream.finish_step())
@@ -236,7 +236,7 @@ class ChatRun:
         elif isinstance(delta.part, Media):
             self._send(stream.file(delta.part))
 
-    async def _answered(self, call: ToolCall) -> ToolResult:
+    async def _run_tool(self, call: ToolCall) -> ToolResult:
         text = await self.session.run_tool(call.name, call.arguments)
         return ToolResult(call.id, (Text(text),), name=call.name)
 

@@ -73,7 +73,7 @@ class Guard:
         self._run_tokens = run_tokens
         self._denials = denials
         self._config = config
-        self._names = _LOCAL | {_bare(name) for name in (config.host, *config.names)}
+        self._names = _LOCAL | {_host_name(name) for name in (config.host, *config.names)}
         self._any_address = config.host in {"0.0.0.0", "::", ""}  # noqa: S104  # asked, not bound
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -90,7 +90,7 @@ class Guard:
             if match.scope is not TokenScope.OPEN or in_path:
                 caller = await self._caller(connection, headers, match, in_path)
             if connection["type"] == "http":
-                receive = self._limited(connection, headers, match, receive)
+                receive = self._limit_body(connection, headers, match, receive)
             connection.setdefault("state", {}).update({CALLER: caller, MATCH: match})
             answer.passes_through = match.passes_through
             await self.router(connection, receive, answer.send)
@@ -103,7 +103,7 @@ class Guard:
             raise
 
     def _check_host(self, host: str) -> None:
-        name = _bare(host)
+        name = _host_name(host)
         if name in self._names or (self._any_address and _is_address(name)):
             return
         raise Denied(
@@ -140,7 +140,7 @@ class Guard:
             )
         return caller
 
-    def _limited(
+    def _limit_body(
         self, connection: Connection, headers: dict[bytes, str], match: Match, receive: Receive
     ) -> Receive:
         """Checks what the headers say of the body, and counts what arrives."""
@@ -244,7 +244,7 @@ def _check_origin(headers: dict[bytes, str]) -> None:
         raise Denied("Other sites may not call this server.", hint="Open its own address.")
 
 
-def _bare(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without port and brackets."""
     name = host.strip().lower()
     if name.startswith("["):

@@ -131,7 +131,7 @@ class LiveHub:
 
     # What is known ----------------------------------------------------------------------------
 
-    def behind(self, scope: LiveScope, told: dict[str, int]) -> list[str]:
+    def sessions_behind(self, scope: LiveScope, told: dict[str, int]) -> list[str]:
         """Sessions of which more is known than a reader was told."""
         names = [scope.session] if scope.session else list(self._known)
         return [
@@ -167,7 +167,7 @@ class LiveHub:
             return 0
         return await self._log.written_before(session, known.head, moment - SLACK)
 
-    async def missed(self, session: str, after: int) -> list[LiveEvent]:
+    async def missed_turns(self, session: str, after: int) -> list[LiveEvent]:
         """The turns behind a cursor, as events; too many are told as skipped."""
         known = self._known.get(session)
         if known is None:
@@ -175,7 +175,7 @@ class LiveHub:
         pieces = await self._log.pieces(session, after, known.head)
         return list(_turn_events(session, after, pieces, known.head))
 
-    def arriving(self, scope: LiveScope) -> list[LiveEvent]:
+    def arriving_answers(self, scope: LiveScope) -> list[LiveEvent]:
         """The answers that arrive right now, as far as they did."""
         own = [
             (session, turn, answer.so_far())

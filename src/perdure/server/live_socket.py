@@ -285,13 +285,13 @@ class LiveSocket:
             names = [*told, *active]
         await hub.subscribe(each, names)
         # Without a pause between its last look and the end of it, nothing falls in between.
-        while after is not None and (behind := hub.behind(scope, told)):
+        while after is not None and (behind := hub.sessions_behind(scope, told)):
             for name in behind:
                 if name not in told:
                     moment = after.time if isinstance(after, LiveCursor) else 0
                     told[name] = await hub.written_before(name, moment)
                 at = max(told[name], 0)
-                events = await hub.missed(name, at)
+                events = await hub.missed_turns(name, at)
                 told[name] = max([at, *(event.cursor for event in events)])
                 if not events:
                     told[name] = max(at, hub.position(name))
@@ -303,7 +303,7 @@ class LiveSocket:
         self._catching_up.pop(each.id, None)
         self._queue.add(frame_text(SubscriptionLive(each.id, hub.cursor(scope))))
         if "answers" in each.topics:
-            for event in hub.arriving(scope):
+            for event in hub.arriving_answers(scope):
                 self._queue.offer(event)
 
     def _end_with(self, each: LiveSubscription, error: PerdureError) -> None:

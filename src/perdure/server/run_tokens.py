@@ -22,7 +22,7 @@ _MOST = 1_024
 Timer = Callable[[], float]
 
 
-class _Expiring(Generic[V]):
+class _ExpiringValues(Generic[V]):
     """Values by the hash of a secret, each until its time."""
 
     def __init__(self, timer: Timer) -> None:
@@ -60,9 +60,9 @@ class RunTokens:
     """
 
     def __init__(self, *, timer: Timer = time.monotonic) -> None:
-        self._tokens = _Expiring[Caller](timer)
-        self._codes = _Expiring[Caller](timer)
-        self._tickets = _Expiring[str](timer)
+        self._tokens = _ExpiringValues[Caller](timer)
+        self._codes = _ExpiringValues[Caller](timer)
+        self._tickets = _ExpiringValues[str](timer)
 
     def make(self, caller: Caller, seconds: float = float("inf")) -> str:
         secret = new_secret()
