@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -311,7 +312,7 @@ async def test_history_tools_stay_unseen(client: Client, tmp_path: Path, no_look
         calls(again, client.run("echo one", 1)),  # beside a call of the client's own
         "The port is 8123, as you said.",
     ]
-    on = {"PERDURE_PROXY_TOOLS": "true"}
+    on: Any = {"PERDURE_PROXY_TOOLS": "true"}
     async with staged(tmp_path, Which_port=steps) as stage:
         await stage.run(client, client.fresh, "The port is 8123.", **on)
         out = await stage.run(client, client.again, "Which port is it?", **on)
@@ -336,7 +337,7 @@ async def test_a_model_of_another_format_answers(
     async with staged(tmp_path, Count_the_boxes=steps) as stage:
         config = tmp_path / "perdure.toml"
         config.write_text(f'[gateway.models]\nchat = "{stage.model.url}#scripted"\n')
-        on = {"PERDURE_PROXY_VIA_GATEWAY": "true", "PERDURE_CONFIG": str(config)}
+        on: Any = {"PERDURE_PROXY_VIA_GATEWAY": "true", "PERDURE_CONFIG": str(config)}
         out = await stage.run(client, client.fresh, "Count the boxes.", **on)
         assert "One box." in out
         assert {(each.kind, each.model) for each in stage.model.requests} == {("chat", "scripted")}
