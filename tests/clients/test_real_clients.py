@@ -106,6 +106,33 @@ async def test_turns_with_tools_and_going_on(
         assert await stage.kept() == kept
 
 
+@pytest.mark.parametrize("client", [CLAUDE, CODEX], ids=lambda client: client.name)
+async def test_an_importer_that_watches_meanwhile(
+    client: Client, tmp_path: Path, no_look_up: None
+) -> None:
+    """Two processes record the same conversation as it happens."""
+    slow = ScriptedAnswer("It was slow.", chunk=2, chunk_delay=0.2)
+    async with staged(tmp_path, go_on=[calls(client.run("sleep 2", 1)), slow]) as stage:
+        kind = "claude-code" if client is CLAUDE else "codex"
+        folder = stage.home / (".claude/projects" if client is CLAUDE else ".codex/sessions")
+        async with stage.watching(kind, folder):
+            await stage.run(client, client.fresh, "Please go on.")
+            await stage.run(client, client.again, "And on.")
+            await stage.run(client, client.again, "And on.")
+        (session,) = await stage.sessions(client)
+        assert session.state["source"].startswith(str(folder))
+        kept = await stage.kept()
+        assert {words: kept[words] for words in kept if not words.startswith("#")} == {
+            "Please go on.": 1,
+            "Let me see.": 1,
+            f"call_{client.name}_1()": 1,
+            f"=call_{client.name}_1": 1,
+            "It was slow.": 1,
+            "And on.": 2,
+            "Answered: And on.": 2,
+        }
+
+
 @every_client
 async def test_a_fork(client: Client, tmp_path: Path, no_look_up: None) -> None:
     async with staged(tmp_path, First_things=[calls(client.run("echo 1", 1)), "Done."]) as stage:

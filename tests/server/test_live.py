@@ -727,6 +727,30 @@ async def test_a_client_that_asks_and_never_reads_is_not_listened_to(
         await client.until("unsubscribed", lambda event: event["id"] == "99")
 
 
+async def test_a_client_that_only_pings_and_never_reads_costs_no_memory(
+    server: RunningServer,
+) -> None:
+    ping = b"\x89\xfd" + bytes(4) + b"x" * 125
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(
+        b"GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n"
+        b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        + f"x-perdure-token: {server.token()}\r\n\r\n".encode()
+    )
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    sent = 0
+    while sent < 20_000_000:
+        writer.write(ping * 500)
+        await writer.drain()
+        sent += 500 * 127
+    writer.write(b"\x88\x80" + bytes(4))  # close
+    answered = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert 0 < len(answered) < sent / 2  # what fits into the buffers of the network, and a little
+
+
 async def test_idle_sessions_leave_the_memory(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
@@ -80,7 +81,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
             uvicorn.Config(
                 app,
                 http=_BoundedHeads,
-                ws="websockets-sansio",
+                ws=_BoundedPongs,
                 ws_max_size=_MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event is encoded once, for all sockets
                 lifespan="off",
@@ -129,6 +130,15 @@ class _BoundedHeads(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._gathered = 0
         super().on_message_complete()
+
+
+class _BoundedPongs(WebSocketsSansIOProtocol):
+    """Leaves pings unanswered while their answers are not read: they would be kept in memory."""
+
+    def handle_ping(self) -> None:
+        pong = b"".join(self.conn.data_to_send())
+        if self.transport.get_write_buffer_size() < _MAX_MESSAGE:
+            self.transport.write(pong)
 
 
 class _Uvicorn(uvicorn.Server):
