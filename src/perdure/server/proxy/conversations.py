@@ -24,6 +24,7 @@ from perdure.core.messages import Message
 from perdure.core.turns import Turn
 from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
 from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
+from perdure.history.turn_log import Written
 from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
@@ -57,6 +58,10 @@ class Said(NamedTuple):
     identities: tuple[str, ...]
     turn: int
     round: int
+
+
+class OthersWrote(Exception):
+    """A conversation is not as it was when a request was compared with it."""
 
 
 class Conversation:
@@ -116,6 +121,14 @@ class Conversation:
             and (undone or before.undone == head.undone)
         )
         self._head = head if is_ours else None
+
+    def check(self, written: Written) -> None:
+        """In the transaction of an append: raises `OthersWrote` if somebody, such as an importer,
+        wrote to the session since the last look. What they wrote may be the same.
+        """
+        before = self._head
+        if before is not None and written.head.pieces - len(written.pieces) != before.pieces:
+            raise OthersWrote
 
     def said(self, messages: Iterable[Said]) -> list[int]:
         """Add messages to the line. Returns for each the place of its last part; -1 if it has no

@@ -28,6 +28,7 @@ from perdure.server.proxy.conversations import (
     AnswerInProgress,
     Conversation,
     Conversations,
+    OthersWrote,
     Said,
     shared_turn,
 )
@@ -75,7 +76,10 @@ class Recorder:
             async with conversation.lock:
                 if not conversation.is_settled:
                     continue
-                found = await self._recorded(conversation, request, facts)
+                try:
+                    found = await self._recorded(conversation, request, facts)
+                except OthersWrote:
+                    continue
                 if isinstance(found, Conversation):
                     conversation = found  # a fork, where it goes on
                     continue
@@ -173,6 +177,7 @@ class Recorder:
         written: list[Written] = []
 
         async def note(_: Transaction, what: Written) -> None:
+            conversation.check(what)
             written[:] = [what]
 
         known = [self.items.identities(message) for message in messages]
