@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,9 +252,17 @@ async def test_a_long_history_behind_a_small_budget(
             check_body(request)
             shown = [each for each in request.messages if each.role not in _SYSTEM]
             assert count_messages(count, shown) < budget * 1.1
+            # What a client says before the conversation stays: its tools, where it works.
+            said = json.dumps(request.body)
+            assert all(words in said for words in _STANDING[client.name])
 
 
 _SYSTEM = {"system", "developer"}
+_STANDING = {
+    "claude": ("Bash",),
+    "codex": ("additional_tools", "You are Codex", "<environment_context>"),
+    "opencode": ("bash",),
+}
 
 
 async def test_a_login_with_claude_passes(tmp_path: Path, names: NameServer) -> None:
@@ -319,3 +328,48 @@ async def test_a_refusal_is_the_clients(tmp_path: Path, no_look_up: None) -> Non
     async with ScriptedModel(ScriptedFault(status=400, message="Not today.")) as model:
         stage = Stage(tmp_path, model)
         assert "Not today." in await stage.run(CLAUDE, CLAUDE.fresh, "Hello.", code=1)
+
+
+@every_client
+async def test_history_tools_stay_unseen(client: Client, tmp_path: Path, no_look_up: None) -> None:
+    look_up = ToolCall("look_1", "history_get_turn", '{"id":"T-1","level":"R"}')
+    again = ToolCall("look_2", "history_get_turn", '{"id":"T-1","level":"C"}')
+    steps: list[ScriptedAnswer | str] = [
+        calls(look_up),  # alone: answered within the same answer
+        calls(again, client.run("echo one", 1)),  # beside a call of the client's own
+        "The port is 8123, as you said.",
+    ]
+    on: Any = {"PERDURE_PROXY_TOOLS": "true"}
+    async with staged(tmp_path, Which_port=steps) as stage:
+        await stage.run(client, client.fresh, "The port is 8123.", **on)
+        out = await stage.run(client, client.again, "Which port is it?", **on)
+        assert "The port is 8123, as you said." in out
+        asked = [each for each in mains(stage.model) if "look_1" in json.dumps(each.body)]
+        assert len(asked) == 2
+        for request in asked:
+            check_body(request)
+            assert json.dumps(request.body).count('"look_1"') == 2  # the call and its result
+        assert json.dumps(asked[-1].body).count('"look_2"') == 2
+        kept = await stage.kept()
+        assert kept[f"call_{client.name}_1()"] == kept[f"=call_{client.name}_1"] == 1
+        assert kept["look_1()"] == 0
+
+
+# Codex' own tools are in forms that only OpenAI's models know.
+@pytest.mark.parametrize("client", [CLAUDE, OPENCODE], ids=lambda client: client.name)
+async def test_a_model_of_another_format_answers(
+    client: Client, tmp_path: Path, no_look_up: None
+) -> None:
+    steps: list[ScriptedAnswer | str] = [calls(client.run("echo one", 1)), "One box."]
+    async with staged(tmp_path, Count_the_boxes=steps) as stage:
+        config = tmp_path / "perdure.toml"
+        config.write_text(f'[gateway.models]\nchat = "{stage.model.url}#scripted"\n')
+        on: Any = {"PERDURE_PROXY_VIA_GATEWAY": "true", "PERDURE_CONFIG": str(config)}
+        out = await stage.run(client, client.fresh, "Count the boxes.", **on)
+        assert "One box." in out
+        assert {(each.kind, each.model) for each in stage.model.requests} == {("chat", "scripted")}
+        kept = await stage.kept()
+        assert kept[f"call_{client.name}_1()"] == kept[f"=call_{client.name}_1"] == 1
+        async with perdure.open(stage.bank) as bank:
+            costs = await bank.gateway.costs("agent")
+        assert any(row.of.startswith(client.agent) for row in costs)
