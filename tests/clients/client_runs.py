@@ -6,7 +6,8 @@ import asyncio
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -81,8 +82,15 @@ class Replies:
 
     def __call__(self, request: ReceivedRequest) -> ScriptedAnswer | str:
         said = request.messages
+        if "context summarization agent" in said[0].text:
+            return SUMMARY
         if request.kind == "messages" and not request.body.get("tools"):
             return '{"title": "A title"}'
+        items = request.body.get("input", [])
+        if any(each.get("recipient", "/root") != "/root" for each in items):
+            # One agent asks another, in words that only models can read.
+            done = sum(1 for each in items if each.get("type") == "function_call")
+            return self.plan["The task"][done]
         asked = [at for at, message in enumerate(said) if _words(message)]
         if not asked:
             return "Nothing was asked."
@@ -199,6 +207,23 @@ class Stage:
                     for message in await with_texts(turn.messages, bank.artifacts):
                         found.update(_said(message))
         return found
+
+    @asynccontextmanager
+    async def watching(self, format: str, folder: Path) -> AsyncIterator[None]:  # noqa: A002 (as below)
+        """``perdure import --watch`` beside what runs here, until it was silent for a moment."""
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [*PERDURE, "--bank", self.bank, "import", format, str(folder), "--watch"]
+        process = await asyncio.create_subprocess_exec(
+            *command, env=self._variables(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            yield
+            await asyncio.sleep(3)  # it takes what is written last after a second of silence
+            assert process.returncode is None
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
 
     async def importing(self, format: str, folder: Path) -> int:  # noqa: A002 (that is what it is)
         """How many messages an import of the client's own files adds."""

@@ -110,9 +110,10 @@ class ClaudeShape:
 
 
 class CodexShape:
-    """The items of a thread of Codex."""
+    """The items of a thread of Codex, or of one that it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: str = CODEX_THREAD) -> None:
+        self.thread = thread
         self.items: list[Item] = [
             {
                 "type": "additional_tools",
@@ -137,6 +138,16 @@ class CodexShape:
     def prompt(self, text: str) -> None:
         self.items.append(self._message("user", text))
 
+    def task(self, text: str) -> None:
+        """What another agent asks of this one."""
+        head = "Message Type: NEW_TASK\nTask name: /root/cellar\nSender: /root\nPayload:\n"
+        content = [
+            {"type": "input_text", "text": head},
+            {"type": "encrypted_content", "encrypted_content": text},
+        ]
+        names = {"author": "/root", "recipient": "/root/cellar"}
+        self.items.append({"type": "agent_message", "id": "amsg_1", **names, "content": content})
+
     def reply(self, text: str) -> None:
         self.items.append(self._message("assistant", text))
 
@@ -150,13 +161,14 @@ class CodexShape:
         self.items.append({**output, "output": f"Process exited with code 0\nOutput:\n{text}\n"})
 
     def headers(self, kind: str = "turn") -> dict[str, str]:
-        facts = {"thread_id": CODEX_THREAD, "request_kind": kind, "thread_source": "user"}
-        return {
+        facts = {"thread_id": self.thread, "request_kind": kind, "thread_source": "user"}
+        below = {"x-codex-parent-thread-id": CODEX_THREAD, "x-openai-subagent": "collab_spawn"}
+        return (below if self.thread != CODEX_THREAD else {}) | {
             "user-agent": "codex_exec/0.166.0 (Debian 12.0.0; x86_64)",
             "originator": "codex_exec",
             "session-id": CODEX_THREAD,
-            "thread-id": CODEX_THREAD,
-            "x-codex-window-id": f"{CODEX_THREAD}:0",
+            "thread-id": self.thread,
+            "x-codex-window-id": f"{self.thread}:0",
             "x-codex-turn-metadata": json.dumps(facts),
             "authorization": "Bearer not-a-key",
         }

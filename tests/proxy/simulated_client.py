@@ -46,6 +46,8 @@ class SimulatedClient:
             self.items.append({"role": "system", "content": "Be exact."})
         else:
             self.fields = {"instructions": "Be exact.", "store": False}
+            tools = [{"type": "namespace", "name": "functions", "tools": [{"name": "exec"}]}]
+            self.items.append({"type": "additional_tools", "role": "developer", "tools": tools})
             told = "<environment_context>\n<cwd>/home/ada/demo</cwd>\n</environment_context>"
             self.items.append(self._user(told))
         self._calls = 0
@@ -163,13 +165,17 @@ class SimulatedClient:
         self.items[keep:], self.places[keep:] = [self._user(summary)], [None]
         self._recorded = len(self.items)
 
+    def follow(self, other: SimulatedClient) -> None:
+        """What it says is part of the other's conversation."""
+        self._splitter = other._splitter
+
     def messages(self, item: Item) -> list[Message]:
         """What is recorded of an item."""
+        if item.get("role") in {"system", "developer"}:
+            return []
         found = codec(self.wire).decode([item])
         made = list[Message]()
         for message in found:
-            if message.role in {"system", "developer"}:
-                continue
             injected = is_injected(message)
             model = self.model if message.role == "assistant" else ""
             made.append(msgspec.structs.replace(message, injected=injected, model=model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 from perdure.bank import Bank
 from perdure.core.client_agents import session_of_client
 from perdure.core.messages import ToolCall
-from perdure.history.log_records import SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 from perdure.history.message_identity import own_words
 from perdure.importers import import_files
-from perdure.testing import ScriptedAnswer, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedModel
 from tests.importers.transcripts import Claude, Record, write
 from tests.proxy.client_shapes import (
     CLAUDE_SESSION,
@@ -130,6 +131,25 @@ async def test_codex() -> None:
         assert [turn.prompt async for turn in session.read()] == ["Count the boxes.", "What else?"]
 
 
+async def test_an_agent_that_codex_starts() -> None:
+    main, helper = CodexShape(), CodexShape("01a1ee82-337a-7a20-900e-d3560ad26afc")
+    async with answering("Somebody looks.", bash("call_1"), "It is dark.") as (running, _):
+        main.prompt("Look around.")
+        await send(running, RESPONSES, main.body(), main.headers())
+        helper.task("Search the cellar.")
+        await send(running, RESPONSES, helper.body(), helper.headers())
+        helper.call("call_1", "ls")
+        helper.result("call_1", "dark")
+        await send(running, RESPONSES, helper.body(), helper.headers())
+        name = session_of_client("codex", FOLDER, helper.thread)
+        task, *work = await said(running.bank, name)
+        assert task.startswith("Message Type: NEW_TASK")
+        assert work == ["call_1()", "=call_1", "It is dark."]
+        session = await running.bank.session(name)
+        assert (await session.turn(1)).prompt.startswith("Message Type: NEW_TASK")
+        assert session.record.started_by == session_of_client("codex", FOLDER, CODEX_THREAD)
+
+
 async def test_opencode() -> None:
     client = OpencodeShape()
     async with answering("A title.", bash("toolu_1"), "Two boxes.") as (running, _):
@@ -215,3 +235,28 @@ async def test_whoever_records_a_turn_it_is_there_once(turns: str, tmp_path: Pat
         session = await running.bank.session(CLAUDE)
         assert len([turn async for turn in session.read()]) == len(turns)
         assert len(await running.bank.sessions()) == 1
+
+
+async def test_an_importer_is_faster_than_the_answer(tmp_path: Path) -> None:
+    """The file has the reply before the proxy has written it."""
+    told, banks = Told(tmp_path), list[Bank]()
+
+    async def answer(_: ReceivedRequest) -> str:
+        heads = banks[0].collection(Head)
+        while (head := await heads.get(CLAUDE)) is None or head.turn <= told.turns:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.01)  # until the prompt is recorded
+        text = told.answer(f"msg_{told.turns}")
+        await told.import_now(banks[0])
+        told.turns += 1
+        return text
+
+    async with ScriptedModel(answer) as model, proxied(model.url) as running:
+        banks.append(running.bank)
+        for _ in range(5):
+            told.ask()
+            await send(running, MESSAGES, told.shape.body(), told.shape.headers)
+        expected = [words for turn in range(5) for words in ("go on", f"Step {turn}.")]
+        assert await said(running.bank, CLAUDE) == expected
+        session = await running.bank.session(CLAUDE)
+        assert await session.partials() == []
+        assert len([turn async for turn in session.read(undone=True)]) == 5

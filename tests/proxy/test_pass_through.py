@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 
+import httpx2
 import msgspec
 import pytest
 import websockets
 
+import perdure
+from perdure.config import Config, ProxyConfig, ServerConfig
+from perdure.server.http_server import serving
+from perdure.server.operations import Caller, TokenScope
+from perdure.server.server_app import make_app
 from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, http, proxied
 
 _HELLO = b'{"id":"msg_1","type":"message","role":"assistant","content":[]}'
@@ -168,3 +174,28 @@ async def test_an_upstream_that_is_not_there_is_a_502_in_the_format() -> None:
         answer = await running.client.post("/v1/messages", content=_BODY)
     assert answer.status_code == 502
     assert msgspec.json.decode(answer.content)["type"] == "error"
+
+
+async def test_the_server_adds_nothing_to_an_answer() -> None:
+    """Through the guard and the router, with a token in a header or in the path."""
+    given = {"date": "Mon, 01 Jan 2001 00:00:00 GMT", "server": "theirs", "x_request_id": "r1"}
+    async with RawUpstream(lambda _: http(200, _HELLO, **given)) as upstream:
+        proxy = ProxyConfig(upstreams={"anthropic": upstream.url})
+        config = Config(bank="memory://", server=ServerConfig(port=0), proxy=proxy)
+        async with perdure.open(config=config) as bank:
+            app = make_app(bank)
+            token = app.run_tokens.make(Caller("me", scopes=frozenset({TokenScope.PROXY})))
+            async with serving(app) as server, httpx2.AsyncClient(base_url=server.url) as client:
+                told = {"x-perdure-token": token}
+                first = await client.post("/v1/messages", content=_BODY, headers=told)
+                second = await client.post(f"/t/{token}/v1/messages", content=_BODY)
+                without = await client.post("/v1/messages", content=_BODY)
+    expected = [("content-type", "application/json"), ("content-length", str(len(_HELLO)))]
+    expected += [(name.replace("_", "-"), value) for name, value in given.items()]
+    for answer in (first, second):
+        assert (answer.status_code, answer.content) == (200, _HELLO)
+        assert sorted(answer.headers.multi_items()) == sorted(expected)
+    assert without.status_code == 401
+    assert [name for name, _ in without.headers.multi_items()].count("date") == 1
+    assert len(upstream.requests) == 2
+    assert not any(token in str(request.headers) for request in upstream.requests)

@@ -301,6 +301,8 @@ async def test_sub_agents_have_sessions_of_their_own() -> None:
             headers = {"x-claude-code-session-id": "c1"}
             if agent:
                 headers["x-claude-code-agent-id"] = agent
+            if agent == "a2":
+                headers["x-claude-code-parent-agent-id"] = "a1"
             body = {
                 "model": "m",
                 "max_tokens": 9,
@@ -314,9 +316,8 @@ async def test_sub_agents_have_sessions_of_their_own() -> None:
         (main,) = [name for name in found if name.endswith("/c1")]
         assert main.startswith("claude-code@demo-")
         assert found.keys() == {main, f"{main}.a1", f"{main}.a2"}
-        link = found[f"{main}.a1"]
-        assert link is not None
-        assert link.session == main
+        links = [found[f"{main}.{agent}"] for agent in ("a1", "a2")]
+        assert [link and link.session for link in links] == [main, f"{main}.a1"]
 
 
 async def test_a_failing_bank_does_not_break_the_agent() -> None:

@@ -118,6 +118,9 @@ async def test_a_long_coding_session_behind_a_small_budget(wire: CallWire) -> No
             for _ in range(12):
                 client.results(client.reply(calls=1, thinks=True), client.words(1_600))
             client.reply()
+            if turn == 2 and wire == "responses":
+                mode = [{"type": "input_text", "text": "Mode: careful."}]
+                client.items.append({"type": "message", "role": "developer", "content": mode})
             client.prompt(f"Now task {turn}.")
         built = await watched.ask()  # as a conversation that was begun without the proxy
         assert built.whole > 300_000
@@ -130,7 +133,11 @@ async def test_a_long_coding_session_behind_a_small_budget(wire: CallWire) -> No
             client.reply()
             client.prompt(f"Now task {turn}.")
         built = await watched.ask()
-        assert "secret port is 8123" in _texts(built)  # the oldest turn, in a few words
+        assert "<T-1-" in _texts(built)  # the oldest turn, in a few words
+        if wire == "responses":  # tools and settings stay, wherever they were said
+            assert "additional_tools" in _texts(built)
+            assert "<environment_context>" in _texts(built)
+            assert "Mode: careful." in _texts(built)
         assert watched.extended > 9
 
 
@@ -147,7 +154,7 @@ async def test_one_turn_with_hundreds_of_rounds(wire: CallWire) -> None:
                 built = await watched.ask()
                 assert built.tokens <= 9_000
         # The prompt stands as it was sent, however far back it is.
-        prompt = client.request().items[0 if wire == "messages" else 1]
+        prompt = client.request().items[{"messages": 0, "chat": 1, "responses": 2}[wire]]
         if wire == "chat":
             assert '"content":"Rename the module everywhere.\\n\\n# Your memory' in _texts(built)
         else:
@@ -170,7 +177,7 @@ async def test_a_client_that_compacts_loses_nothing(wire: CallWire) -> None:
         # It forgets all but what it was told, and sends a summary in its place.
         client.reply("It is done.")
         await client.record(watched.session)
-        kept = 1 if wire != "messages" else 0
+        kept = {"messages": 0, "chat": 1, "responses": 2}[wire]
         client.forget(kept, "This session is being continued from a previous conversation. Well.")
         client.prompt("And now?")
         after = await watched.ask()
@@ -255,6 +262,28 @@ async def test_what_a_client_put_beside_its_first_prompt_stays() -> None:
         assert {"role": "system", "content": "Skills: none."} in [
             msgspec.json.decode(raw) for raw in built.items
         ]
+
+
+async def test_a_session_may_change_its_format() -> None:
+    one, two = SimulatedClient("messages", 4), SimulatedClient("chat", 5)
+    async with perdure.open("memory://") as bank:
+        watched = await _opened(bank, one, 3_000)
+        for _ in range(6):
+            one.prompt(one.words(100))
+            one.results(one.reply(calls=1))
+            one.reply()
+        one.prompt("Go on.")
+        await watched.ask()
+        one.reply("Gone on.")
+        await one.record(watched.session)
+        # Another client goes on with it; of what was said it knows nothing.
+        two.prompt("And now?")
+        two.follow(one)
+        other = Watched(two, watched.session, 3_000, bank)
+        other.window = watched.window
+        built = await other.ask()
+        assert "Gone on." in _texts(built)
+        assert built.tokens <= 3_000
 
 
 async def test_markers_of_the_client_come_first() -> None:

@@ -71,7 +71,7 @@ class _Answer:
         for name, data in wire_answers.events(self._line, self._request):
             first = f"event: {name}\n".encode() if name else b""
             yield first + b"data: " + msgspec.json.encode(data) + b"\n\n"
-        yield wire_answers.last_words(self._request)
+        yield b": a comment\n\ndata: [DONE]\n\n"  # where the format has none, some say it too
 
     async def close(self) -> None:
         self.closed = True

@@ -193,3 +193,30 @@ async def test_a_locked_bank_does_not_hold_a_request_up() -> None:
         free.set()
         await settled(running)
         assert await recorded(running.bank) == [*first, "user: Bye.", "assistant: Fine."]
+
+
+async def test_secrets_and_long_texts_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    """They are not stored as the client sends them: masked, and in the artifact store."""
+    url = f"sqlite:///{tmp_path}/bank.db"
+    key = "ghp_" + "x7Kq9Zt3Lm5Np8Rw2Vb4" + "Yc6Hd1Jf0Gs9AaBb"
+    secret = f"Use {key}, please."
+    long = "\n".join(f"Line {number} of a long prompt." for number in range(1_000))
+
+    def reply(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(f"{secret} {long}" if request.number == 1 else "Fine.")
+
+    async with ScriptedModel(reply) as model:
+        said: list[str] = []
+        for text in (secret, long, "And now?", "Thanks."):
+            said.append(text)
+            async with proxied(model.url, url) as running:
+                await ask(running, "c1", *said)
+                await settled(running)
+            said.append(f"{secret} {long}" if text == long else "Fine.")
+        async with perdure.open(url) as bank:
+            (info,) = await bank.sessions()
+            assert (info.turns, info.messages) == (4, 8)
+            session = await bank.existing_session(info.name)
+            turns = await session.turns(resolve=True)
+            assert key not in str(turns)
+            assert turns[1].prompt == long

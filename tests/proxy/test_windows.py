@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any, Self
 
 import anthropic
@@ -18,7 +19,7 @@ from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.testing.model.script import ReceivedRequest
 from perdure.wire import codec
 from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, RunningProxy, http, proxied
-from tests.proxy.simulated_client import WIRES
+from tests.proxy.simulated_client import WIRES, SimulatedClient, blocks_of
 
 _WIRES = pytest.mark.parametrize("wire", WIRES)
 _BOTH = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
@@ -264,6 +265,16 @@ async def test_recall_stands_beside_the_prompt(wire: CallWire, stream: bool) -> 
         assert max(map(_tokens, model.requests)) <= 6_000
 
 
+async def test_nothing_recalled_changes_nothing() -> None:
+    body = b'{ "model":"m",  "messages" : [{"role":"user","content":"h\\u0069"}], "x":1.50 }'
+    said = msgspec.json.encode({**_EMPTY, "content": [{"type": "text", "text": "Hi."}]})
+    async with RawUpstream(lambda _: http(200, said)) as upstream:
+        async with proxied(upstream.url, recall=True) as running:
+            got = await running.client.post("/v1/messages", content=body)
+            assert got.status_code == 200
+        assert upstream.requests[0].body == body
+
+
 def _call(call: str, name: str, **given: Any) -> ToolCall:
     return ToolCall(call, name, msgspec.json.encode(given).decode())
 
@@ -461,3 +472,63 @@ async def test_history_at_the_provider_is_left_alone() -> None:
             client.more = {"previous_response_id": "resp_1"}
             await client.ask()
             assert _items(model.requests[-1]) == client.items[:1]
+
+
+@pytest.mark.slow
+@_WIRES
+async def test_300k_tokens_behind_60k_and_each_request_extends_the_one_before(
+    wire: CallWire,
+) -> None:
+    """A conversation that began without the proxy goes on through it: some turns of tool rounds."""
+    path = {"messages": "/messages", "chat": "/chat/completions", "responses": "/responses"}[wire]
+    headers = {"x-perdure-session": "client@demo/long"}
+    client = SimulatedClient(wire, 3)
+    client.prompt("The secret port is 8123.")
+    for turn in range(9):
+        for _ in range(10):
+            client.results(client.reply(calls=1, thinks=True), client.words(1_600))
+        client.reply()
+        client.prompt(f"Now task {turn}.")
+
+    def script(request: ReceivedRequest) -> Any:
+        asks = request.number % 4 != 3
+        calls = (ToolCall(f"n{request.number}", "shell", "{}"),) if asks else ()
+        return ScriptedAnswer(f"Step {request.number}.", calls, "Hm.")
+
+    async with (
+        ScriptedModel(script) as model,
+        proxied(model.url, "memory://", budget=60_000) as running,
+    ):
+        for _ in range(24):
+            got = await running.client.post(
+                f"/v1{path}", content=client.body(), headers=headers, timeout=120
+            )
+            said = got.json()
+            if wire == "messages":
+                client.items.append({"role": "assistant", "content": said["content"]})
+            elif wire == "chat":
+                client.items.append(said["choices"][0]["message"])
+            else:
+                client.items += said["output"]
+            newest = f"n{model.requests[-1].number}"
+            if newest in got.text:
+                client.results([newest], client.words(1_000))
+            else:
+                client.prompt("Go on.")
+        assert running.proxy.report.figures.failures == 0
+        session = await running.bank.session("client@demo/long")
+        epochs = await session.epochs()
+    sizes = [_tokens(request) for request in model.requests]
+    assert max(sizes) <= 60_000
+    assert min(sizes) > 25_000
+    assert count_messages(o200k(), codec(wire).decode(client.items)) > 300_000
+    assert "<T-1-" in _said(model.requests[-1])
+    rewritten = 0
+    for before, after in pairwise(model.requests):
+        assert codec(wire).violations(_items(after)) == []
+        one, two = (
+            blocks_of([msgspec.json.encode(item) for item in _items(each)], wire)
+            for each in (before, after)
+        )
+        rewritten += two[: len(one)] != one
+    assert rewritten == len(epochs) - 1

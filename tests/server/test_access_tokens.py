@@ -11,7 +11,7 @@ from perdure.bank.bank import Bank
 from perdure.config import Config
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.server import access_tokens
-from perdure.server.access_tokens import AccessToken, AccessTokens
+from perdure.server.access_tokens import AccessToken, AccessTokens, hash_of
 from perdure.server.operations import TokenScope
 from perdure.testing import ManualClock
 from tests.server.conftest import RunningServer
@@ -35,12 +35,12 @@ async def tokens(clock: ManualClock) -> AsyncIterator[AccessTokens]:
 
 async def test_a_token_says_who_calls(tokens: AccessTokens) -> None:
     secret, record = await tokens.make("laptop", scopes=(TokenScope.WRITE, *READ), agent="ada")
-    caller = await tokens.caller_of(secret)
+    caller = await tokens.caller_by_hash(hash_of(secret))
     assert caller is not None
     assert (caller.name, caller.agent) == ("laptop", "ada")
     assert caller.scopes == {TokenScope.READ, TokenScope.WRITE}
-    assert await tokens.caller_of(secret + "x") is None
-    assert await tokens.caller_of(record.id) is None  # the hash opens nothing
+    assert await tokens.caller_by_hash(hash_of(secret + "x")) is None
+    assert await tokens.caller_by_hash(hash_of(record.id)) is None  # the hash opens nothing
 
 
 async def test_the_bank_never_holds_the_token(server: RunningServer, tmp_path: Path) -> None:
@@ -60,19 +60,19 @@ async def test_the_bank_never_holds_the_token(server: RunningServer, tmp_path: P
 async def test_a_token_expires(tokens: AccessTokens, clock: ManualClock) -> None:
     secret, _ = await tokens.make("laptop", scopes=READ, lasts=DAY)
     clock.advance(DAY / 1e6 - 1)
-    assert await tokens.caller_of(secret) is not None
+    assert await tokens.caller_by_hash(hash_of(secret)) is not None
     assert await tokens.has_any()
     clock.advance(1)
-    assert await tokens.caller_of(secret) is None
+    assert await tokens.caller_by_hash(hash_of(secret)) is None
     assert not await tokens.has_any()
     await tokens.make("laptop", scopes=READ)  # the name is free again
 
 
 async def test_a_revoked_token_is_refused_at_once_by_who_revoked_it(tokens: AccessTokens) -> None:
     secret, record = await tokens.make("laptop", scopes=READ)
-    assert await tokens.caller_of(secret) is not None
+    assert await tokens.caller_by_hash(hash_of(secret)) is not None
     assert (await tokens.revoke(record.short)).name == "laptop"
-    assert await tokens.caller_of(secret) is None
+    assert await tokens.caller_by_hash(hash_of(secret)) is None
     with pytest.raises(NotFound):
         await tokens.revoke("laptop")
     with pytest.raises(NotFound):
@@ -98,7 +98,7 @@ async def test_a_use_is_written_once_a_minute(tokens: AccessTokens, clock: Manua
     assert [each.used for each in await tokens.describe()] == [None]
 
     async def used() -> object:
-        assert await tokens.caller_of(secret)
+        assert await tokens.caller_by_hash(hash_of(secret))
         await tokens.settle()
         return (await tokens.describe())[0].used
 
@@ -111,11 +111,11 @@ async def test_a_use_is_written_once_a_minute(tokens: AccessTokens, clock: Manua
 
 async def test_a_use_that_is_written_late_brings_no_token_back(tokens: AccessTokens) -> None:
     secret, record = await tokens.make("laptop", scopes=READ)
-    assert await tokens.caller_of(secret)
+    assert await tokens.caller_by_hash(hash_of(secret))
     await tokens.revoke("laptop")
     await tokens.settle()
     assert await tokens.all() == []
-    assert await tokens.caller_of(secret) is None
+    assert await tokens.caller_by_hash(hash_of(secret)) is None
     assert isinstance(record, AccessToken)
 
 

@@ -494,6 +494,16 @@ async def test_a_new_prompt_need_not_wait_for_the_last_answer(tmp_path: Path) ->
     assert [turn.messages[-1].text for turn in turns] == ["Slow.", "Fast."]
 
 
+async def test_an_answer_that_is_over_is_not_kept_in_memory(tmp_path: Path) -> None:
+    """Whether or not its session is ever asked for again."""
+    async with talking(tmp_path, ["One.", "Two."]) as talk:
+        chats = talk.server.app.state.part(Chats)
+        for name in ("x", "y"):
+            path = f"/api/v1/sessions/ada/{name}/chat"
+            assert (await talk.client.post(path, json={"prompt": "?"})).status_code == 200
+        await until(lambda: not chats._runs)
+
+
 async def test_a_server_that_stops_keeps_the_draft(tmp_path: Path) -> None:
     async with talking(tmp_path, HANGS) as talk:
         await leave(talk)

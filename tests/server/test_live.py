@@ -548,15 +548,28 @@ async def test_a_token_or_a_ticket_is_needed(server: RunningServer) -> None:
             pass
 
 
+@pytest.mark.parametrize("ticket", [False, True])
 async def test_a_revoked_token_ends_its_sockets(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, ticket: bool
 ) -> None:
     monkeypatch.setattr(live_socket, "_RECHECK", 0.01)
     tokens = server.app.state.part(AccessTokens)
     secret, _ = await tokens.make("laptop", scopes=(TokenScope.READ,))
-    async with listening(server) as other, listening(server, secret) as client:
+    laptop = await server.client(secret)
+    tickets = [(await laptop.post("/api/v1/tickets")).json()["ticket"] for _ in range(2)]
+    url = f"{server.url.replace('http', 'ws', 1)}/api/v1/live?ticket="
+    opened = (
+        connect(f"{url}{tickets[0]}")
+        if ticket
+        else connect(url, additional_headers={"authorization": f"Bearer {secret}"})
+    )
+    async with listening(server) as other, opened as socket:
+        client = LiveClient(socket)
         await client.subscribe(all=True)
         await tokens.revoke("laptop")
+        with pytest.raises(InvalidStatus, match="401"):
+            async with connect(f"{url}{tickets[1]}"):
+                pass
         with pytest.raises(ConnectionClosed) as closed:
             await client.until("never")
         await other.subscribe(all=True)
@@ -712,6 +725,68 @@ async def test_a_client_that_asks_and_never_reads_is_not_listened_to(
         assert asked <= 12
         go_on.set()
         await client.until("unsubscribed", lambda event: event["id"] == "99")
+
+
+async def test_a_client_that_only_pings_and_never_reads_costs_no_memory(
+    server: RunningServer,
+) -> None:
+    ping = b"\x89\xfd" + bytes(4) + b"x" * 125
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(
+        b"GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n"
+        b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        + f"x-perdure-token: {server.token()}\r\n\r\n".encode()
+    )
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    sent = 0
+    while sent < 20_000_000:
+        writer.write(ping * 500)
+        await writer.drain()
+        sent += 500 * 127
+    writer.write(b"\x88\x80" + bytes(4))  # close
+    answered = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert 0 < len(answered) < sent / 2  # what fits into the buffers of the network, and a little
+
+
+async def test_idle_sessions_leave_the_memory(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no other process ever writes."""
+    monkeypatch.setattr(live_hub, "_CURSORS_EVERY", 0.0)
+    hub = server.app.state.part(live_hub.LiveHub)
+    async with listening(server) as client:
+        await client.subscribe(all=True)
+        for n in range(3):
+            await write(server, f"ada/{n}")
+        await until(lambda: len(hub._known) == 3)
+        monkeypatch.setattr(live_hub, "_FORGET_AFTER", 0)
+        await until(lambda: not hub._known)
+
+
+async def test_but_not_while_a_reader_catches_up_with_them(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ada/x", "ada/y"):
+        await write(server, name)
+    reading, go_on, pieces = asyncio.Event(), asyncio.Event(), live_log.LogReader.pieces
+
+    async def slow(*args: Any) -> Any:
+        reading.set()
+        await go_on.wait()
+        return await pieces(*args)
+
+    monkeypatch.setattr(live_log.LogReader, "pieces", slow)
+    async with listening(server) as client:
+        await client.say("subscribe", all=True, after={"time": 0})
+        await reading.wait()
+        monkeypatch.setattr(live_hub, "_FORGET_AFTER", -1_000_000_000)
+        server.app.state.part(live_hub.LiveHub)._forget_idle()
+        go_on.set()
+        await client.until("live")
+    assert sorted(client.turns()) == [("ada/x", 1, 1), ("ada/y", 1, 1)]
 
 
 async def test_events_wait_while_the_store_is_away(

@@ -145,6 +145,8 @@ def plain(value: Any) -> Any:
         bare = [replace(each.element, digest=b"") for each in value.blocks]  # some are random
         blocks = [replace(each, element=at) for each, at in zip(value.blocks, bare, strict=True)]
         return replace(value, blocks=tuple(blocks))
+    if isinstance(value, perdure.Turn):  # tokens are counted in the background
+        return replace(value, rounds=tuple(replace(each, tokens=None) for each in value.rounds))
     if isinstance(value, perdure.Recalled):
         return (value.stage, value.notes, [plain(hit) for hit in value.hits])
     if isinstance(value, perdure.Hit):
@@ -205,6 +207,7 @@ async def conversation(bank: Any, opened: Bank) -> list[Any]:
         [(e.number, e.reason, str(e.at), e.budget, e.after) for e in await session.epochs()]
     )
     await opened.settle()
+    told.append([each.tokens for turn in await session.turns(9) for each in turn.rounds])
     told.append(await session.recall("build of day 3", limit=3, roles="user", kinds=["turn"]))
     told.append(await session.recall("build", line=True, since="2020-01-01", until="2030-01-01"))
     told.append(await session.search("day 17", limit=2))
@@ -586,6 +589,17 @@ async def test_what_is_no_text_gets_one_clear_error(server: RunningServer, given
                     else:
                         wrong.append(f"{name}({each.name}=…) takes it")
         assert not wrong, "\n".join(wrong)
+
+
+async def test_a_server_on_this_machine_is_asked_without_the_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not reach it, and would be told the token."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with remote_bank(tmp_path) as (remote, _):
+        assert await remote.sessions() == []
 
 
 async def test_a_writer_goes_on_when_the_server_was_started_again(tmp_path: Path) -> None:

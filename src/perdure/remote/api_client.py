@@ -18,6 +18,7 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.messages import sound
+from perdure.gateway.transport import make_client
 from perdure.remote.api_errors import ErrorAnswer
 
 T = TypeVar("T")
@@ -37,8 +38,10 @@ class ApiClient:
             )
         self.url = url.rstrip("/")
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        limits = httpx2.Timeout(timeout, connect=_CONNECT)
-        self._http = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=limits)
+        self._http = make_client(None)  # which asks no proxy for a server on this machine
+        self._http.base_url = self.url
+        self._http.headers.update(headers)
+        self._http.timeout = httpx2.Timeout(timeout, connect=_CONNECT)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -118,7 +121,7 @@ def segment(name: str) -> str:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    given = _given(body)
+    given = _without_none(body)
     try:
         return _encode(given)
     except UnicodeEncodeError:  # half surrogate pairs: replaced as the log replaces them
@@ -127,13 +130,13 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         raise InvalidValue(f"This cannot be sent: {exc}.", hint="Give plain data.") from exc
 
 
-def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
 def _texts(query: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of a URL. A list stands for several."""
-    found = _given(query)
+    found = _without_none(query)
     return {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in found.items()

@@ -58,6 +58,7 @@ from perdure.remote.api_results import (
 from perdure.remote.remote_artifacts import RemoteArtifacts
 
 _PAGE = 1_000  # Turns that a request asks for at most.
+_READ = 100  # … while all are read.
 _BEGUN = 1_000  # Prompts whose turns are remembered.
 
 
@@ -263,7 +264,9 @@ class RemoteSession:
     ) -> AsyncIterator[Turn]:
         after: str | None = f"T-{first - 1}" if first > 1 else "0"
         while after is not None:
-            page = await self._api.get(f"{self._path}/turns", TurnPage, after=after, undone=undone)
+            page = await self._api.get(
+                f"{self._path}/turns", TurnPage, after=after, undone=undone, limit=_READ
+            )
             for turn in page.turns:
                 if last is not None and turn.number > last:
                     return
@@ -362,12 +365,12 @@ class RemoteSession:
         body = {
             "query": text_in(query, "query"),
             "limit": limit,
-            "kinds": _listed(kinds),
-            "agents": _listed(agents),
-            "sessions": _listed(sessions),
+            "kinds": _as_list(kinds),
+            "agents": _as_list(agents),
+            "sessions": _as_list(sessions),
             "line": flag_in(line, "line"),
-            "roles": _listed(roles),
-            "tools": _listed(tools),
+            "roles": _as_list(roles),
+            "tools": _as_list(tools),
             "branch": text_in(branch, "branch"),
             "task": text_in(task, "task"),
             "outcome": text_in(outcome, "outcome"),
@@ -414,7 +417,7 @@ def _moment(given: When | None, *, last: bool = False) -> str | None:
     return clock.to_datetime(clock.moment(given, clock.now(), last=last)).isoformat()
 
 
-def _listed(given: str | Iterable[str] | None) -> Any:
+def _as_list(given: str | Iterable[str] | None) -> Any:
     if given is None or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         return given
     return list(given)

@@ -73,19 +73,16 @@ class Chats:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._runs: dict[str, list[ChatRun]] = {}
+        self._runs: list[ChatRun] = []
         self._watching = asyncio.create_task(self._stop(), name="perdure-chats")
 
     def add(self, run: ChatRun) -> None:
-        running = [each for each in self.of(run.session.name) if not each.is_over]
-        self._runs[run.session.name] = [*running, run]
+        self._runs.append(run)
+        run.when_over(lambda: self._runs.remove(run))  # or all that was ever said would stay here
 
     def of(self, session: str) -> list[ChatRun]:
         """Those of a session that are not over, the oldest first."""
-        running = [run for run in self._runs.pop(session, ()) if not run.is_over]
-        if running:
-            self._runs[session] = running
-        return running
+        return [run for run in self._runs if run.session.name == session and not run.is_over]
 
     async def cancel(self, session: str, first: int = 0) -> int:
         """Those for this turn and later ones."""
@@ -103,11 +100,11 @@ class Chats:
         await self._end_all()
 
     async def _end_all(self) -> None:
-        runs = [run for session in list(self._runs) for run in self.of(session)]
-        await asyncio.gather(*(run.cancel(keeps="draft") for run in runs))
+        await asyncio.gather(*(run.cancel(keeps="draft") for run in self._runs))
 
 
 async def chat(call: ServerCall) -> Response:
+    """One turn with a model, streamed as the AI SDK's UI message stream."""
     body: ChatBody = call.body
     name, chats = call.session_name, call.server.part(Chats)
     options = ChatOptions(
@@ -124,7 +121,7 @@ async def chat(call: ServerCall) -> Response:
     call.bank.gateway.catalog.candidates(CallOptions(purpose="chat", model=body.model))
     session = await call.bank.session(name)
     run = ChatRun(call.bank, session, options)
-    prompt, results = await _new(body, session, chats)
+    prompt, results = await _new_input(body, session, chats)
     await run.begin(prompt, results)
     chats.add(run)
     goes_on = call.server.config.server.chat_goes_on if body.goes_on is None else body.goes_on
@@ -132,12 +129,16 @@ async def chat(call: ServerCall) -> Response:
 
 
 async def resume_chat(call: ServerCall) -> Response:
-    """What `reconnectToStream` asks for: the whole answer under way, from its beginning."""
+    """The answer under way, from its beginning; 204 if there is none.
+
+    What the AI SDK's `reconnectToStream` asks for.
+    """
     running = call.server.part(Chats).of(call.session_name)
     return ChatResponse(running[-1], goes_on=True) if running else Response(status_code=204)
 
 
 async def cancel_chat(call: ServerCall) -> ChatsCancelled:
+    """Cancel the answers under way in a session; what arrived is kept."""
     return ChatsCancelled(await call.server.part(Chats).cancel(call.session_name))
 
 
@@ -159,7 +160,7 @@ class ChatResponse(StreamingResponse):
                 await self._run.cancel()
 
 
-async def _new(
+async def _new_input(
     body: ChatBody, session: Session, chats: Chats
 ) -> tuple[Any, tuple[ToolResult, ...]]:
     """The prompt, or the results, that the bank does not have; neither, if the newest turn waits
@@ -170,9 +171,9 @@ async def _new(
             raise InvalidInput("There are a prompt and messages.", hint="Give one of them.")
         return body.prompt, ()
     said = ui.decode(body.messages or [])
-    asked = _asked(said)
+    asked = _prompt_at_end(said)
     if body.trigger == "regenerate-message":
-        return await _again(body, session, chats), ()
+        return await _prompt_again(body, session, chats), ()
     if not asked:
         waiting = set((await session.head()).mark.waiting)
         results = tuple(
@@ -188,11 +189,11 @@ async def _new(
     id = asked[-1].id
     for turn in await session.turns(_FAR if body.message_id else 1):
         if id and id in {message.id for message in turn.messages if is_prompt(message)}:
-            return await _replaced(turn, asked, session, chats), ()
+            return await _replace_turn(turn, asked, session, chats), ()
     return asked, ()
 
 
-def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _prompt_at_end(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """What the user says at the end."""
     first = len(messages)
     while first and is_prompt(messages[first - 1]):
@@ -200,7 +201,9 @@ def _asked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages[first:]
 
 
-async def _again(body: ChatBody, session: Session, chats: Chats) -> tuple[Message, ...] | None:
+async def _prompt_again(
+    body: ChatBody, session: Session, chats: Chats
+) -> tuple[Message, ...] | None:
     """The prompt of the turn that is to be answered again."""
     number = newest(await session.head())
     if body.message_id and body.message_id.startswith("T-"):
@@ -209,10 +212,10 @@ async def _again(body: ChatBody, session: Session, chats: Chats) -> tuple[Messag
         raise InvalidInput("There is no turn to answer again.", hint="Say something first.")
     turn = await session.turn(number)
     prompt = tuple(message for message in turn.messages if is_prompt(message))
-    return await _replaced(turn, await session.resolve(prompt), session, chats)
+    return await _replace_turn(turn, await session.resolve(prompt), session, chats)
 
 
-async def _replaced(
+async def _replace_turn(
     turn: Turn, prompt: tuple[Message, ...], session: Session, chats: Chats
 ) -> tuple[Message, ...] | None:
     """Undo a turn and all behind it, so that this prompt takes its place. None if the turn is that
@@ -233,28 +236,12 @@ async def _replaced(
 
 
 OPERATIONS = (
-    Operation(
-        "POST",
-        _PATH,
-        chat,
-        "One turn with a model, streamed as the AI SDK's UI message stream.",
-        TokenScope.WRITE,
-        body=ChatBody,
-        produces=_STREAM,
-    ),
-    Operation(
-        "DELETE",
-        _PATH,
-        cancel_chat,
-        "Cancel the answers under way in a session; what arrived is kept.",
-        TokenScope.WRITE,
-        result=ChatsCancelled,
-    ),
-    Operation(
+    Operation.of("POST", _PATH, chat, TokenScope.WRITE, body=ChatBody, produces=_STREAM),
+    Operation.of("DELETE", _PATH, cancel_chat, TokenScope.WRITE),
+    Operation.of(
         "GET",
         f"{_PATH}/{{chat}}/stream",
         resume_chat,
-        "The answer under way, from its beginning; 204 if there is none.",
         TokenScope.READ,
         produces=_STREAM,
         may_be_nothing=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -107,6 +107,11 @@ class ChatRun:
         self._stream = UIMessageStream(f"T-{self.turn}", own=_HISTORY)
         self._task = asyncio.create_task(self._run(context), name="perdure-chat")
 
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call it when the answer is complete or has ended."""
+        assert self._task is not None  # noqa: S101  # it has begun
+        self._task.add_done_callback(lambda _: tell())
+
     async def cancel(self, *, keeps: Literal["turn", "draft"] = "turn") -> None:
         """End it; what arrived becomes part of the turn, or stays a draft."""
         self._keeps = keeps
@@ -181,7 +186,7 @@ class ChatRun:
             calls = reply.message.calls
             own = [call for call in calls if call.name not in self._client_tools]
             if own:
-                results = [await self._answered(call) for call in own]
+                results = [await self._run_tool(call) for call in own]
                 await self.session.append(Message("tool", tuple(results)))
                 self._send(chunk for result in results for chunk in stream.result(result))
             self._send(stream.finish_step())
@@ -231,7 +236,7 @@ class ChatRun:
         elif isinstance(delta.part, Media):
             self._send(stream.file(delta.part))
 
-    async def _answered(self, call: ToolCall) -> ToolResult:
+    async def _run_tool(self, call: ToolCall) -> ToolResult:
         text = await self.session.run_tool(call.name, call.arguments)
         return ToolResult(call.id, (Text(text),), name=call.name)
 

@@ -103,15 +103,15 @@ class RenditionsQuery(RequestQuery, frozen=True):
 
 async def compose_context(call: ServerCall) -> ExplainedContext:
     """The prompt to send to a model next, explained. Its injection and epoch are kept."""
-    return await _composed(call, keep=True)
+    return await _compose(call, keep=True)
 
 
 async def preview_context(call: ServerCall) -> ExplainedContext:
     """The prompt to send to a model next, explained. Leaves no trace."""
-    return await _composed(call, keep=False)
+    return await _compose(call, keep=False)
 
 
-async def _composed(call: ServerCall, *, keep: bool) -> ExplainedContext:
+async def _compose(call: ServerCall, *, keep: bool) -> ExplainedContext:
     session, body = await open_session(call), call.body
     if body.continues is not None:
         await session.resume(body.continues)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from email.utils import formatdate
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -28,7 +29,7 @@ from starlette.types import Scope as Connection
 
 from perdure.config import ServerConfig
 from perdure.core.errors import Closed, Denied, PerdureError
-from perdure.server.access_tokens import AccessTokens
+from perdure.server.access_tokens import AccessTokens, hash_of
 from perdure.server.denials import DenialKind, DenialLog
 from perdure.server.error_answers import answer_of, status_of
 from perdure.server.operations import JSON, NOBODY, Caller, TokenScope
@@ -72,7 +73,7 @@ class Guard:
         self._run_tokens = run_tokens
         self._denials = denials
         self._config = config
-        self._names = _LOCAL | {_bare(name) for name in (config.host, *config.names)}
+        self._names = _LOCAL | {_host_name(name) for name in (config.host, *config.names)}
         self._any_address = config.host in {"0.0.0.0", "::", ""}  # noqa: S104  # asked, not bound
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -89,7 +90,7 @@ class Guard:
             if match.scope is not TokenScope.OPEN or in_path:
                 caller = await self._caller(connection, headers, match, in_path)
             if connection["type"] == "http":
-                receive = self._limited(connection, headers, match, receive)
+                receive = self._limit_body(connection, headers, match, receive)
             connection.setdefault("state", {}).update({CALLER: caller, MATCH: match})
             answer.passes_through = match.passes_through
             await self.router(connection, receive, answer.send)
@@ -102,12 +103,12 @@ class Guard:
             raise
 
     def _check_host(self, host: str) -> None:
-        name = _bare(host)
+        name = _host_name(host)
         if name in self._names or (self._any_address and _is_address(name)):
             return
         raise Denied(
-            f"This server is not called {host[:100]!r}.",
-            hint="Add the name to server.names if it is.",
+            "This server has another name.",  # which is audited; what was sent is not
+            hint=f"Add {host[:100]!r} to server.names if it is called that.",
             status=421,
         )
 
@@ -120,18 +121,17 @@ class Guard:
         elif not secret and not match.passes_through:
             kind, _, given = headers.get(b"authorization", "").partition(" ")
             secret = given.strip() if kind.lower() == "bearer" else ""
-        if not secret and connection["type"] == "websocket" and not match.passes_through:
+        id = hash_of(secret) if secret else ""
+        if not id and connection["type"] == "websocket" and not match.passes_through:
             query = parse_qs(connection["query_string"].decode("latin-1"))
-            for ticket in query.get("ticket", ()):
-                if (caller := self._run_tokens.redeem(ticket)) is not None:
-                    return caller
-        if not secret:
+            id = self._run_tokens.redeem(query.get("ticket", [""])[0])
+        if not id:
             raise Denied(
                 "A token is needed.",
                 hint="Send it as `x-perdure-token`; `perdure token make` makes one.",
                 status=401,
             )
-        caller = self._run_tokens.caller_of(secret) or await self._tokens.caller_of(secret)
+        caller = self._run_tokens.caller_by_hash(id) or await self._tokens.caller_by_hash(id)
         if caller is None:
             raise Denied(
                 "This token is unknown, revoked or expired.",
@@ -140,7 +140,7 @@ class Guard:
             )
         return caller
 
-    def _limited(
+    def _limit_body(
         self, connection: Connection, headers: dict[bytes, str], match: Match, receive: Receive
     ) -> Receive:
         """Checks what the headers say of the body, and counts what arrives."""
@@ -208,7 +208,9 @@ class _Answer:
         if self.passes_through:
             return kept
         names = {name.lower() for name, _ in kept}
-        return [*kept, *(each for each in (*_HEADERS, _NO_STORE) if each[0] not in names)]
+        # Not by uvicorn: an answer that is passed on has a date.
+        date = (b"date", formatdate(usegmt=True).encode())
+        return [*kept, date, *(each for each in (*_HEADERS, _NO_STORE) if each[0] not in names)]
 
 
 def _take_path_token(connection: Connection) -> str:
@@ -242,7 +244,7 @@ def _check_origin(headers: dict[bytes, str]) -> None:
         raise Denied("Other sites may not call this server.", hint="Open its own address.")
 
 
-def _bare(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without port and brackets."""
     name = host.strip().lower()
     if name.startswith("["):

@@ -20,24 +20,24 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.server_app import ServerApp
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds between two updates of the date in answers.
+#: Seconds between two looks of uvicorn at its limits.
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
 _LOOK = 0.005
-#: Seconds for which an idle connection is kept. Longer than clients keep theirs: of two who close at
-#: the same moment, the client loses a request.
+#: Seconds for which an idle connection is kept. Longer than clients keep theirs: of two who close
+#: at the same moment, the client loses a request.
 _KEEP_ALIVE = 75
-#: Bytes in which a request's headers have to end. One read may bring some of its body, too.
-_MAX_HEAD = 1 << 19
-_ENDLESS = 1 << 62
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
+#: Bytes of a request's first line and headers.
+_MAX_HEAD = 64 << 10
 
 
 class HttpServer:
@@ -84,7 +84,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
             uvicorn.Config(
                 app,
                 http=_BoundedHeads,
-                ws="websockets-sansio",
+                ws=_BoundedPongs,
                 ws_max_size=_MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event is encoded once, for all sockets
                 lifespan="off",
@@ -95,6 +95,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 proxy_headers=False,  # or a client could say which address it has
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
+                date_header=False,  # the guard's
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
         )
@@ -112,23 +113,36 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
 
 
 class _BoundedHeads(HttpToolsProtocol):
-    """Ends a connection whose headers do not end: httptools would keep them all."""
+    """Limits what is not a body, which httptools gathers without end, and before any token."""
 
-    _unfinished = 0
+    _gathered = 0
 
     def data_received(self, data: bytes) -> None:
-        self._unfinished += len(data)
+        self._gathered += len(data)
         super().data_received(data)
-        if self._unfinished > _MAX_HEAD and not self.transport.is_closing():
-            self.send_400_response("The headers are too large.")
+        if self._gathered > _MAX_HEAD and not self.transport.is_closing():
+            # There is no cycle before the first request, whatever its type says.
+            if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+                self.send_400_response("The headers are too large.")
+            else:  # of a request that is being answered: what follows its body
+                self.transport.abort()
 
-    def on_headers_complete(self) -> None:
-        self._unfinished = -_ENDLESS  # until the next request begins
-        super().on_headers_complete()
+    def on_body(self, body: bytes) -> None:
+        self._gathered = 0
+        super().on_body(body)
 
-    def on_message_begin(self) -> None:
-        self._unfinished = max(self._unfinished, 0)
-        super().on_message_begin()
+    def on_message_complete(self) -> None:
+        self._gathered = 0
+        super().on_message_complete()
+
+
+class _BoundedPongs(WebSocketsSansIOProtocol):
+    """Leaves pings unanswered while their answers are not read: they would be kept in memory."""
+
+    def handle_ping(self) -> None:
+        pong = b"".join(self.conn.data_to_send())
+        if self.transport.get_write_buffer_size() < _MAX_MESSAGE:
+            self.transport.write(pong)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -131,7 +131,7 @@ class LiveHub:
 
     # What is known ----------------------------------------------------------------------------
 
-    def behind(self, scope: LiveScope, told: dict[str, int]) -> list[str]:
+    def sessions_behind(self, scope: LiveScope, told: dict[str, int]) -> list[str]:
         """Sessions of which more is known than a reader was told."""
         names = [scope.session] if scope.session else list(self._known)
         return [
@@ -167,7 +167,7 @@ class LiveHub:
             return 0
         return await self._log.written_before(session, known.head, moment - SLACK)
 
-    async def missed(self, session: str, after: int) -> list[LiveEvent]:
+    async def missed_turns(self, session: str, after: int) -> list[LiveEvent]:
         """The turns behind a cursor, as events; too many are told as skipped."""
         known = self._known.get(session)
         if known is None:
@@ -175,7 +175,7 @@ class LiveHub:
         pieces = await self._log.pieces(session, after, known.head)
         return list(_turn_events(session, after, pieces, known.head))
 
-    def arriving(self, scope: LiveScope) -> list[LiveEvent]:
+    def arriving_answers(self, scope: LiveScope) -> list[LiveEvent]:
         """The answers that arrive right now, as far as they did."""
         own = [
             (session, turn, answer.so_far())
@@ -223,6 +223,7 @@ class LiveHub:
                         await self._look_at_jobs()
                 if began >= cursors:
                     cursors = loop.time() + _CURSORS_EVERY
+                    self._forget_idle()
                     for reader in {each.reader for each in self.audience.all}:
                         reader.shorten_cursors()
             except Exception as exc:  # noqa: BLE001  # the outermost loop: readers must not starve
@@ -250,14 +251,17 @@ class LiveHub:
                     names.update(await self._log.active(self._checked, agent))
             await self._look_at(names)
             self._checked = now
-            oldest = now - _FORGET_AFTER
-            for name, known in list(self._known.items()):
-                if (
-                    known.head.time < oldest
-                    and not known.drafts
-                    and name not in self.audience.sessions
-                ):
-                    del self._known[name]
+
+    def _forget_idle(self) -> None:
+        """Sessions to which nothing was written for a while: they would be read anew. Not while a
+        reader catches up with one.
+        """
+        if any(each.catching_up for each in self.audience.all):
+            return
+        for name, known in list(self._known.items()):
+            is_idle = known.head.time < self._checked - _FORGET_AFTER
+            if is_idle and not known.drafts and name not in self.audience.sessions:
+                del self._known[name]
 
     async def _look_at(self, names: Iterable[str], *, silently: bool = False) -> None:
         """Publish what is new in these sessions, or only take note of it. Call it while looking."""

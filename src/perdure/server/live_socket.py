@@ -160,13 +160,12 @@ class LiveSocket:
             await self._socket.send_text(await self._queue.take())
 
     async def _watch_token(self) -> None:
-        """Until the token is revoked or expires. Of a ticket nothing is left to look at."""
-        headers, state = self._socket.headers, self._call.server
-        secret = headers.get("x-perdure-token") or headers.get("authorization", "")[7:].strip()
+        """Until the token is revoked or expires."""
+        id, state = self._call.caller.token, self._call.server
+        of_run, of_bank = state.part(RunTokens), state.part(AccessTokens)
         while True:
             await asyncio.sleep(_RECHECK)
-            holds = not secret or state.part(RunTokens).caller_of(secret) is not None
-            if not holds and await state.part(AccessTokens).caller_of(secret) is None:
+            if not (of_run.caller_by_hash(id) or await of_bank.caller_by_hash(id)):
                 await self._socket.close(_POLICY, "The token holds no more.")
                 return
 
@@ -286,13 +285,13 @@ class LiveSocket:
             names = [*told, *active]
         await hub.subscribe(each, names)
         # Without a pause between its last look and the end of it, nothing falls in between.
-        while after is not None and (behind := hub.behind(scope, told)):
+        while after is not None and (behind := hub.sessions_behind(scope, told)):
             for name in behind:
                 if name not in told:
                     moment = after.time if isinstance(after, LiveCursor) else 0
                     told[name] = await hub.written_before(name, moment)
                 at = max(told[name], 0)
-                events = await hub.missed(name, at)
+                events = await hub.missed_turns(name, at)
                 told[name] = max([at, *(event.cursor for event in events)])
                 if not events:
                     told[name] = max(at, hub.position(name))
@@ -304,7 +303,7 @@ class LiveSocket:
         self._catching_up.pop(each.id, None)
         self._queue.add(frame_text(SubscriptionLive(each.id, hub.cursor(scope))))
         if "answers" in each.topics:
-            for event in hub.arriving(scope):
+            for event in hub.arriving_answers(scope):
                 self._queue.offer(event)
 
     def _end_with(self, each: LiveSubscription, error: PerdureError) -> None:

@@ -67,6 +67,8 @@ class Caller(msgspec.Struct, frozen=True):
     #: The only agent that it may see; None: all.
     agent: str | None = None
     scopes: frozenset[TokenScope] = frozenset()
+    #: The hash of its token, by which to see whether that still holds.
+    token: str = ""
 
     def may(self, scope: TokenScope) -> bool:
         return scope is TokenScope.OPEN or scope in self.scopes or TokenScope.ADMIN in self.scopes

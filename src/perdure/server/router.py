@@ -121,7 +121,7 @@ class Router:
             except Exception as exc:  # noqa: BLE001  # the border: no connection ends bare
                 if not isinstance(exc, PerdureError):
                     _log.exception("%s failed.", match.name)
-                response = _of_error(exc)
+                response = _error_response(exc)
             try:
                 await response(connection, receive, send)
             except Denied:
@@ -147,7 +147,7 @@ class Router:
             if socket.application_state is WebSocketState.CONNECTED:
                 await socket.close(1011)
             elif socket.application_state is WebSocketState.CONNECTING:
-                await socket.send_denial_response(_of_error(exc))
+                await socket.send_denial_response(_error_response(exc))
 
     async def _answer(
         self, match: Match, caller: Caller, connection: Connection, receive: Receive
@@ -155,7 +155,7 @@ class Router:
         route = match.route
         if not isinstance(route, Operation):
             if match.allowed:
-                return _other_method(match.allowed)
+                return _refuse_method(match.allowed)
             raise NotFound("There is nothing at this address.", hint="See /openapi.json.")
         request = Request(connection, receive)
         call = ServerCall(self.state, caller, request, match.path)
@@ -266,13 +266,13 @@ def _json(value: Any, status: int) -> Response:
     return Response(_encode(value), status, media_type=JSON)
 
 
-def _of_error(error: Exception) -> Response:
+def _error_response(error: Exception) -> Response:
     if isinstance(error, PerdureError):
         return _json(answer_of(error), status_of(error))
     return _json(INTERNAL, 500)
 
 
-def _other_method(allowed: tuple[str, ...]) -> Response:
+def _refuse_method(allowed: tuple[str, ...]) -> Response:
     methods = [method for method in allowed if method != _WEBSOCKET]
     words = ", ".join(methods) or "a WebSocket"
     answer = ErrorAnswer(ErrorDetail("method_not_allowed", f"This address takes {words}."))

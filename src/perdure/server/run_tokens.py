@@ -22,28 +22,28 @@ _MOST = 1_024
 Timer = Callable[[], float]
 
 
-class _Expiring(Generic[V]):
+class _ExpiringValues(Generic[V]):
     """Values by the hash of a secret, each until its time."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._kept: dict[str, tuple[V, float]] = {}
 
-    def add(self, secret: str, value: V, seconds: float) -> None:
+    def add(self, id: str, value: V, seconds: float) -> None:
         now = self._timer()
-        self._kept = {id: kept for id, kept in self._kept.items() if kept[1] > now}
+        self._kept = {each: kept for each, kept in self._kept.items() if kept[1] > now}
         while len(self._kept) >= _MOST:
             del self._kept[next(iter(self._kept))]
-        self._kept[hash_of(secret)] = (value, now + seconds)
+        self._kept[id] = (value, now + seconds)
 
-    def get(self, secret: str) -> V | None:
-        value, until = self._kept.get(hash_of(secret), (None, 0.0))
+    def get(self, id: str) -> V | None:
+        value, until = self._kept.get(id, (None, 0.0))
         return value if self._timer() < until else None
 
-    def take(self, secret: str) -> V | None:
+    def take(self, id: str) -> V | None:
         """The same, once."""
-        value = self.get(secret)
-        self._kept.pop(hash_of(secret), None)
+        value = self.get(id)
+        self._kept.pop(id, None)
         return value
 
 
@@ -60,27 +60,28 @@ class RunTokens:
     """
 
     def __init__(self, *, timer: Timer = time.monotonic) -> None:
-        self._tokens = _Expiring[Caller](timer)
-        self._codes = _Expiring[Caller](timer)
-        self._tickets = _Expiring[Caller](timer)
+        self._tokens = _ExpiringValues[Caller](timer)
+        self._codes = _ExpiringValues[Caller](timer)
+        self._tickets = _ExpiringValues[str](timer)
 
     def make(self, caller: Caller, seconds: float = float("inf")) -> str:
         secret = new_secret()
-        self._tokens.add(secret, caller, seconds)
+        id = hash_of(secret)
+        self._tokens.add(id, msgspec.structs.replace(caller, token=id), seconds)
         return secret
 
-    def caller_of(self, secret: str) -> Caller | None:
-        return self._tokens.get(secret)
+    def caller_by_hash(self, id: str) -> Caller | None:
+        return self._tokens.get(id)
 
     def login_code(self, name: str) -> str:
         """For the person at the terminal, for a minute, once."""
         code = secrets.token_urlsafe(32)
-        self._codes.add(code, Caller(name, None, frozenset(GRANTED)), CODE_LASTS)
+        self._codes.add(hash_of(code), Caller(name, None, frozenset(GRANTED)), CODE_LASTS)
         return code
 
     def log_in(self, code: str, seconds: float) -> LoginToken:
         """Raises `Denied` (401) if the code was used, is too old, or never was one."""
-        caller = self._codes.take(code)
+        caller = self._codes.take(hash_of(code))
         if caller is None:
             raise Denied(
                 "This login code was used, or is older than a minute.",
@@ -90,10 +91,13 @@ class RunTokens:
         return LoginToken(self.make(caller, seconds), seconds)
 
     def ticket(self, caller: Caller) -> str:
-        """For one WebSocket, once: browsers cannot send headers with one."""
+        """For one WebSocket, once: browsers cannot send headers with one. It stands for the
+        caller's token, and is worth nothing without it.
+        """
         ticket = secrets.token_urlsafe(32)
-        self._tickets.add(ticket, caller, TICKET_LASTS)
+        self._tickets.add(hash_of(ticket), caller.token, TICKET_LASTS)
         return ticket
 
-    def redeem(self, ticket: str) -> Caller | None:
-        return self._tickets.take(ticket)
+    def redeem(self, ticket: str) -> str:
+        """The hash of the token for which it stands; empty if it was used, or is too old."""
+        return self._tickets.take(hash_of(ticket)) or ""

@@ -36,21 +36,27 @@ class LoginCode(RequestBody, frozen=True):
 
 
 async def tell_alive(_call: ServerCall) -> Health:
+    """The process lives."""
     return Health("alive")
 
 
 async def tell_ready(call: ServerCall) -> Health:
-    """Reads from the bank: raises what that raises."""
+    """The bank is open and readable.
+
+    Raises what reading raises.
+    """
     await call.bank.collection(SessionRecord).list(limit=1)
     return Health("ready")
 
 
 async def log_in(call: ServerCall) -> LoginToken:
+    """Exchange the one-time code of the link on the terminal for a token."""
     seconds = call.server.config.server.login_for
     return call.server.part(RunTokens).log_in(call.body.code, seconds)
 
 
 async def make_ticket(call: ServerCall) -> Ticket:
+    """A single-use ticket for one WebSocket."""
     return Ticket(call.server.part(RunTokens).ticket(call.caller), TICKET_LASTS)
 
 
@@ -59,42 +65,22 @@ async def describe_api(call: ServerCall) -> Response:
 
 
 async def scrape_metrics(call: ServerCall) -> Response:
+    """What the process did in the bank, for Prometheus."""
     call.require_all_agents()
     text = await call.server.part(MetricsText).scrape()
     return Response(text, headers={"content-type": TEXT})
 
 
 async def list_tokens(call: ServerCall) -> list[TokenInfo]:
+    """The tokens in the bank, without the tokens themselves."""
     return await call.server.part(AccessTokens).describe()
 
 
 OPERATIONS = (
-    Operation("GET", "/healthz", tell_alive, "The process lives.", TokenScope.OPEN, result=Health),
-    Operation(
-        "GET",
-        "/readyz",
-        tell_ready,
-        "The bank is open and readable.",
-        TokenScope.OPEN,
-        result=Health,
-    ),
-    Operation(
-        "POST",
-        "/api/v1/login",
-        log_in,
-        "Exchange the one-time code of the link on the terminal for a token.",
-        TokenScope.OPEN,
-        body=LoginCode,
-        result=LoginToken,
-    ),
-    Operation(
-        "POST",
-        "/api/v1/tickets",
-        make_ticket,
-        "A single-use ticket for one WebSocket.",
-        TokenScope.READ,
-        result=Ticket,
-    ),
+    Operation.of("GET", "/healthz", tell_alive, TokenScope.OPEN),
+    Operation.of("GET", "/readyz", tell_ready, TokenScope.OPEN),
+    Operation.of("POST", "/api/v1/login", log_in, TokenScope.OPEN, body=LoginCode),
+    Operation.of("POST", "/api/v1/tickets", make_ticket, TokenScope.READ),
     Operation(
         "GET",
         "/openapi.json",
@@ -103,20 +89,6 @@ OPERATIONS = (
         TokenScope.READ,
         result=dict[str, Any],
     ),
-    Operation(
-        "GET",
-        "/metrics",
-        scrape_metrics,
-        "What the process did in the bank, for Prometheus.",
-        TokenScope.READ,
-        produces="text/plain",
-    ),
-    Operation(
-        "GET",
-        "/api/v1/tokens",
-        list_tokens,
-        "The tokens in the bank, without the tokens themselves.",
-        TokenScope.ADMIN,
-        result=list[TokenInfo],
-    ),
+    Operation.of("GET", "/metrics", scrape_metrics, TokenScope.READ, produces="text/plain"),
+    Operation.of("GET", "/api/v1/tokens", list_tokens, TokenScope.ADMIN),
 )

@@ -114,7 +114,9 @@ async def get_turns(call: ServerCall) -> TurnPage:
     """Turns, page by page: whole, or at a level."""
     session, query = await open_session(call), call.query
     head = await session.head()
-    found = await (_later(session, query) if query.after is not None else _earlier(session, query))
+    found = await (
+        _turns_after(session, query) if query.after is not None else _turns_before(session, query)
+    )
     texts = list[Rendering]()
     if query.level is not None:
         live = [turn for turn in found if turn.status not in {"forgotten", "undone"}]
@@ -126,11 +128,11 @@ async def get_turns(call: ServerCall) -> TurnPage:
         texts=texts,
         newest=head.newest,
         before=f"T-{first}" if first > 1 and is_full else None,
-        after=f"T-{last}" if found else _named(query.after),
+        after=f"T-{last}" if found else _turn_name(query.after),
     )
 
 
-async def _earlier(session: Session, query: TurnsQuery) -> list[Turn]:
+async def _turns_before(session: Session, query: TurnsQuery) -> list[Turn]:
     return await session.turns(
         query.limit,
         before=query.before,
@@ -143,7 +145,7 @@ async def _earlier(session: Session, query: TurnsQuery) -> list[Turn]:
     )
 
 
-async def _later(session: Session, query: TurnsQuery) -> list[Turn]:
+async def _turns_after(session: Session, query: TurnsQuery) -> list[Turn]:
     if query.before is not None or query.since is not None or query.until is not None or query.tag:
         raise InvalidInput(
             "What is behind a turn is not filtered.",
@@ -163,7 +165,7 @@ async def _later(session: Session, query: TurnsQuery) -> list[Turn]:
     return found
 
 
-def _named(turn: str | int | None) -> str | None:
+def _turn_name(turn: str | int | None) -> str | None:
     return None if turn in {None, 0, "0"} else str(Position.parse(turn or 0))
 
 
@@ -216,7 +218,7 @@ async def append_messages(call: ServerCall) -> AppendedTurns:
         await session.resume(continues)
     found = await session.append(
         body.canonical if body.messages is None else body.messages,
-        context=None if context is None else _answered(session.name, context),
+        context=None if context is None else _context_of(session.name, context),
         key=body.key,
         tags=body.tags,
         expected=body.expected,
@@ -225,7 +227,7 @@ async def append_messages(call: ServerCall) -> AppendedTurns:
     return AppendedTurns(found if isinstance(found, list) else [found])
 
 
-def _answered(session: str, given: AnsweredContext) -> Context:
+def _context_of(session: str, given: AnsweredContext) -> Context:
     """A context as far as an answer to it needs one: whoever has the rest took out what it
     repeats.
     """
@@ -291,10 +293,10 @@ async def export_session(call: ServerCall) -> Response:
     suffix = "jsonl" if kind == "jsonl" else "md"
     name = quote(f"{session.name.replace('/', '-')}.{suffix}")
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
-    return StreamingResponse(_exported(session, kind), headers=headers, media_type=_MEDIA[kind])
+    return StreamingResponse(_export_lines(session, kind), headers=headers, media_type=_MEDIA[kind])
 
 
-async def _exported(session: Session, kind: ExportFormat) -> AsyncIterator[bytes]:
+async def _export_lines(session: Session, kind: ExportFormat) -> AsyncIterator[bytes]:
     """What cannot be read of the artifact store stays a reference, as in the command's files."""
     if kind == "jsonl":
         async for line in jsonl(session, on_missing=lambda _: None):

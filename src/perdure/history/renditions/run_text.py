@@ -3,7 +3,7 @@
 Each call has its line, as in C of a round: what was asked, and what came of it; a call that was
 made again has one, with what came of it last. What room is left is shared by all of them. It goes
 to lines of what the model wrote and read: those that name most which nothing at S names. What a
-model wrote itself it comes back to ten times as often as to what it has only read; so that comes
+model wrote itself it comes back to seven times as often as to what it has only read; so that comes
 first::
 
     Edit `lib/live.py`: def load_errors(socket): · compute_data(pane_id, breakpoint_map)

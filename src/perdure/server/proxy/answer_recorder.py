@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from perdure.core.messages import Message
 from perdure.gateway.calls import CallBegan, CallDelta, Delta, PartEnded, ReasoningDelta, TextDelta
 from perdure.history.manifest import RoundId
+from perdure.history.message_identity import is_weak
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import Written
 from perdure.server.proxy.client_items import ClientItems
@@ -106,6 +107,9 @@ class AnswerRecorder:
             if self._has_left:
                 return
             draft, self._draft = self._draft, None
+            if await _is_there(conversation, turn, known):
+                await _drop(conversation, turn, draft)
+                return
             if self.before is not None:
                 await _go_to(conversation, turn)
                 before = await _append(conversation, self.before)
@@ -138,6 +142,24 @@ class AnswerRecorder:
         draft, self._draft = self._draft, None
         if draft is not None:
             await draft.__aexit__(asyncio.CancelledError, None, None)
+
+
+async def _is_there(conversation: Conversation, turn: int, known: Sequence[str]) -> bool:
+    """Whether somebody else, such as an importer, wrote the answer while it arrived."""
+    before = len(conversation.line)
+    await conversation.refresh()
+    new = [part.identity for part in conversation.line[before:] if part.turn == turn]
+    strong = [identity for identity in known if not is_weak(identity)]
+    return bool(strong) and all(identity in new for identity in strong)
+
+
+async def _drop(conversation: Conversation, turn: int, draft: StreamedAnswer | None) -> None:
+    if draft is None:
+        return
+    await draft.__aexit__(asyncio.CancelledError, None, None)
+    for partial in await conversation.session.partials():
+        if partial.turn == turn:
+            await conversation.session.drop_partial(partial)
 
 
 async def _go_to(conversation: Conversation, turn: int) -> None:

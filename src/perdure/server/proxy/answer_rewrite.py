@@ -69,6 +69,8 @@ class AnswerRewriter(ABC):
         or that cannot be read.
         """
         self._decoder.feed(event)
+        if event.data.startswith(_DONE) or event.data.isspace() or not event.data:
+            return b""  # `last` says it, where it belongs
         return b"".join(map(write_event, self._passed(event)))
 
     def ended(self) -> AnswerStep:
@@ -214,8 +216,6 @@ class ChatRewriter(AnswerRewriter):
         self._paragraph = self._said
 
     def _passed(self, event: ServerEvent) -> Iterable[ServerEvent]:
-        if event.data.startswith(_DONE):
-            return
         said = decode_json(event.data.encode())
         if not self._frame:
             self._frame = {n: v for n, v in said.items() if n not in {"choices", "usage"}}

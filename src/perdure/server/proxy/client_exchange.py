@@ -60,6 +60,8 @@ _CONVERSATIONS = frozenset({"main", "subagent"})
 _BESIDE = frozenset({"count", "compaction"})
 #: Seconds in which a window has to be made; then the request goes upstream as it came.
 _REWRITING = 30.0
+#: The same if it would fit as it is: a bank that does not answer holds nobody up for long.
+_LOOKING = 3.0
 #: The same, where the client's own history would do: nobody waits for a bank that is locked.
 _LOOKING = 5.0
 #: Headers of an answer that are about its bytes.
@@ -133,6 +135,9 @@ class ClientExchange:
             request = parse(self._wire, self._headers, self._path, self._body)
         except InvalidInput:
             return None
+        if agent := self._agent():
+            who = msgspec.structs.replace(request.id, agent=agent)
+            request = msgspec.structs.replace(request, id=who)
         self._proxy.report.seen(request)
         return request
 
@@ -147,7 +152,7 @@ class ClientExchange:
 
         async def recorded() -> Recording | None:
             try:
-                made = await proxy.recorder.record(request, answer, self._agent())
+                made = await proxy.recorder.record(request, answer)
             except Exception as exc:  # noqa: BLE001  # as above
                 report.failed(exc)
                 if not found.done():
@@ -357,6 +362,9 @@ class ClientExchange:
                         await self._pass_piece(piece)
                     tap.end()
                 except GatewayError as exc:
+                    await self._pass_piece(write_event(error_event(self._wire, exc)))
+                except (LookupError, TypeError, ValueError) as exc:  # an event in no form we know
+                    self._proxy.report.failed(exc)
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
                 await self._send({"type": "http.response.body", "body": b""})
             else:

@@ -82,10 +82,11 @@ def identify(request: ClientRequest, headers: Mapping[str, str]) -> Conversation
         root = headers.get("session-id", "") or headers.get("session_id", "")
         thread = headers.get("thread-id", "") or headers.get("conversation_id", "") or root
         forked = str(_codex_facts(headers).get("forked_from_thread_id") or "")
+        parent = headers.get("x-codex-parent-thread-id", "")
         return ConversationId(
             client,
             conversation=thread,
-            parent=root if root != thread and not forked else "",
+            parent=parent or (root if root != thread and not forked else ""),
             forked_from=forked,
             folder=folder,
             session=given,

@@ -24,7 +24,7 @@ from perdure.wire import codec
 from perdure.wire.responses.form import side_of
 
 #: Items that are remembered; some hundred bytes each.
-_KNOWN = 100_000
+_KNOWN = 30_000
 _SYSTEM = frozenset({"system", "developer"})
 
 
@@ -198,9 +198,13 @@ def _unknown(wire: CallWire, item: Any) -> Message:
 
 def _plain(item: msgspec.Raw) -> Any:
     try:
-        return decode_json(item)
+        said = decode_json(item)
     except ValueError:
         return None
+    if isinstance(said, dict) and said.get("type") == "agent_message":
+        # In Codex agents speak to each other: to the one that is asked, it is a prompt.
+        return {"type": "message", "role": "user", "content": said.get("content")}
+    return said
 
 
 def _key(wire: CallWire, raw: bytes) -> tuple[CallWire, int, int]:

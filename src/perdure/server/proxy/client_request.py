@@ -40,6 +40,8 @@ class ConversationId(msgspec.Struct, frozen=True):
     folder: str = ""
     #: ``agent/name`` or a name, as the header ``x-perdure-session`` gives it.
     session: str = ""
+    #: The only agent that the caller's token allows; empty: any.
+    agent: str = ""
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,7 +156,8 @@ class ConversationWindows:
             restored=await self._restored(kept, session, head, request, placed),
             keep=keep,
         )
-        body = _body(request, built.items, tools)
+        is_same = not tools and _are_same(built.items, request.items)
+        body = request.body if is_same else _body(request, built.items, tools)
         unsent = max(built.whole - built.tokens, 0)
         return SentRequest(body, request, built.items, tools, unsent, built)
 
@@ -223,6 +224,10 @@ class ConversationWindows:
         if len(self._open) > _OPEN:
             self._open.pop(next(iter(self._open)))
         return kept
+
+
+def _are_same(one: Sequence[Raw], other: Sequence[Raw]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _body(request: ClientRequest, items: Sequence[Raw], tools: frozenset[str]) -> bytes:

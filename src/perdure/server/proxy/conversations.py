@@ -19,11 +19,12 @@ import msgspec
 from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.client_agents import session_of_client
-from perdure.core.errors import Conflict, NotFound
+from perdure.core.errors import Conflict, Denied, NotFound
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
 from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
 from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
+from perdure.history.turn_log import Written
 from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
@@ -57,6 +58,10 @@ class Said(NamedTuple):
     identities: tuple[str, ...]
     turn: int
     round: int
+
+
+class OthersWrote(Exception):
+    """A conversation is not as it was when a request was compared with it."""
 
 
 class Conversation:
@@ -116,6 +121,14 @@ class Conversation:
             and (undone or before.undone == head.undone)
         )
         self._head = head if is_ours else None
+
+    def check(self, written: Written) -> None:
+        """In the transaction of an append: raises `OthersWrote` if somebody, such as an importer,
+        wrote to the session since the last look. What they wrote may be the same.
+        """
+        before = self._head
+        if before is not None and written.head.pieces - len(written.pieces) != before.pieces:
+            raise OthersWrote
 
     def said(self, messages: Iterable[Said]) -> list[int]:
         """Add messages to the line. Returns for each the place of its last part; -1 if it has no
@@ -195,20 +208,20 @@ class Conversations:
         self._known: dict[tuple[str, ...], list[str]] = {}
         self._finding = asyncio.Lock()
 
-    async def find(
-        self, request: ClientRequest, facts: Sequence[ItemFacts], agent: str | None = None
-    ) -> Conversation:
-        """`agent` is the only one that the caller may write to, if there is one. Raises
-        `InvalidInput` if the header names no session.
+    async def find(self, request: ClientRequest, facts: Sequence[ItemFacts]) -> Conversation:
+        """Raises `InvalidInput` if the header names no session, `Denied` if it names one of another
+        agent than the caller's.
         """
         who = request.id
+        agent = who.agent or None
         names = self._known.get(_key(who)) if who.conversation and not who.session else None
         if names is not None and len(names) == 1 and names[0] in self._open:
             return await self._opened(names[0]) or self._open[names[0]]
         async with self._finding:
             if who.session:
                 name = who.session if "/" in who.session else f"{_agent(who, agent)}/{who.session}"
-                agent_of(name)
+                if agent not in (None, agent_of(name)):
+                    raise Denied(f"This token is for the agent {agent} alone.")
                 return await self._opened(name) or await self._begun(name, who, facts)
             if who.conversation:
                 return await self._by_id(who, facts, agent)
@@ -223,7 +236,8 @@ class Conversations:
     def opened(self, who: ConversationId) -> Conversation | None:
         """The conversation of a request, if it is in memory and the only one of its id."""
         names = [who.session] if who.session else self._known.get(_key(who), [])
-        return self._open.get(names[0]) if len(names) == 1 else None
+        found = self._open.get(names[0]) if len(names) == 1 else None
+        return found if found is None or who.agent in ("", found.session.agent) else None
 
     async def fork(self, conversation: Conversation, at: int, who: ConversationId) -> Conversation:
         """Another line of the same conversation: two clients speak in it."""
@@ -399,8 +413,11 @@ class Conversations:
         state = {"client": who.client, "folder": who.folder}
         link = None
         if who.sub_agent or who.parent:
+            # A sub-agent's parent is the conversation itself, or another sub-agent in it.
             above = msgspec.structs.replace(
-                who, sub_agent="", conversation=who.conversation if who.sub_agent else who.parent
+                who,
+                sub_agent=who.parent if who.sub_agent else "",
+                conversation=who.conversation if who.sub_agent else who.parent,
             )
             parents = self._known.get(_key(above)) or [_name(above, agent_of(name))]
             link = Link(parents[0])
@@ -446,11 +463,11 @@ def _name(who: ConversationId, agent: str | None) -> str:
 
 
 def _key(who: ConversationId) -> tuple[str, ...]:
-    return who.client, who.conversation, who.sub_agent
+    return who.agent, who.client, who.conversation, who.sub_agent
 
 
 def _id_tag(who: ConversationId) -> str:
-    return ":".join(part for part in _key(who) if part)
+    return ":".join(part for part in _key(who)[1:] if part)
 
 
 def _first(facts: Sequence[ItemFacts]) -> str:

@@ -28,6 +28,7 @@ from perdure.server.proxy.conversations import (
     AnswerInProgress,
     Conversation,
     Conversations,
+    OthersWrote,
     Said,
     shared_turn,
 )
@@ -62,21 +63,23 @@ class Recorder:
         self,
         request: ClientRequest,
         answer: AnswerInProgress | None = None,
-        agent: str | None = None,
     ) -> Recording:
         """Append what is new of a request; when this returns, it survives the process. `answer` is
-        the one that is expected. `agent` is the only one that the caller may write to. Raises what
-        the store raises.
+        the one that is expected. Raises `Denied` if the session is of another agent than the
+        caller's, and what the store raises.
         """
         facts = self.items.facts(request.wire, request.items)
-        conversation = await self.conversations.find(request, facts, agent)
+        conversation = await self.conversations.find(request, facts)
         self._spoken += 1
         while True:
             await conversation.settle()
             async with conversation.lock:
                 if not conversation.is_settled:
                     continue
-                found = await self._recorded(conversation, request, facts)
+                try:
+                    found = await self._recorded(conversation, request, facts)
+                except OthersWrote:
+                    continue
                 if isinstance(found, Conversation):
                     conversation = found  # a fork, where it goes on
                     continue
@@ -174,6 +177,7 @@ class Recorder:
         written: list[Written] = []
 
         async def note(_: Transaction, what: Written) -> None:
+            conversation.check(what)
             written[:] = [what]
 
         known = [self.items.identities(message) for message in messages]

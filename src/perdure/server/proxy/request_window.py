@@ -19,7 +19,7 @@ from perdure import wire as wires
 from perdure.context.composer import Composer
 from perdure.context.system_prompt import explanation_of_records
 from perdure.core.errors import BudgetTooSmall, InvalidInput, PromptTooLong
-from perdure.core.messages import Message
+from perdure.core.messages import Message, Unknown
 from perdure.gateway.provider_errors import from_response
 from perdure.gateway.providers import CallWire
 from perdure.history.log_records import Head, SessionRecord
@@ -78,6 +78,7 @@ class RequestWindow:
         self._checked: tuple[int, RoundId | None] | None = None
         self._preamble: list[Raw] = []
         self._rounds: Mapping[RoundId, KeptRound] = {}
+        self._wire: CallWire | None = None  # The format that these are of.
 
     @property
     def has_epoch(self) -> bool:
@@ -115,6 +116,8 @@ class RequestWindow:
         """
         scale = await self._services.token_counts.calibrations.scale(request.model)
         room = max(scale.ours(int(budget * self.share)), _LEAST_BUDGET)
+        if request.wire != self._wire:
+            self._wire, self._rounds, self._preamble, self._checked = request.wire, {}, [], None
         sent = sent_items(request, places, self._rounds)
         explanation = explanation_of_records(tools)
         fixed = sum(map(count, sent.items[: sent.standing]))
@@ -171,8 +174,8 @@ class RequestWindow:
         standing = self._standing_words(sent, shown)
         extras = msgspec.structs.replace(
             extras,
-            preamble=[raw for raw in standing if not is_system(raw)],
-            behind=[raw for raw in standing if is_system(raw)],
+            preamble=[raw for raw in standing if not _is_behind(raw, sent.wire)],
+            behind=[raw for raw in standing if _is_behind(raw, sent.wire)],
         )
         laid = lay_out(sent, shown, extras)
         if extras.marker is not None and _markers(request, laid.items) > MOST_MARKERS:
@@ -190,26 +193,31 @@ class RequestWindow:
         return laid
 
     def _standing_words(self, sent: SentItems, shown: ShownHistory) -> list[Raw]:
-        """What a client put beside its first prompt (its instructions, system text), if that is not
-        shown as it was sent.
+        """What a client put beside prompts that are not shown as they were sent: its instructions
+        and system text with the first; elsewhere, what is a developer's (tools, settings).
         """
-        first = next((place for place in sent.places[sent.standing :] if place is not None), None)
-        if first is None or not shown.rounds:
-            return []
-        apart = RoundId(shown.open_turn) if shown.prompt and shown.open_turn else None
-        if first >= shown.rounds[0].place or first == apart:
-            # After a client's compaction its words stand in what it sends now; where they were
-            # sent before, they stay until the next epoch.
-            return self._preamble if first.turn > 1 else []
-        found = list[Raw]()
-        for raw in sent.items[sent.standing :]:
-            if side(raw, sent.wire) != "other":
+        native = {each.place for each in shown.rounds}
+        if shown.prompt and shown.open_turn:
+            native.add(RoundId(shown.open_turn))
+        found, is_first = list[Raw](), True
+        places = list(sent.places[sent.standing :])
+        for at in range(len(places) - 2, -1, -1):
+            if places[at] is None:
+                places[at] = places[at + 1]  # as in the layout
+        for raw, place in zip(sent.items[sent.standing :], places, strict=True):
+            is_first = is_first and side(raw, sent.wire) == "other"
+            if not is_first and sent.wire == "messages":
                 break
-            put_in = raw if is_system(raw) else injected_blocks(raw)
+            if place is None or place in native:
+                continue
+            put_in = raw if is_system(raw) else injected_blocks(raw) if is_first else None
             if put_in is not None:
                 found.append(put_in)
+        # A client that compacted says these words in what it sends now; where they were sent
+        # before, they stay.
         self._preamble = found or self._preamble
-        return self._preamble
+        is_whole = bool(places) and places[0] == RoundId(1) and places[0] in native
+        return [] if is_whole else self._preamble
 
 
 def sent_items(
@@ -228,16 +236,27 @@ def sent_items(
 
 
 def stands_outside(raw: Raw, wire: CallWire) -> bool:
-    """Whether an item before the conversation is no part of it: system text, a client's own."""
+    """Whether an item before the conversation is no part of it: system text, tools, a client's own
+    notes, or what nobody knows.
+    """
+    if is_system(raw):
+        return True
     messages = _decoded(raw, wire)
     return bool(messages) and all(
-        message.role in {"system", "developer"} or is_injected(message) for message in messages
+        is_injected(message) or all(isinstance(part, Unknown) for part in message.parts)
+        for message in messages
     )
 
 
 def is_system(raw: Raw) -> bool:
-    item = decode_json(raw) if b'"system"' in bytes(raw) else None
-    return isinstance(item, dict) and item.get("role") == "system"
+    """System text, or another item in a developer's name."""
+    text = bytes(raw)
+    item = decode_json(raw) if b'"system"' in text or b'"developer"' in text else None
+    return isinstance(item, dict) and item.get("role") in {"system", "developer"}
+
+
+def _is_behind(raw: Raw, wire: CallWire) -> bool:
+    return wire == "messages" and is_system(raw)
 
 
 def injected_blocks(raw: Raw) -> Raw | None:

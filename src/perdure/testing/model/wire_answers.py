@@ -197,6 +197,7 @@ def _responses_output(answer: ScriptedAnswer, request: ReceivedRequest) -> list[
                 "name": call.name,
                 "arguments": call.arguments,
                 "status": "completed",
+                **call.native.get("responses", {}),
             }
         )
     return output
