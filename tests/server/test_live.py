@@ -577,6 +577,26 @@ async def test_a_revoked_token_ends_its_sockets(
     assert closed.value.rcvd.code == 1008
 
 
+async def test_a_token_that_cannot_be_looked_at_ends_nothing(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_socket, "_RECHECK", 0.001)
+    tokens, looks = server.app.state.part(AccessTokens), 0
+    secret, _ = await tokens.make("laptop", scopes=(TokenScope.READ,))
+
+    async def away(_: str) -> None:
+        nonlocal looks
+        looks += 1
+        raise Unavailable("The store is away.")
+
+    async with listening(server, secret) as client:
+        await client.subscribe(all=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(tokens, "_look_up", away)
+            await until(lambda: looks > 2)
+        await client.subscribe("b", all=True)
+
+
 # Bad clients ----------------------------------------------------------------------------------
 
 MALFORMED = (

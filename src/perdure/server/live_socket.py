@@ -165,7 +165,11 @@ class LiveSocket:
         of_run, of_bank = state.part(RunTokens), state.part(AccessTokens)
         while True:
             await asyncio.sleep(_RECHECK)
-            if not (of_run.caller_by_hash(id) or await of_bank.caller_by_hash(id)):
+            try:
+                holds = of_run.caller_by_hash(id) or await of_bank.caller_by_hash(id)
+            except PerdureError:  # the store is away: events wait for it, and so does this
+                continue
+            if not holds:
                 await self._socket.close(_POLICY, "The token holds no more.")
                 return
 
