@@ -53,7 +53,8 @@ class HttpLane(asyncio.Protocol):
         return lane
 
     async def ask(self, sent: bytes) -> Exchange:
-        assert self._transport is not None
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionError("The server has closed this connection.")
         self._arrived.clear()
         self._first = 0.0
         self._done = asyncio.get_running_loop().create_future()

@@ -31,6 +31,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
 _LOOK = 0.005
+#: Seconds for which an idle connection is kept. Longer than clients keep theirs: of two who close
+#: at the same moment, the client loses a request.
+_KEEP_ALIVE = 75
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
 #: Bytes of a request's first line and headers.
@@ -91,6 +94,7 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 access_log=False,
                 proxy_headers=False,  # or a client could say which address it has
                 server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
                 date_header=False,  # the guard's
                 timeout_graceful_shutdown=max(1, round(config.grace)),
             )
