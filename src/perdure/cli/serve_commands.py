@@ -136,7 +136,8 @@ async def _serve(settings: CommandSettings, config: Config) -> None:
         _announce(server, as_json=settings.json)
         await server.asked_to_stop()
         if not settings.json:
-            terminal.note("Stopping. What is under way may end.")
+            grace = f"{config.server.grace:g} seconds"
+            terminal.note(f"Stopping. What is under way has {grace} to end; ^C again ends it now.")
 
 
 def _announce(server: HttpServer, *, as_json: bool) -> None:

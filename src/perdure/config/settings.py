@@ -486,7 +486,7 @@ class ServerConfig(Section, frozen=True):
     login_for: Seconds = 43_200.0
     #: Whether an answer to a chat goes on when its client leaves. It is kept in any case.
     chat_goes_on: bool = True
-    #: Seconds that requests get to end when the server is stopped.
+    #: Seconds that requests and chats get to end when the server is stopped.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 10.0
 
 
