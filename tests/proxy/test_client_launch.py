@@ -128,6 +128,31 @@ def test_no_such_command() -> None:
         find_command([])
 
 
+def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    """The exit codes of shells, in words of our own."""
+    plain, broken = tmp_path / "plain.py", tmp_path / "broken.py"
+    plain.write_text("print('never')")
+    broken.write_text("#!/nowhere/python\n")
+    broken.chmod(0o700)
+    for command, code, says in (
+        ("nosuch", 127, "There is no command 'nosuch'."),
+        (str(tmp_path / "nosuch"), 127, "There is no command"),
+        (str(plain), 126, "plain.py' is not executable."),
+        (str(tmp_path), 126, "is a folder."),
+        (str(broken), 126, "broken.py' cannot be run: No such file or directory."),
+    ):
+        done = subprocess.run(
+            [*PERDURE, "proxy", "--", command],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (code, "")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 # How clients run --------------------------------------------------------------------------------
 
 
@@ -240,7 +265,7 @@ async def test_no_such_command_is_one_error(tmp_path: Path) -> None:
     client = Client(tmp_path, "")
     client.program.unlink()
     code, out, err = await client.run()
-    assert (code, out) == (1, "")
+    assert (code, out) == (127, "")
     assert err.count("\n") == 1
     assert not client.bank.exists()
 

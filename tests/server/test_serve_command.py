@@ -9,12 +9,16 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 import perdure
+from perdure.cli.serve_commands import _announce
+from perdure.server.http_server import HttpServer
 from perdure.testing import ScriptedFault, ScriptedModel
+from tests.server.conftest import RunningServer
 from tests.server.serve_process import PERDURE, ServeProcess, environment
 from tests.waiting import until
 
@@ -126,11 +130,29 @@ def _wait_until_refused(port: int) -> None:
     raise TimeoutError
 
 
+async def test_all_addresses(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """It tells where others reach it, and that they could read along."""
+    with socket.socket() as bound, socket.socket() as other:
+        bound.bind(("0.0.0.0", 0))  # which listens to nobody
+        opened = HttpServer(server.app, bound)
+        _announce(opened, as_json=False)
+        out, err = capsys.readouterr()
+        assert "traffic is not encrypted" in err
+        assert out.startswith(f"Serving on http://127.0.0.1:{opened.port}\n")
+        if opened.outer_url:  # there is a way to others
+            other.bind((urlsplit(opened.outer_url).hostname, 0))  # an address of this machine
+        assert (f"For other machines: {opened.outer_url}\n" in out) is bool(opened.outer_url)
+    _announce(server.http, as_json=False)
+    out, err = capsys.readouterr()
+    assert not err
+    assert "other machines" not in out
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--host", "0.0.0.0", "--port", "0"], "perdure: Others can reach 0.0.0.0, and this bank"),
-        (["--host", "192.0.2.1"], "perdure: Port 7788 of 192.0.2.1 cannot be listened on"),
+        (["--host", "192.0.2.1"], "perdure: 192.0.2.1 is no address of this machine."),
         (["--port", "TAKEN"], "cannot be listened on"),
         (["--port", "0", "--upstream", "openai=ftp://x"], "is not anthropic=URL or openai=URL"),
     ],

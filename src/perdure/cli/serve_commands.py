@@ -149,10 +149,18 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
     code = tokens.login_code(system_user())
     secret = tokens.make(Caller(system_user(), None, frozenset({TokenScope.PROXY})))
     proxy = f"{server.url}/t/{secret}"
+    if not server.is_loopback:
+        terminal.note(
+            "Others can reach this server, and read along: traffic is not encrypted."
+            " Put a TLS proxy in front, or listen on 127.0.0.1.",
+            "yellow",
+        )
     if as_json:
         terminal.emit({"url": server.url, "code": code, "proxy": proxy})
         return
     terminal.say(f"Serving on {server.url}")
+    if server.outer_url not in {"", server.url}:
+        terminal.say(f"For other machines: {server.outer_url}")
     terminal.say("A token for the API, until the server stops; once, within a minute:")
     terminal.say(
         f"  curl {server.url}/api/v1/login -H 'content-type: application/json'"
