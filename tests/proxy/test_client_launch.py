@@ -65,7 +65,7 @@ def test_claude_code() -> None:
     _, variables = launched("claude", ANTHROPIC_CUSTOM_HEADERS="x-team: blue")
     said = "x-team: blue\nx-perdure-project: /home/ada/demo"
     assert variables["ANTHROPIC_CUSTOM_HEADERS"] == said
-    # No header can say this; the prompt does.
+    # No header can say this; the token of the run does.
     _, variables = launched("claude", folder="/home/ada/żółw")
     assert "ANTHROPIC_CUSTOM_HEADERS" not in variables
 
@@ -192,6 +192,33 @@ sys.exit(3)
     assert all("x-perdure" not in name for name in model.requests[0].headers)
     assert not list(client.project.iterdir())
     assert not list(tmp_path.rglob("*.log"))
+
+
+async def test_requests_that_name_no_folder_belong_to_that_of_the_run(tmp_path: Path) -> None:
+    """The SDK of OpenAI has no variable for headers."""
+    client = Client(
+        tmp_path,
+        """
+import openai
+asked = openai.OpenAI(api_key="sk-fake-key", max_retries=0)
+for text, more in (("One.", {}), ("Two.", {"x-perdure-project": "/home/ada/other"})):
+    messages = [{"role": "user", "content": text}]
+    asked.chat.completions.create(model="gpt-5", messages=messages, extra_headers=more)
+messages = [{"role": "system", "content": "Working directory: /home/ada/told"}, *messages]
+asked.chat.completions.create(model="gpt-5", messages=messages)
+""",
+        "agent.py",
+    )
+    client.environment |= {"PYTHONWARNINGS": "ignore"}
+    async with ScriptedModel("1") as model:
+        code, _, err = await client.run("--upstream", f"openai={model.url}")
+    assert code == 0, err
+    folders = (str(client.project), "/home/ada/other", "/home/ada/told")
+    found = await client.prompts()
+    assert {name.partition("/")[0]: said for name, said in found.items()} == {
+        agent_of_client("other", folder, ""): [text]
+        for folder, text in zip(folders, ("One.", "Two.", "Two."), strict=True)
+    }
 
 
 async def test_the_report_as_json(tmp_path: Path) -> None:

@@ -132,10 +132,11 @@ class ClientExchange:
         if self._connection["method"] != "POST" or self._path not in _WIRES:
             return None
         try:
-            request = parse(self._wire, self._headers, self._path, self._body)
+            folder = self._allowed("folder")
+            request = parse(self._wire, self._headers, self._path, self._body, folder)
         except InvalidInput:
             return None
-        if agent := self._agent():
+        if agent := self._allowed("agent"):
             who = msgspec.structs.replace(request.id, agent=agent)
             request = msgspec.structs.replace(request, id=who)
         self._proxy.report.seen(request)
@@ -169,11 +170,10 @@ class ClientExchange:
         self._answer, self._start_recording = answer, start
         return found
 
-    def _agent(self) -> str | None:
-        """The only agent that the caller's token allows."""
+    def _allowed(self, what: str) -> str:
+        """What the caller's token is for: its ``agent``, or its ``folder``; empty: any."""
         caller = self._connection.get("state", {}).get("perdure_caller")
-        agent: str | None = getattr(caller, "agent", None)
-        return agent
+        return getattr(caller, what, None) or ""
 
     async def _rewritten(self, request: ClientRequest) -> SentRequest | None:
         """What is sent in place of the client's body; None: nothing is."""
