@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import socket
 import subprocess
@@ -34,6 +35,33 @@ def test_from_its_first_line_to_its_end(number: signal.Signals, tmp_path: Path) 
         assert httpx2.get(f"{served.url}/openapi.json", headers=headers).status_code == 403
         served.signal(number)
         assert served.ended() == (0, "")
+
+
+def test_what_it_prints_can_be_done(tmp_path: Path) -> None:
+    """The line for curl, as a shell would take it."""
+    with subprocess.Popen(
+        [*PERDURE, "serve", "--port", "0"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline().rstrip() for _ in range(6)]
+            url = lines[0].removeprefix("Serving on ")
+            curl, address, _, header, _, body = shlex.split(lines[2])
+            assert (curl, address) == ("curl", f"{url}/api/v1/login")
+            name, _, value = header.partition(": ")
+            answer = httpx2.post(address, content=body, headers={name: value})
+            headers = {"authorization": f"Bearer {answer.json()['token']}"}
+            assert httpx2.get(f"{url}/api/v1/sessions", headers=headers).status_code == 200
+            assert lines[4].startswith(f"  {url}/t/pd_")
+            assert lines[5].startswith("Tokens that last: perdure token make")
+            process.terminate()
+            assert process.communicate()[1].startswith("Stopping. What is under way has 10 seconds")
+        finally:
+            process.kill()
 
 
 async def test_a_client_of_the_proxy(tmp_path: Path) -> None:

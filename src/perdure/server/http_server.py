@@ -4,15 +4,17 @@
         print(server.url)
         await server.asked_to_stop()
 
-Stopping: no new connections; streams are told to end (`ServerState.stopping`) and keep what they
-have as a draft; requests under way get `server.grace` seconds; then what is still running is
-cancelled. Nothing is logged of requests, because paths may hold tokens.
+Stopping: no new connections; live sockets are closed (`ServerState.stopping`); requests and chats
+under way get `server.grace` seconds; then chats are ended, and a second later what is still running
+is cancelled. What arrived of an answer stays a draft. Nothing is logged of requests, because paths
+may hold tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -96,7 +98,8 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 date_header=False,  # the guard's
-                timeout_graceful_shutdown=max(1, round(config.grace)),
+                # A second more: chats that are ended then tell it to their readers.
+                timeout_graceful_shutdown=math.ceil(config.grace) + 1,
             )
         )
         async with app.running():

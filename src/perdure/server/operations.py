@@ -97,7 +97,7 @@ class ServerState:
         self.bank = bank
         #: The whole table.
         self.routes: tuple[Route, ...] = ()
-        #: Set when the server was asked to stop. Streams end then.
+        #: Set when the server was asked to stop. Live sockets are closed then.
         self.stopping = asyncio.Event()
         self._parts: dict[type, object] = {}
 
