@@ -57,8 +57,8 @@ def parse(
     wire: CallWire, headers: Mapping[str, str], path: str, body: bytes, folder: str = ""
 ) -> ClientRequest:
     """Read a request and recognise its conversation and kind. `headers` have names in lower case.
-    `folder` is that of a request which names none. Raises `InvalidInput` if the body is no JSON object, or has a content encoding that we do not
-    know: it can only be passed on.
+    `folder` is that of a request which names none. Raises `InvalidInput` if the body is no JSON
+    object, or has a content encoding that we do not know: it can only be passed on.
     """
     request = read_request(wire, body, headers.get("content-encoding", ""))
     found = identify(request, headers, folder)

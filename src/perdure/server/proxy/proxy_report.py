@@ -34,8 +34,8 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
-    #: Answers that told no usage, as streams of Chat Completions without ``include_usage``. They are
-    #: in none of the other counts; our own count of the histories sent for them is this.
+    #: Answers that told no usage, as streams of Chat Completions without ``include_usage``; their
+    #: tokens are in no other count. What was said in their requests has so many by our own.
     without_usage: int = 0
     input_estimated: int = 0
     #: What the clients alone would have sent: their whole history each time.
