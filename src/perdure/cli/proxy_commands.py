@@ -122,9 +122,10 @@ async def _run(settings: CommandSettings, config: Config, command: tuple[str, ..
             kept = KeptTurns()
             bank.join(kept.note)
             async with serving(make_app(bank)) as server:
-                caller = Caller(system_user(), None, frozenset({TokenScope.PROXY}))
+                folder, scopes = str(Path.cwd()), frozenset({TokenScope.PROXY})
+                caller = Caller(system_user(), scopes=scopes, folder=folder)
                 address = f"{server.url}/t/{server.app.run_tokens.make(caller)}"
-                launch = launch_for(command, address, os.environ, str(Path.cwd()))
+                launch = launch_for(command, address, os.environ, folder)
                 code = await run_client(launch)
                 figures = server.app.state.part(Proxy).report.figures
             report = RunReport.of(figures, kept, log.file)

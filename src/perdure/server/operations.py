@@ -69,6 +69,8 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[TokenScope] = frozenset()
     #: The hash of its token, by which to see whether that still holds.
     token: str = ""
+    #: The project of its requests through the proxy, where they name none.
+    folder: str = ""
 
     def may(self, scope: TokenScope) -> bool:
         return scope is TokenScope.OPEN or scope in self.scopes or TokenScope.ADMIN in self.scopes

@@ -119,7 +119,7 @@ def client_of(command: Sequence[str]) -> str:
 
 
 def _headers(folder: str) -> dict[str, str]:
-    """A header holds plain characters only. Of other folders the prompt tells."""
+    """A header holds plain characters only. Other folders are those of the run's token."""
     plain = folder.isascii() and folder.isprintable()
     return {"x-perdure-project": folder} if plain else {}
 
