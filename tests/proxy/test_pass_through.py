@@ -176,6 +176,16 @@ async def test_an_upstream_that_is_not_there_is_a_502_in_the_format() -> None:
     assert msgspec.json.decode(answer.content)["type"] == "error"
 
 
+async def test_a_password_in_an_upstreams_address_is_not_shown() -> None:
+    async with RawUpstream(_hello) as upstream:
+        host = upstream.url.removeprefix("http://")
+    async with proxied(f"http://user:hidden@{host}") as running:
+        answer = await running.client.post("/v1/messages", content=_BODY)
+    assert answer.status_code == 502
+    assert host in answer.text
+    assert "hidden" not in answer.text
+
+
 async def test_the_server_adds_nothing_to_an_answer() -> None:
     """Through the guard and the router, with a token in a header or in the path."""
     given = {"date": "Mon, 01 Jan 2001 00:00:00 GMT", "server": "theirs", "x_request_id": "r1"}

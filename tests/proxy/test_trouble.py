@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 import perdure
 from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
-from tests.proxy.proxy_setup import RunningProxy, proxied
+from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, RunningProxy, http, proxied
 from tests.proxy.test_recording import recorded, settled
 
 _TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
@@ -220,3 +222,77 @@ async def test_secrets_and_long_texts_are_known_again_after_a_restart(tmp_path: 
             turns = await session.turns(resolve=True)
             assert key not in str(turns)
             assert turns[1].prompt == long
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_body_that_cannot_be_read_is_no_silent_gap(strict: bool) -> None:
+    given = {"content": b"{}", "headers": {"content-encoding": "br"}}
+    async with (
+        RawUpstream(lambda _: http(200, b"{}")) as upstream,
+        proxied(upstream.url, strict=strict) as running,
+    ):
+        answer = await running.client.post("/v1/messages", **given)
+        assert answer.status_code == (503 if strict else 200)
+        assert [each.body for each in upstream.requests] == ([] if strict else [b"{}"])
+        assert running.proxy.report.figures.failures == 1
+
+
+async def test_half_a_surrogate_pair_does_not_end_the_recording() -> None:
+    said = rb"half \ud83d, whole \ud83d\ude00, \\ud83d, \uDE00"
+    given = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"%b"}]}' % said
+    reply = {"role": "assistant", "content": [{"type": "text", "text": "Fine."}]}
+    async with (
+        RawUpstream(lambda _: http(200, msgspec.json.encode(reply))) as upstream,
+        proxied(upstream.url, strict=True) as running,
+    ):
+        answer = await running.client.post("/v1/messages", content=given)
+        await settled(running)
+        assert (answer.status_code, upstream.requests[0].body) == (200, given)
+        prompt = "user: half \ufffd, whole \U0001f600, \\ud83d, \ufffd"
+        assert await recorded(running.bank) == [prompt, "assistant: Fine."]
+
+
+_LOOK_UP = {
+    "type": "message",
+    "role": "assistant",
+    "stop_reason": "tool_use",
+    "content": [{"type": "tool_use", "id": "t1", "name": "recall", "input": {"query": "a"}}],
+}
+
+
+@pytest.mark.parametrize("how", ["refused", "broken off"])
+async def test_an_upstream_that_is_gone_after_a_look_up_is_a_502(how: str) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\ncontent-length: 99\r\n\r\n{"
+        raise ConnectionError
+
+    def answers(_: RawRequest) -> Any:
+        if len(upstream.requests) > 1:
+            return broken()
+        if how == "refused":
+            upstream._server.close()
+        return http(200, msgspec.json.encode(_LOOK_UP), connection="close")
+
+    async with RawUpstream(answers) as upstream, proxied(upstream.url, tools=True) as running:
+        given = body("Hi.", stream=False)
+        answer = await running.client.post("/v1/messages", json=given)
+        assert answer.status_code == 502
+        assert answer.json()["error"]["type"] == "api_error"
+        assert running.proxy.report.figures.failed_upstream == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[]",
+        b"null",
+    ],
+)
+async def test_an_answer_in_no_form_we_know_is_passed_on_with_tools(said: bytes) -> None:
+    async with (
+        RawUpstream(lambda _: http(200, said)) as upstream,
+        proxied(upstream.url, tools=True) as running,
+    ):
+        for path in ("/v1/messages", "/v1/chat/completions"):
+            answer = await running.client.post(path, json=body("Hi.", stream=False))
+            assert (answer.status_code, answer.content) == (200, said)

@@ -17,7 +17,7 @@ import msgspec
 
 from perdure.bank.session import Session
 from perdure.config import ProxyConfig
-from perdure.core.errors import GatewayError, InvalidInput, ProviderDown
+from perdure.core.errors import GatewayError, ProviderDown
 from perdure.core.messages import Usage
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import write_event
@@ -33,7 +33,7 @@ from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
-from perdure.server.proxy.tool_loop import HidingListener, ProviderAnswer, ToolLoop
+from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ProviderAnswer, ToolLoop
 from perdure.server.proxy.upstream import (
     RawHeaders,
     Upstreams,
@@ -60,8 +60,6 @@ _CONVERSATIONS = frozenset({"main", "subagent"})
 _BESIDE = frozenset({"count", "compaction"})
 #: Seconds in which a window has to be made; then the request goes upstream as it came.
 _REWRITING = 30.0
-#: The same if it would fit as it is: a bank that does not answer holds nobody up for long.
-_LOOKING = 3.0
 #: The same, where the client's own history would do: nobody waits for a bank that is locked.
 _LOOKING = 5.0
 #: Headers of an answer that are about its bytes.
@@ -129,14 +127,11 @@ class ClientExchange:
             self._start_recording()
 
     def _parsed(self) -> ClientRequest | None:
-        """None for what can only be passed on."""
+        """None for what is no request to a model. Raises `InvalidInput` if it cannot be read."""
         if self._connection["method"] != "POST" or self._path not in _WIRES:
             return None
-        try:
-            folder = self._allowed("folder")
-            request = parse(self._wire, self._headers, self._path, self._body, folder)
-        except InvalidInput:
-            return None
+        folder = self._allowed("folder")
+        request = parse(self._wire, self._headers, self._path, self._body, folder)
         if agent := self._allowed("agent"):
             who = msgspec.structs.replace(request.id, agent=agent)
             request = msgspec.structs.replace(request, id=who)
@@ -338,6 +333,8 @@ class ClientExchange:
         """Pass an answer on that the client does not see as it is: calls of ours are answered, and
         its usage is told as configured.
         """
+        import httpx2
+
         answer, session = self._answer, self._session()
         assert answer is not None  # noqa: S101 (a request that is rewritten is recorded)
         assert session is not None  # noqa: S101 (as above)
@@ -369,12 +366,17 @@ class ClientExchange:
                     tap.end()
                 except GatewayError as exc:
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
-                except (LookupError, TypeError, ValueError) as exc:  # an event in no form we know
+                except UNKNOWN_FORM as exc:
                     self._proxy.report.failed(exc)
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
                 await self._send({"type": "http.response.body", "body": b""})
             else:
-                status, body = await loop.body(ProviderAnswer(response))
+                try:
+                    status, body = await loop.body(ProviderAnswer(response))
+                except (GatewayError, httpx2.HTTPError) as exc:  # nothing was sent yet
+                    self._count_failure()
+                    said = exc.message if isinstance(exc, GatewayError) else type(exc).__name__
+                    status, body = 502, error_body(self._wire, "api_error", said)
                 if status < 300:
                     tap.feed(body)
                     tap.end()

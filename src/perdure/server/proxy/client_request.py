@@ -7,6 +7,7 @@ seen before.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
@@ -23,6 +24,11 @@ RequestKind: TypeAlias = Literal["main", "subagent", "title", "compaction", "cou
 _MAX_BODY = 512 * 2**20
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
+#: An escape in JSON; a ``half`` of a surrogate pair is one that msgspec refuses.
+_escape = re.compile(
+    rb"\\ud[89ab][\da-f]{2}\\ud[c-f][\da-f]{2}|(?P<half>\\ud[89a-f][\da-f]{2})|\\.",
+    re.IGNORECASE | re.DOTALL,
+)
 _any = msgspec.json.Decoder()
 
 
@@ -48,7 +54,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a model. Made by `client_habits.parse`."""
 
     wire: CallWire
-    #: As the client sent it, and without its content encoding.
+    #: As the client sent it; and without its content encoding, halves of surrogate pairs replaced.
     body: bytes
     plain: bytes
     fields: dict[str, msgspec.Raw]
@@ -88,7 +94,11 @@ def read_request(wire: CallWire, body: bytes, encoding: str = "") -> ClientReque
     """Read a body with this content encoding; see `client_habits.parse`. Raises `InvalidInput`."""
     plain = unpacked(body, encoding)
     try:
-        fields = _fields.decode(plain)
+        try:
+            fields = _fields.decode(plain)
+        except msgspec.MsgspecError:
+            plain = _escape.sub(lambda found: rb"\ufffd" if found["half"] else found[0], plain)
+            fields = _fields.decode(plain)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise _unreadable("The body is no JSON object") from exc
     return ClientRequest(

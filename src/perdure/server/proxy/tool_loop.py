@@ -34,6 +34,8 @@ RunTool: TypeAlias = Callable[[str, str], Awaitable[str]]
 #: How often a model may look something up in one answer; and after it was told so.
 MOST_ROUNDS, _GRACE = 8, 2
 _ENOUGH = "That were enough look-ups for one answer. Go on with what you have."
+#: What reading an answer raises that is JSON, and in no form we know.
+UNKNOWN_FORM = (AttributeError, LookupError, TypeError, ValueError)
 #: The kind of event in the log that holds what the client did not see.
 HIDDEN = "history-tools"
 
@@ -146,7 +148,7 @@ class ToolLoop:
                 return answer.status, raw
             try:
                 step = self._rewriter.read(decode_json(raw))
-            except (GatewayError, ValueError):
+            except (GatewayError, *UNKNOWN_FORM):
                 return answer.status, raw  # the client may make something of it
             if not await self._goes_on(step):
                 return 200, msgspec.json.encode(self._rewriter.whole(asks=step.mixed))

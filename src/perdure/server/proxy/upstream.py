@@ -95,8 +95,9 @@ class Upstreams:
         try:
             return await self._client().send(request, stream=True)
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            host = urlsplit(address).netloc.rpartition("@")[2]  # without a password
             raise ProviderDown(
-                f"{urlsplit(address).netloc} cannot be reached: {str(exc) or type(exc).__name__}.",
+                f"{host} cannot be reached: {str(exc) or type(exc).__name__}.",
                 hint="Check the network, and the address given with --upstream.",
             ) from exc
 
