@@ -134,7 +134,7 @@ class Served:
         said = json.loads(await self._process.stdout.readline())
         self.url, self._proxy = said["url"], said["proxy"]
         async with httpx2.AsyncClient() as client:
-            code = {"code": said["login"].partition("#login=")[2]}
+            code = {"code": said["code"]}
             answer = await client.post(f"{self.url}/api/v1/login", json=code)
         self.headers = {"x-perdure-token": answer.raise_for_status().json()["token"]}
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from perdure.cli.terminal import printable
 from tests.cli.conftest import Ask, Run
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="There is no /proc.")
 COMMANDS = (["bank", "init"], ["bank", "info"], ["verify"])
 
 
@@ -79,6 +81,7 @@ def test_addresses_that_lead_nowhere(command: list[str], url: str, words: str, r
         ("absent/bank.db", "folder of the bank"),
         ("file/bank.db", "Not a directory"),
         ("folder", "Is a directory"),
+        pytest.param("/proc/bank.db", "/proc/bank.db cannot be written", marks=LINUX),
     ],
 )
 def test_places_where_no_bank_can_be_made(place: str, words: str, run: Run, tmp_path: Path) -> None:

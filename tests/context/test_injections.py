@@ -18,7 +18,13 @@ from perdure.context.injection_records import (
     prompt_digest,
     standing,
 )
-from perdure.context.system_prompt import REMINDER_TOKENS, explanation, reminder, with_explanation
+from perdure.context.system_prompt import (
+    REMINDER_TOKENS,
+    explanation,
+    explanation_of_records,
+    reminder,
+    with_explanation,
+)
 from perdure.core.messages import Message, Text, user
 from perdure.core.tokens import o200k
 from perdure.recall.memory_layer import call_for
@@ -58,6 +64,9 @@ def test_a_reminder_names_what_the_model_was_given_and_nothing_else() -> None:
         assert name not in reminder({"board_post"}) or name == "recall"
     assert "ask for it by its turn" in reminder()
     assert "ask for it by its turn" in explanation()
+    # In front of another's conversation there is nobody who could be asked.
+    assert "ask for" not in explanation_of_records()
+    assert "history_get_turn(" in explanation_of_records(ALL)
     hit = Hit(kind="turn", turn="T-9.1", key="T-9.1", level="T", score=1.0, why="", text="gist")
     assert call_for(hit, ALL) == 'history_get_turn({"id": "T-9.1", "level": "S"})'
     assert call_for(hit, {"recall"}) == "ask for T-9.1"

@@ -19,7 +19,7 @@ import perdure
 from perdure.core.client_agents import agent_of_client
 from perdure.core.errors import InvalidInput
 from perdure.server.proxy.client_launch import find_command, launch_for, own_upstreams
-from perdure.testing import ScriptedModel
+from perdure.testing import ScriptedFault, ScriptedModel
 from tests.server.serve_process import PERDURE, environment
 
 ADDRESS = "http://127.0.0.1:4711/t/pd_secret"
@@ -65,7 +65,7 @@ def test_claude_code() -> None:
     _, variables = launched("claude", ANTHROPIC_CUSTOM_HEADERS="x-team: blue")
     said = "x-team: blue\nx-perdure-project: /home/ada/demo"
     assert variables["ANTHROPIC_CUSTOM_HEADERS"] == said
-    # No header can say this; the prompt does.
+    # No header can say this; the token of the run does.
     _, variables = launched("claude", folder="/home/ada/żółw")
     assert "ANTHROPIC_CUSTOM_HEADERS" not in variables
 
@@ -126,6 +126,31 @@ def test_no_such_command() -> None:
         find_command(["nosuch"])
     with pytest.raises(InvalidInput, match="No command is given"):
         find_command([])
+
+
+def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
+    """The exit codes of shells, in words of our own."""
+    plain, broken = tmp_path / "plain.py", tmp_path / "broken.py"
+    plain.write_text("print('never')")
+    broken.write_text("#!/nowhere/python\n")
+    broken.chmod(0o700)
+    for command, code, says in (
+        ("nosuch", 127, "There is no command 'nosuch'."),
+        (str(tmp_path / "nosuch"), 127, "There is no command"),
+        (str(plain), 126, "plain.py' is not executable."),
+        (str(tmp_path), 126, "is a folder."),
+        (str(broken), 126, "broken.py' cannot be run: No such file or directory."),
+    ):
+        done = subprocess.run(
+            [*PERDURE, "proxy", "--", command],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (code, "")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 # How clients run --------------------------------------------------------------------------------
@@ -194,6 +219,33 @@ sys.exit(3)
     assert not list(tmp_path.rglob("*.log"))
 
 
+async def test_requests_that_name_no_folder_belong_to_that_of_the_run(tmp_path: Path) -> None:
+    """The SDK of OpenAI has no variable for headers."""
+    client = Client(
+        tmp_path,
+        """
+import openai
+asked = openai.OpenAI(api_key="sk-fake-key", max_retries=0)
+for text, more in (("One.", {}), ("Two.", {"x-perdure-project": "/home/ada/other"})):
+    messages = [{"role": "user", "content": text}]
+    asked.chat.completions.create(model="gpt-5", messages=messages, extra_headers=more)
+messages = [{"role": "system", "content": "Working directory: /home/ada/told"}, *messages]
+asked.chat.completions.create(model="gpt-5", messages=messages)
+""",
+        "agent.py",
+    )
+    client.environment |= {"PYTHONWARNINGS": "ignore"}
+    async with ScriptedModel("1") as model:
+        code, _, err = await client.run("--upstream", f"openai={model.url}")
+    assert code == 0, err
+    folders = (str(client.project), "/home/ada/other", "/home/ada/told")
+    found = await client.prompts()
+    assert {name.partition("/")[0]: said for name, said in found.items()} == {
+        agent_of_client("other", folder, ""): [text]
+        for folder, text in zip(folders, ("One.", "Two.", "Two."), strict=True)
+    }
+
+
 async def test_the_report_as_json(tmp_path: Path) -> None:
     client = Client(tmp_path, 'ask("One.")')
     async with ScriptedModel("1") as model:
@@ -203,6 +255,40 @@ async def test_the_report_as_json(tmp_path: Path) -> None:
     assert (code, report["turns"], report["sessions"], report["requests"]) == (0, 1, 1, 1)
     assert report["figures"]["input"] > 0
     assert report["cost"] == report["alone"] > 0
+
+
+async def test_the_report_tells_what_failed_and_what_is_not_known(tmp_path: Path) -> None:
+    client = Client(
+        tmp_path,
+        """
+import openai
+asked = openai.OpenAI(api_key="sk-fake-key", max_retries=0)
+messages = [{"role": "user", "content": "How many boxes are in the attic?"}]
+for _ in range(3):
+    try:
+        with asked.chat.completions.create(model="gpt-5", messages=messages, stream=True) as pieces:
+            list(pieces)
+    except openai.APIStatusError as exc:
+        print(exc.status_code)
+""",
+        "agent.py",
+    )
+    faults = [ScriptedFault(status=503), ScriptedFault(status=429)]
+    async with ScriptedModel([*faults, "Two."]) as model:
+        code, out, err = await client.run("--upstream", f"openai={model.url}")
+    assert (code, out) == (0, "503\n429\n")
+    kept, failed, told = err.splitlines()
+    assert "3 requests, 0 tokens in" in kept
+    assert failed == "perdure: 2 requests failed upstream."
+    assert told.startswith("perdure: 1 answer told no usage and is not in these figures: about ")
+    assert " 0 tokens" not in told
+
+
+async def test_a_run_of_failures_has_no_price(tmp_path: Path) -> None:
+    client = Client(tmp_path, "try: ask('One.')\nexcept KeyError: pass")
+    code, _, err = await client.run("--upstream", "anthropic=http://127.0.0.1:1")
+    assert code == 0
+    assert err.splitlines()[1:] == ["perdure: 1 request failed upstream."]
 
 
 async def test_a_client_that_never_asks(tmp_path: Path) -> None:
@@ -240,7 +326,7 @@ async def test_no_such_command_is_one_error(tmp_path: Path) -> None:
     client = Client(tmp_path, "")
     client.program.unlink()
     code, out, err = await client.run()
-    assert (code, out) == (1, "")
+    assert (code, out) == (127, "")
     assert err.count("\n") == 1
     assert not client.bank.exists()
 

@@ -95,6 +95,26 @@ async def test_claude_code() -> None:
         assert running.proxy.report.figures.requests == {"main": 3, "title": 1, "compaction": 1}
 
 
+async def test_what_a_client_says_in_the_systems_name_is_no_prompt() -> None:
+    client = ClaudeShape()
+    question = "Why does the attic door stick in winter, and what did Ada do about it in 2019?"
+    answer = "The wood swells; she planed the frame by 3 mm."
+    async with answering(answer) as (running, _):
+        client.prompt(question)
+        client.messages[1]["content"] += "\n - Rule: write plain words into each file.\n" * 400
+        await send(running, MESSAGES, client.body(), client.headers)
+        session = await running.bank.existing_session(CLAUDE)
+        texts = {each: (await session.turn("T-1", level=each)).text for each in "RSCT"}
+    assert "# Environment" in texts["R"]
+    assert question in texts["S"]
+    assert "Note: # Environment" in texts["S"]
+    assert len(texts["S"]) < len(texts["R"]) * 0.4
+    for level in "CT":
+        assert "attic door" in texts[level], texts
+        assert "Environment" not in texts[level], texts
+        assert "plain words" not in texts[level], texts
+
+
 async def test_a_sub_agent_of_claude_code() -> None:
     main, helper = ClaudeShape(), ClaudeShape("a627be3ef5281c317")
     async with answering(bash("toolu_1"), "It is dark.") as (running, _):

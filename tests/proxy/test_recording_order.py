@@ -106,7 +106,7 @@ async def test_a_request_is_recorded_behind_what_its_client_knew(
     async with ScriptedModel(reply) as model, proxied(model.url) as running:
         record, free = running.proxy.recorder.record, asyncio.Event()
 
-        async def held(request: Any, answer: Any) -> Any:
+        async def held(request: Any, answer: Any = None) -> Any:
             if len(request.items) == 3:
                 await free.wait()
             return await record(request, answer)
@@ -130,7 +130,7 @@ async def test_a_recording_that_never_ends_does_not_hold_later_ones_up(
     async with ScriptedModel(reply) as model, proxied(model.url) as running:
         record, free = running.proxy.recorder.record, asyncio.Event()
 
-        async def stuck(request: Any, answer: Any) -> Any:
+        async def stuck(request: Any, answer: Any = None) -> Any:
             if b"One." in request.plain:
                 await free.wait()
             return await record(request, answer)
@@ -207,7 +207,7 @@ async def test_a_client_that_left_before_any_answer_asks_again() -> None:
             given = body("chat", ["Hi."], stream=False)
             task = asyncio.create_task(running.client.post(_PATHS["chat"], json=given, timeout=60))
             await asked.wait()
-            while len(tasks) == before:
+            while len(tasks) == before:  # noqa: ASYNC110 (it begins without a sign)
                 await asyncio.sleep(0)
             return task
 

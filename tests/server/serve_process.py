@@ -58,7 +58,7 @@ class ServeProcess:
         assert line, self.process.communicate()[1]
         said = json.loads(line)
         self.url: str = said["url"]
-        self.login: str = said["login"]
+        self.code: str = said["code"]
         self.proxy: str = said["proxy"]
         self.port = urlsplit(self.url).port or 0
         return self
@@ -79,8 +79,7 @@ class ServeProcess:
         return self.process.returncode, said
 
     def log_in(self) -> str:
-        """A token with every scope, by the link."""
-        code = self.login.partition("#login=")[2]
-        answer = httpx2.post(f"{self.url}/api/v1/login", json={"code": code})
+        """A token with every scope, by the code."""
+        answer = httpx2.post(f"{self.url}/api/v1/login", json={"code": self.code})
         token: str = answer.raise_for_status().json()["token"]
         return token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -75,6 +75,7 @@ def ui(role: str, words: str, id: str) -> Chunk:
 async def talking(
     folder: Path, script: Script, wire: Any = "chat", **sections: Any
 ) -> AsyncIterator[Talk]:
+    sections.setdefault("server", ServerConfig(grace=0))
     async with ScriptedModel(script) as model:
         gateway = GatewayConfig(
             providers={"ours": model.provider_config(wire)},
@@ -513,6 +514,42 @@ async def test_a_server_that_stops_keeps_the_draft(tmp_path: Path) -> None:
         assert "It begins well.".startswith(partial.message.text)
         assert partial.message.text
         assert (await session.turn(1)).status == "partial"
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_server_that_stops_lets_an_answer_end(tmp_path: Path, reads: bool) -> None:
+    model, config = SlowModel(), ServerConfig(grace=1_000)
+    async with AsyncExitStack() as left:
+        async with talking(tmp_path, model, server=config) as talk:
+            client = await left.enter_async_context(
+                httpx2.AsyncClient(
+                    base_url=talk.server.url, headers=talk.client.headers, timeout=100
+                )
+            )
+            reading = asyncio.create_task(client.post(PATH, json={"prompt": "Slowly."}))
+            stopping = talk.server.app.state.stopping
+            chats = talk.server.app.state.part(Chats)
+            await until(lambda: chats.of("ada/x"))
+            if not reads:
+                reading.cancel()
+                await asyncio.wait({reading})
+
+            async def go_on() -> None:
+                await stopping.wait()
+                for _ in range(10):
+                    await asyncio.sleep(0)  # whoever hears of it, has
+                model.go_on.set()
+
+            going_on = asyncio.create_task(go_on())
+        await going_on
+        if reads:
+            found = chunks((await reading).text)
+            assert (text(found), found[-1]["type"]) == ("Wait.Slow.", "finish")
+    async with running_server(tmp_path) as server:
+        session = await server.bank.session("ada/x")
+        (turn,) = await session.turns()
+        assert (turn.status, turn.messages[-1].text) == ("closed", "Slow.")
+        assert await session.partials() == []
 
 
 async def test_a_server_that_is_killed_leaves_what_arrived(tmp_path: Path) -> None:

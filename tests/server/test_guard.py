@@ -28,7 +28,7 @@ from perdure.testing import ScriptedModel
 from tests.server.conftest import RunningServer, StartServer
 
 #: Everything else needs a token.
-OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/api/v1/login")}
+OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/api/v1/login")}
 
 
 def filled(path: str) -> str:
@@ -63,7 +63,7 @@ async def test_no_route_answers_without_a_token(server: RunningServer) -> None:
 
 async def test_nor_does_what_is_no_route(server: RunningServer) -> None:
     anyone = await server.client()
-    for method, path in (("GET", "/"), ("GET", "/api/v1/nothing"), ("PUT", "/healthz")):
+    for method, path in (("POST", "/"), ("GET", "/api/v1/nothing"), ("PUT", "/healthz")):
         assert (await anyone.request(method, path)).status_code == 401, path
     assert await handshake_status(server.url, "/nothing") == 401
 

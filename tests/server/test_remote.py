@@ -18,7 +18,15 @@ import perdure
 from perdure.bank.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, ServerConfig
-from perdure.core.errors import Conflict, Denied, InvalidURL, NotFound, PerdureError, Unavailable
+from perdure.core.errors import (
+    Conflict,
+    Denied,
+    InvalidInput,
+    InvalidURL,
+    NotFound,
+    PerdureError,
+    Unavailable,
+)
 from perdure.core.messages import Media, Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.manifest import ShownHistory
 from perdure.recall.memories.memories import Memories
@@ -519,6 +527,9 @@ async def test_who_cannot_be_reached_or_does_not_let_us_in(server: RunningServer
     for url in ("planner", "sqlite:///x.db", "http://", 7):
         with pytest.raises(InvalidURL, match="not the address of a server"):
             perdure.connect(url)  # type: ignore[arg-type]
+    for token in ("", "pd_x\n", "pd_ä"):
+        with pytest.raises(InvalidInput, match="The token "):
+            perdure.connect(server.url, token=token)
     async with perdure.connect(server.url) as bank:
         with pytest.raises(Denied) as caught:
             await bank.sessions()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 import perdure
+from perdure.cli.serve_commands import _announce
+from perdure.server.http_server import HttpServer
 from perdure.testing import ScriptedFault, ScriptedModel
+from tests.server.conftest import RunningServer
 from tests.server.serve_process import PERDURE, ServeProcess, environment
 from tests.waiting import until
 
@@ -34,6 +39,33 @@ def test_from_its_first_line_to_its_end(number: signal.Signals, tmp_path: Path) 
         assert httpx2.get(f"{served.url}/openapi.json", headers=headers).status_code == 403
         served.signal(number)
         assert served.ended() == (0, "")
+
+
+def test_what_it_prints_can_be_done(tmp_path: Path) -> None:
+    """The line for curl, as a shell would take it."""
+    with subprocess.Popen(
+        [*PERDURE, "serve", "--port", "0"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline().rstrip() for _ in range(6)]
+            url = lines[0].removeprefix("Serving on ")
+            curl, address, _, header, _, body = shlex.split(lines[2])
+            assert (curl, address) == ("curl", f"{url}/api/v1/login")
+            name, _, value = header.partition(": ")
+            answer = httpx2.post(address, content=body, headers={name: value})
+            headers = {"authorization": f"Bearer {answer.json()['token']}"}
+            assert httpx2.get(f"{url}/api/v1/sessions", headers=headers).status_code == 200
+            assert lines[4].startswith(f"  {url}/t/pd_")
+            assert lines[5].startswith("Tokens that last: perdure token make")
+            process.terminate()
+            assert process.communicate()[1].startswith("Stopping. What is under way has 10 seconds")
+        finally:
+            process.kill()
 
 
 async def test_a_client_of_the_proxy(tmp_path: Path) -> None:
@@ -98,11 +130,29 @@ def _wait_until_refused(port: int) -> None:
     raise TimeoutError
 
 
+async def test_all_addresses(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """It tells where others reach it, and that they could read along."""
+    with socket.socket() as bound, socket.socket() as other:
+        bound.bind(("0.0.0.0", 0))  # which listens to nobody
+        opened = HttpServer(server.app, bound)
+        _announce(opened, as_json=False)
+        out, err = capsys.readouterr()
+        assert "traffic is not encrypted" in err
+        assert out.startswith(f"Serving on http://127.0.0.1:{opened.port}\n")
+        if opened.outer_url:  # there is a way to others
+            other.bind((urlsplit(opened.outer_url).hostname, 0))  # an address of this machine
+        assert (f"For other machines: {opened.outer_url}\n" in out) is bool(opened.outer_url)
+    _announce(server.http, as_json=False)
+    out, err = capsys.readouterr()
+    assert not err
+    assert "other machines" not in out
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--host", "0.0.0.0", "--port", "0"], "perdure: Others can reach 0.0.0.0, and this bank"),
-        (["--host", "192.0.2.1"], "perdure: Port 7788 of 192.0.2.1 cannot be listened on"),
+        (["--host", "192.0.2.1"], "perdure: 192.0.2.1 is no address of this machine."),
         (["--port", "TAKEN"], "cannot be listened on"),
         (["--port", "0", "--upstream", "openai=ftp://x"], "is not anthropic=URL or openai=URL"),
     ],

@@ -16,6 +16,18 @@ async def test_it_lives_and_is_ready_without_a_token(server: RunningServer) -> N
     assert (await anyone.get("/readyz")).json() == {"status": "ready"}
 
 
+async def test_the_root_says_where_things_are(server: RunningServer) -> None:
+    anyone = await server.client()
+    answer = await anyone.get("/")
+    assert answer.status_code == 200
+    assert (await anyone.get(answer.json()["description"])).status_code == 401
+    someone = await server.client(server.token())
+    api = (await someone.get(answer.json()["description"])).json()
+    for place in (answer.json()["api"], answer.json()["proxy"]):
+        assert any(path.startswith(f"{place}/") for path in api["paths"])
+    assert (await someone.post("/")).status_code == 405
+
+
 async def test_a_bank_that_cannot_be_read_is_not_ready(server: RunningServer) -> None:
     await server.bank.store.close()
     anyone = await server.client()

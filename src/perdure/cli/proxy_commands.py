@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,11 +62,13 @@ def proxy(
 
     Its requests go through a proxy on loopback, which keeps every turn in the bank. Beyond the
     budget, old turns are sent shorter. The client's own files and its login are left alone. Its
-    exit code is the command's. What was kept and saved is said at the end, on stderr.
+    exit code is the command's; 127 if there is no such command, 126 if it cannot be run. What was
+    kept and saved is said at the end, on stderr.
     """
     from perdure.server.proxy.client_launch import find_command, own_upstreams
 
-    found = find_command(command or [])
+    with _exit_code_of_shells(settings):
+        found = find_command(command or [])
     if usage not in {None, "window", "whole"}:
         raise typer.BadParameter("It is 'window' or 'whole'.", param_hint="--usage")
     config = settings.load()
@@ -80,7 +84,24 @@ def proxy(
     }
     server = {"host": "127.0.0.1", "port": 0}
     changed = with_changes(config, server=server, proxy=changes)
-    raise typer.Exit(run_server(_run(settings, changed, found)))
+    with _exit_code_of_shells(settings):
+        raise typer.Exit(run_server(_run(settings, changed, found)))
+
+
+@contextmanager
+def _exit_code_of_shells(settings: CommandSettings) -> Iterator[None]:
+    """For a client that cannot be started."""
+    from perdure.server.proxy.client_launch import CommandNotRun
+
+    try:
+        yield
+    except CommandNotRun as exc:
+        if settings.debug:
+            raise
+        terminal.complain(exc)
+        if settings.json:
+            terminal.emit({"error": terminal.described(exc)})
+        raise typer.Exit(exc.code) from exc
 
 
 async def _run(settings: CommandSettings, config: Config, command: tuple[str, ...]) -> int:
@@ -101,9 +122,10 @@ async def _run(settings: CommandSettings, config: Config, command: tuple[str, ..
             kept = KeptTurns()
             bank.join(kept.note)
             async with serving(make_app(bank)) as server:
-                caller = Caller(system_user(), None, frozenset({TokenScope.PROXY}))
+                folder, scopes = str(Path.cwd()), frozenset({TokenScope.PROXY})
+                caller = Caller(system_user(), scopes=scopes, folder=folder)
                 address = f"{server.url}/t/{server.app.run_tokens.make(caller)}"
-                launch = launch_for(command, address, os.environ, str(Path.cwd()))
+                launch = launch_for(command, address, os.environ, folder)
                 code = await run_client(launch)
                 figures = server.app.state.part(Proxy).report.figures
             report = RunReport.of(figures, kept, log.file)

@@ -61,8 +61,9 @@ def serve(
 ) -> None:
     """Serve the bank over HTTP: the API, and a proxy for unchanged clients.
 
-    Listens on loopback. Prints a link that logs you in, once, for a minute, and an address for
-    clients of the proxy. With --json, the first line is a JSON object with both.
+    Listens on loopback. Prints how to get a token, once, for a minute, and an address for clients
+    of the proxy; both end with this run, tokens of `perdure token make` last. With --json, the
+    first line is a JSON object: url, code, proxy.
     """
     server = {"host": host, "port": port}
     proxy = {
@@ -136,7 +137,8 @@ async def _serve(settings: CommandSettings, config: Config) -> None:
         _announce(server, as_json=settings.json)
         await server.asked_to_stop()
         if not settings.json:
-            terminal.note("Stopping. What is under way may end.")
+            grace = f"{config.server.grace:g} seconds"
+            terminal.note(f"Stopping. What is under way has {grace} to end; ^C again ends it now.")
 
 
 def _announce(server: HttpServer, *, as_json: bool) -> None:
@@ -144,12 +146,26 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
     from perdure.server.operations import Caller, TokenScope
 
     tokens = server.app.run_tokens
-    login = f"{server.url}/#login={tokens.login_code(system_user())}"
+    code = tokens.login_code(system_user())
     secret = tokens.make(Caller(system_user(), None, frozenset({TokenScope.PROXY})))
     proxy = f"{server.url}/t/{secret}"
+    if not server.is_loopback:
+        terminal.note(
+            "Others can reach this server, and read along: traffic is not encrypted."
+            " Put a TLS proxy in front, or listen on 127.0.0.1.",
+            "yellow",
+        )
     if as_json:
-        terminal.emit({"url": server.url, "login": login, "proxy": proxy})
+        terminal.emit({"url": server.url, "code": code, "proxy": proxy})
         return
     terminal.say(f"Serving on {server.url}")
-    terminal.say(f"Log in, once, within a minute: {login}")
-    terminal.say(f"Address for clients of the proxy: {proxy}")
+    if server.outer_url not in {"", server.url}:
+        terminal.say(f"For other machines: {server.outer_url}")
+    terminal.say("A token for the API, until the server stops; once, within a minute:")
+    terminal.say(
+        f"  curl {server.url}/api/v1/login -H 'content-type: application/json'"
+        f""" -d '{{"code": "{code}"}}'"""
+    )
+    terminal.say("Address for clients of the proxy, until the server stops:")
+    terminal.say(f"  {proxy}")
+    terminal.say("Tokens that last: perdure token make NAME --scope proxy (or read, write, admin)")

@@ -482,11 +482,11 @@ class ServerConfig(Section, frozen=True):
     #: Most bytes in the body of a request to the API, and to the proxy.
     max_body: _Bytes = 8 << 20
     max_proxy_body: _Bytes = 64 << 20
-    #: Seconds for which a login by the link on the terminal is good.
+    #: Seconds for which a login by the code on the terminal is good.
     login_for: Seconds = 43_200.0
     #: Whether an answer to a chat goes on when its client leaves. It is kept in any case.
     chat_goes_on: bool = True
-    #: Seconds that requests get to end when the server is stopped.
+    #: Seconds that requests and chats get to end when the server is stopped.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 10.0
 
 

@@ -80,7 +80,8 @@ def explanation_of_records(tools: Collection[str] = ()) -> str:
     recent ones have no tags.
     """
     calls = [f"- {name}{call}" for name, call in _CALLS.items() if name in tools]
-    return "\n".join((_RECORDS, _TOOLS, *calls) if calls else (_RECORDS, _PLAIN))
+    # Whom else could it ask? What a client's user sees is not ours.
+    return "\n".join((_RECORDS, _TOOLS, *calls)) if calls else _RECORDS
 
 
 def reminder(tools: Collection[str] = (), *, past: bool = True) -> str:

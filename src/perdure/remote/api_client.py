@@ -12,6 +12,7 @@ import msgspec
 
 from perdure.core.errors import (
     DeadlineExceeded,
+    InvalidInput,
     InvalidURL,
     InvalidValue,
     PerdureError,
@@ -35,6 +36,11 @@ class ApiClient:
             raise InvalidURL(
                 f"{url!r} is not the address of a server.",
                 hint='Write connect("http://127.0.0.1:7788"); a bank is opened by perdure.open.',
+            )
+        if token is not None and not re.fullmatch(r"[!-~]+", token):
+            raise InvalidInput(
+                "The token is empty." if not token else "The token has characters that none has.",
+                hint="Give it as `perdure token make` printed it, without spaces and line ends.",
             )
         self.url = url.rstrip("/")
         headers = {} if token is None else {"authorization": f"Bearer {token}"}

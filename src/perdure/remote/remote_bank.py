@@ -37,7 +37,8 @@ def connect(url: str, *, token: str | None = None, timeout: float = 60.0) -> Rem
     """The bank that a server has open, to be used in ``async with``. Asks nothing yet.
 
     `timeout` is in seconds, for one request. Raises `InvalidURL` for what is no address of a
-    server; later `Unavailable` if it cannot be reached, and `Denied` if the token is not enough.
+    server, `InvalidInput` for what is no token; later `Unavailable` if it cannot be reached, and
+    `Denied` if the token is not enough.
     """
     return RemoteBank(ApiClient(url, token, timeout))
 

@@ -69,12 +69,14 @@ class ChatsCancelled(msgspec.Struct, frozen=True):
 
 
 class Chats:
-    """The answers under way. One per server."""
+    """The answers under way, also those that nobody reads. One per server. When it is stopped, they
+    have `server.grace` seconds to end; then they stay drafts.
+    """
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._runs: list[ChatRun] = []
-        self._watching = asyncio.create_task(self._stop(), name="perdure-chats")
+        self._ending = asyncio.create_task(self._end_in_time(), name="perdure-chats")
 
     def add(self, run: ChatRun) -> None:
         self._runs.append(run)
@@ -91,12 +93,16 @@ class Chats:
         return len(runs)
 
     async def close(self) -> None:
-        self._watching.cancel()
-        await asyncio.wait({self._watching})
+        """When there are no requests any more, and the server is being stopped."""
+        while self._runs and not self._ending.done():
+            await self._runs[0].wait_over(self._ending)
+        self._ending.cancel()
+        await asyncio.wait({self._ending})
         await self._end_all()
 
-    async def _stop(self) -> None:
+    async def _end_in_time(self) -> None:
         await self._state.stopping.wait()
+        await asyncio.sleep(self._state.config.server.grace)
         await self._end_all()
 
     async def _end_all(self) -> None:

@@ -113,11 +113,19 @@ class ChatRun:
         self._task.add_done_callback(lambda _: tell())
 
     async def cancel(self, *, keeps: Literal["turn", "draft"] = "turn") -> None:
-        """End it; what arrived becomes part of the turn, or stays a draft."""
-        self._keeps = keeps
+        """End it; what arrived becomes part of the turn, or stays a draft: as the first says who
+        cancels it.
+        """
         if self._task is not None and not self._task.done():
-            self._task.cancel()
+            if not self._task.cancelling():
+                self._keeps = keeps
+                self._task.cancel()
             await asyncio.wait({self._task})
+
+    async def wait_over(self, limit: asyncio.Task[None]) -> None:
+        """Until the answer or the other task has ended."""
+        assert self._task is not None  # noqa: S101  # it has begun
+        await asyncio.wait({self._task, limit}, return_when=asyncio.FIRST_COMPLETED)
 
     async def read(self) -> AsyncIterator[bytes]:
         """All chunks, from the first, as server-sent events."""

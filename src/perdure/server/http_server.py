@@ -4,15 +4,18 @@
         print(server.url)
         await server.asked_to_stop()
 
-Stopping: no new connections; streams are told to end (`ServerState.stopping`) and keep what they
-have as a draft; requests under way get `server.grace` seconds; then what is still running is
-cancelled. Nothing is logged of requests, because paths may hold tokens.
+Stopping: no new connections; live sockets are closed (`ServerState.stopping`); requests and chats
+under way get `server.grace` seconds; then chats are ended, and a second later what is still running
+is cancelled. What arrived of an answer stays a draft. Nothing is logged of requests, because paths
+may hold tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import math
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -46,11 +49,16 @@ class HttpServer:
     def __init__(self, app: ServerApp, listening: socket.socket) -> None:
         self.app = app
         host, port = listening.getsockname()[:2]
-        if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        address = ipaddress.ip_address(host.partition("%")[0])
+        outer = host
+        if address.is_unspecified:
             host = "::1" if ":" in host else "127.0.0.1"  # where this machine reaches it
-        shown = f"[{host}]" if ":" in host else host
+            outer = _outer_address(listening.family)
         self.port: int = port
-        self.url = f"http://{shown}:{port}"
+        self.url = _url(host, port)
+        #: Where other machines reach it; empty if they cannot, or that is not known.
+        self.outer_url = "" if address.is_loopback or not outer else _url(outer, port)
+        self.is_loopback = address.is_loopback
         self._asked = asyncio.Event()
 
     def stop(self) -> None:
@@ -96,7 +104,8 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 date_header=False,  # the guard's
-                timeout_graceful_shutdown=max(1, round(config.grace)),
+                # A second more: chats that are ended then tell it to their readers.
+                timeout_graceful_shutdown=math.ceil(config.grace) + 1,
             )
         )
         async with app.running():
@@ -200,6 +209,19 @@ class _Uvicorn(uvicorn.Server):
             running.result()
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _outer_address(family: int) -> str:
+    """The address of this machine on the way to others; empty if there is no way. Sends nothing."""
+    elsewhere = "2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1"
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((elsewhere, 9))
+        return str(asking.getsockname()[0])
+    return ""
+
+
 def _bind(host: str, port: int) -> socket.socket:
     try:
         (family, *_, address), *_ = socket.getaddrinfo(
@@ -218,6 +240,11 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.setblocking(False)
     except OSError as exc:
         listening.close()
+        if exc.errno == errno.EADDRNOTAVAIL:
+            raise InvalidInput(
+                f"{host} is no address of this machine.",
+                hint="Choose another with --host; 127.0.0.1 is for this machine alone.",
+            ) from exc
         raise Unavailable(
             f"Port {port} of {host} cannot be listened on: {exc.strerror}.",
             hint="Choose another with --port; 0 takes any that is free.",

@@ -69,6 +69,8 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[TokenScope] = frozenset()
     #: The hash of its token, by which to see whether that still holds.
     token: str = ""
+    #: The project of its requests through the proxy, where they name none.
+    folder: str = ""
 
     def may(self, scope: TokenScope) -> bool:
         return scope is TokenScope.OPEN or scope in self.scopes or TokenScope.ADMIN in self.scopes
@@ -95,7 +97,7 @@ class ServerState:
         self.bank = bank
         #: The whole table.
         self.routes: tuple[Route, ...] = ()
-        #: Set when the server was asked to stop. Streams end then.
+        #: Set when the server was asked to stop. Live sockets are closed then.
         self.stopping = asyncio.Event()
         self._parts: dict[type, object] = {}
 

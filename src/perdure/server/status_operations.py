@@ -22,6 +22,17 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
+class Signpost(msgspec.Struct, frozen=True):
+    """Where things are. The same for everybody."""
+
+    server: str = "perdure"
+    api: str = "/api/v1"
+    description: str = "/openapi.json"
+    proxy: str = "/v1"
+    access: str = "By a token: see `perdure token make`, and what `perdure serve` prints."
+    docs: str = "docs/server.md of Perdure. There is no page yet."
+
+
 class Ticket(msgspec.Struct, frozen=True):
     """Opens one WebSocket."""
 
@@ -30,9 +41,14 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class LoginCode(RequestBody, frozen=True):
-    """From the link that the server printed."""
+    """What the server printed when it started."""
 
     code: str
+
+
+async def point_the_way(_call: ServerCall) -> Signpost:
+    """Where the API is, and what it takes to use it."""
+    return Signpost()
 
 
 async def tell_alive(_call: ServerCall) -> Health:
@@ -50,7 +66,7 @@ async def tell_ready(call: ServerCall) -> Health:
 
 
 async def log_in(call: ServerCall) -> LoginToken:
-    """Exchange the one-time code of the link on the terminal for a token."""
+    """Exchange the one-time code on the terminal for a token."""
     seconds = call.server.config.server.login_for
     return call.server.part(RunTokens).log_in(call.body.code, seconds)
 
@@ -77,6 +93,7 @@ async def list_tokens(call: ServerCall) -> list[TokenInfo]:
 
 
 OPERATIONS = (
+    Operation.of("GET", "/", point_the_way, TokenScope.OPEN),
     Operation.of("GET", "/healthz", tell_alive, TokenScope.OPEN),
     Operation.of("GET", "/readyz", tell_ready, TokenScope.OPEN),
     Operation.of("POST", "/api/v1/login", log_in, TokenScope.OPEN, body=LoginCode),

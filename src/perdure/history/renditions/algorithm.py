@@ -220,9 +220,9 @@ def _smooth_lines(messages: Sequence[Message], uses: _Uses, place: str) -> Itera
         for number, part in enumerate(message.parts):
             if isinstance(part, Text | ArtifactPointer):
                 said = words_of(part)
-                own = _own(message, said)
+                own = "" if _is_harness(message) else _own(message, said)
                 text = _smooth_words(own or said)
-                if message.injected or not own:
+                if not own:
                     text = excerpt(text, place)
                 if text:
                     yield f"{speaker_of(message) if own else 'Note'}: {text}"
@@ -250,7 +250,7 @@ def _compact_lines(
     """Lines of words, and tool calls."""
     texts = iter(words)
     for at, message in enumerate(messages):
-        if message.role == "event" or message.injected:
+        if _is_harness(message):
             continue
         spoken = False
         for number, part in enumerate(message.parts):
@@ -296,7 +296,7 @@ def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str
         call.name
         for messages in rounds
         for message in messages
-        if message.role != "event" and not message.injected
+        if not _is_harness(message)
         for call in message.calls
     ]
     text = str(sound(f"Used {', '.join(sorted(set(filter(None, names))))}."))
@@ -305,7 +305,7 @@ def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str
 
 def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
     for message in messages:
-        if message.role == "event" or message.injected:
+        if _is_harness(message):
             continue
         texts = [
             words_of(part) for part in message.parts if isinstance(part, Text | ArtifactPointer)
@@ -331,6 +331,11 @@ def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter
     return tokens
 
 
+def _is_harness(message: Message) -> bool:
+    """Whether neither the user nor the agent said it."""
+    return message.injected or message.role in {"event", "system", "developer"}
+
+
 def _own(message: Message, text: str) -> str:
-    """What a user said, without notes that a client put beside it."""
-    return own_words(text) if message.role == "user" and not message.injected else text
+    """What somebody said; of a user, without notes that a client put beside it."""
+    return own_words(text) if message.role == "user" else text

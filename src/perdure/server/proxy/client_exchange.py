@@ -97,6 +97,7 @@ class ClientExchange:
         }
         self._answer: AnswerRecorder | None = None
         self._start_recording: Callable[[], None] = lambda: None
+        self._is_seen = False  # as a request to a model
         self._request: ClientRequest | None = None
         self._recorded: asyncio.Future[Recording] | None = None
         self._sent: SentRequest | None = None  # in place of what the client sent
@@ -144,13 +145,15 @@ class ClientExchange:
         if self._connection["method"] != "POST" or self._path not in _WIRES:
             return None
         try:
-            request = parse(self._wire, self._headers, self._path, self._body)
+            folder = self._allowed("folder")
+            request = parse(self._wire, self._headers, self._path, self._body, folder)
         except InvalidInput:
             return None
-        if agent := self._agent():
+        if agent := self._allowed("agent"):
             who = msgspec.structs.replace(request.id, agent=agent)
             request = msgspec.structs.replace(request, id=who)
         self._proxy.report.seen(request)
+        self._is_seen = True
         return request
 
     def _recording(self, request: ClientRequest) -> asyncio.Future[Recording]:
@@ -186,11 +189,10 @@ class ClientExchange:
         proxy.order.arrived(exchange)
         return found
 
-    def _agent(self) -> str | None:
-        """The only agent that the caller's token allows."""
+    def _allowed(self, what: str) -> str:
+        """What the caller's token is for: its ``agent``, or its ``folder``; empty: any."""
         caller = self._connection.get("state", {}).get("perdure_caller")
-        agent: str | None = getattr(caller, "agent", None)
-        return agent
+        return getattr(caller, what, None) or ""
 
     async def _rewritten(self, request: ClientRequest) -> SentRequest | None:
         """What is sent in place of the client's body; None: nothing is."""
@@ -249,6 +251,7 @@ class ClientExchange:
                 response = await self._ask(smaller.body)
         except ProviderDown as exc:
             self._end_answer()
+            self._count_failure()
             await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
             return
         import httpx2
@@ -258,6 +261,7 @@ class ClientExchange:
         except httpx2.HTTPError as exc:
             # Without an end the server cuts the connection: the client sees what we saw.
             _log.warning("An answer broke off: %s", type(exc).__name__)
+            self._count_failure()
         finally:
             await response.aclose()
 
@@ -325,6 +329,8 @@ class ClientExchange:
         if note:
             headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
         is_answer = 200 <= response.status_code < 300
+        if response.status_code >= 400:
+            self._count_failure()
         sent = self._sent if is_answer and self._answer is not None else None
         if sent is not None and (sent.tools or self._unsent):
             await self._pass_rewritten(response, headers, sent)
@@ -409,8 +415,14 @@ class ClientExchange:
             self._count(loop.usage)
 
     def _count(self, usage: Usage | None) -> None:
-        left_out = self._sent.unsent if self._sent is not None else 0
-        self._proxy.report.answered(usage, self._request, left_out)
+        left_out, sent = (0, 0) if self._sent is None else (self._sent.unsent, self._sent.tokens)
+        if usage is None and self._request is not None and not sent:
+            sent = self._proxy.windows.tokens(self._request)
+        self._proxy.report.answered(usage, self._request, sent=sent, left_out=left_out)
+
+    def _count_failure(self) -> None:
+        if self._is_seen:
+            self._proxy.report.figures.failed_upstream += 1
 
     @property
     def _unsent(self) -> int:

@@ -53,21 +53,25 @@ _old_session = re.compile(r"_session_([0-9a-fA-F-]{36})").search
 _HEAD_ITEMS = 8
 
 
-def parse(wire: CallWire, headers: Mapping[str, str], path: str, body: bytes) -> ClientRequest:
+def parse(
+    wire: CallWire, headers: Mapping[str, str], path: str, body: bytes, folder: str = ""
+) -> ClientRequest:
     """Read a request and recognise its conversation and kind. `headers` have names in lower case.
-    Raises `InvalidInput` if the body is no JSON object, or has a content encoding that we do not
-    know: it can only be passed on.
+    `folder` is that of a request which names none. Raises `InvalidInput` if the body is no JSON
+    object, or has a content encoding that we do not know: it can only be passed on.
     """
     request = read_request(wire, body, headers.get("content-encoding", ""))
-    found = identify(request, headers)
+    found = identify(request, headers, folder)
     kind = kind_of(request, headers, found, path)
     return msgspec.structs.replace(request, id=found, kind=kind)
 
 
-def identify(request: ClientRequest, headers: Mapping[str, str]) -> ConversationId:
+def identify(
+    request: ClientRequest, headers: Mapping[str, str], folder: str = ""
+) -> ConversationId:
     client = client_of(headers)
     given = headers.get("x-perdure-session", "").strip()
-    folder = headers.get("x-perdure-project", "").strip() or folder_in(request)
+    folder = headers.get("x-perdure-project", "").strip() or folder_in(request) or folder
     if client == "claude-code":
         session = headers.get("x-claude-code-session-id", "") or _claude_session(request)
         return ConversationId(

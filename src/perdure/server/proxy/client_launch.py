@@ -32,6 +32,14 @@ _SIGNALS = [
 ]
 
 
+class CommandNotRun(InvalidInput):
+    """The client could not be started. `code` is the exit code that shells give for it."""
+
+    def __init__(self, message: str, *, hint: str, code: int) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
 class ClientLaunch(msgspec.Struct, frozen=True):
     """How a client is started."""
 
@@ -40,18 +48,29 @@ class ClientLaunch(msgspec.Struct, frozen=True):
 
 
 def find_command(command: Sequence[str]) -> tuple[str, ...]:
-    """The command with its program's path. Raises `InvalidInput` if there is no such program."""
+    """The command with its program's path. Raises `CommandNotRun` if there is no such program, or
+    it may not be run.
+    """
     if not command:
         raise InvalidInput(
             "No command is given.", hint="Write it behind two dashes: perdure proxy -- claude"
         )
-    found = shutil.which(command[0])
-    if found is None:
-        raise InvalidInput(
-            f"There is no command {command[0]!r}.",
-            hint="Install it, or write the path of the program.",
+    program = command[0]
+    if found := shutil.which(program):
+        return (found, *command[1:])
+    if Path(program).is_dir() and PurePath(program).name != program:
+        raise CommandNotRun(f"{program!r} is a folder.", hint="Name a program in it.", code=126)
+    if there := shutil.which(program, os.F_OK):
+        raise CommandNotRun(
+            f"{there!r} is not executable.",
+            hint="Make it so (chmod +x), or write what runs it in front, such as python.",
+            code=126,
         )
-    return (found, *command[1:])
+    raise CommandNotRun(
+        f"There is no command {program!r}.",
+        hint="Install it, or write the path of the program.",
+        code=127,
+    )
 
 
 def own_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +119,7 @@ def client_of(command: Sequence[str]) -> str:
 
 
 def _headers(folder: str) -> dict[str, str]:
-    """A header holds plain characters only. Of other folders the prompt tells."""
+    """A header holds plain characters only. Other folders are those of the run's token."""
     plain = folder.isascii() and folder.isprintable()
     return {"x-perdure-project": folder} if plain else {}
 
@@ -154,11 +173,18 @@ def _quoted(text: str) -> str:
 
 async def run_client(launch: ClientLaunch) -> int:
     """Run the client in the foreground, with our terminal, and pass signals on to it. Returns its
-    exit code; of one that a signal ended, 128 and the signal's number.
+    exit code; of one that a signal ended, 128 and the signal's number. Raises `CommandNotRun`.
     """
-    process = await asyncio.create_subprocess_exec(
-        *launch.command, env={**os.environ, **launch.variables}
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *launch.command, env={**os.environ, **launch.variables}
+        )
+    except OSError as exc:  # no program, or its interpreter is not there
+        raise CommandNotRun(
+            f"{launch.command[0]!r} cannot be run: {exc.strerror}.",
+            hint="Look at its first line, which names what runs it.",
+            code=126,
+        ) from exc
 
     def pass_on(number: int) -> None:
         at_terminal = number in _KEYS and sys.stdin.isatty()

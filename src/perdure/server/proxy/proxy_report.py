@@ -26,12 +26,18 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
 
     #: Requests to models, by what they are for.
     requests: dict[RequestKind, int] = {}
-    #: Recorded answers, and what providers counted for all answers: tokens.
+    #: Requests to models that failed upstream: refused, not reached, or their answer broke off.
+    failed_upstream: int = 0
+    #: Recorded answers, and what providers counted for them: tokens.
     answers: int = 0
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    #: Answers that told no usage, as streams of Chat Completions without ``include_usage``; their
+    #: tokens are in no other count. What was said in their requests has so many by our own.
+    without_usage: int = 0
+    input_estimated: int = 0
     #: What the clients alone would have sent: their whole history each time.
     input_alone: int = 0
     #: At list prices, in picodollars; what the clients alone would have cost, if all that they sent
@@ -65,22 +71,29 @@ class ProxyReport:
         counts[request.kind] = counts.get(request.kind, 0) + 1
 
     def answered(
-        self, usage: Usage | None, request: ClientRequest | None = None, left_out: int = 0
+        self,
+        usage: Usage | None,
+        request: ClientRequest | None = None,
+        *,
+        sent: int = 0,
+        left_out: int = 0,
     ) -> None:
-        """Count an answer. `left_out` are the tokens that the client sent and the provider was
-        not shown.
+        """Count an answer. `sent` are the tokens of the history by our own count, `left_out` those
+        that the client sent and the provider was not shown.
         """
         figures = self.figures
         figures.answers += 1
-        if usage is None:
+        if usage is None or usage.input is None:
             figures.unpriced += 1
+            figures.without_usage += 1
+            figures.input_estimated += sent
             return
         alone = msgspec.structs.replace(
             usage,
-            input=(usage.input or 0) + left_out,
+            input=usage.input + left_out,
             cache_read=(usage.cache_read or 0) + left_out,
         )
-        figures.input += usage.input or 0
+        figures.input += usage.input
         figures.output += usage.output or 0
         figures.cache_read += usage.cache_read or 0
         figures.cache_write += usage.cache_write or 0

@@ -70,10 +70,18 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
                 f"perdure: kept {kept}; {plural(self.requests, 'request')}, {figures.input:,}"
                 f" tokens in ({cached} from the cache), {figures.output:,} out."
             )
+            if figures.failed_upstream:
+                yield f"perdure: {plural(figures.failed_upstream, 'request')} failed upstream."
+            if figures.without_usage:
+                yield (
+                    f"perdure: {plural(figures.without_usage, 'answer')} told no usage and"
+                    f" {'is' if figures.without_usage == 1 else 'are'} not in these figures: about"
+                    f" {figures.input_estimated:,} tokens in, without system text and tools."
+                )
             if figures.input_alone > figures.input:
                 saved = figures.input_alone - figures.input
                 yield f"perdure: the client alone would have sent {saved:,} tokens more."
-            if self.cost is not None:
+            if self.cost is not None and figures.answers:
                 yield f"perdure: {self._price()}."
         if figures.failures:
             yield (

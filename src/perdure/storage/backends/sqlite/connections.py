@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
@@ -35,11 +36,18 @@ def make_file(path: Path) -> None:
                 f"The bank {path} may not be read and written.",
                 hint="Choose a file in a folder that you may write to.",
             ) from None
-    except FileNotFoundError as exc:
-        raise AccessDenied(
-            f"The folder of the bank {path} does not exist.", hint="Make it first."
-        ) from exc
     except OSError as exc:
+        missing = isinstance(exc, FileNotFoundError)
+        if missing and not path.parent.is_dir():
+            raise AccessDenied(
+                f"The folder of the bank {path} does not exist.", hint="Make it first."
+            ) from exc
+        if missing or isinstance(exc, PermissionError) or exc.errno == errno.EROFS:
+            # /proc says of every new file that it is not there.
+            raise AccessDenied(
+                f"The folder of the bank {path} cannot be written.",
+                hint="Choose a file in a folder that you may write to.",
+            ) from exc
         raise AccessDenied(
             f"The bank {path} cannot be opened: {exc.strerror}.",
             hint="Choose a file in a folder that you may write to.",
