@@ -273,7 +273,8 @@ class Composer:
         if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
-                hint="It was not composed by session.context(…), or was forgotten.",
+                hint="It came through the proxy, was not composed by session.context(…), or was"
+                " forgotten.",
             )
         if place.round > len(turn.rounds) + (turn.status == "open"):
             raise InvalidInput(
