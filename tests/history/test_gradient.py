@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -125,7 +125,19 @@ def test_a_hundred_thousand_turns_are_planned_from_nothing() -> None:
     assert manifest.elements[0].first == RoundId(1)
 
 
+#: Rounds told together stand in front of a range that is made in the same epoch.
+_MIXED = rounds_of(
+    [
+        [(1, 1, 1), (32, 22, 14), (1, 1, 1), (2, 1, 1)],
+        [(357, 180, 180)],
+        [(1061, 880, 880), (129, 58, 58), (4, 1, 1), (184, 84, 4), (2619, 1491, 1491), (2, 1, 1)],
+        [(2620, 1109, 1109)],
+    ]
+)
+
+
 @given(histories, budgets)
+@example(_MIXED, 500)
 def test_every_round_stands_somewhere_in_order_and_the_budget_holds(
     rounds: list[Sized], budget: int
 ) -> None:

@@ -212,10 +212,11 @@ class _Planner:
         if self._taken(tiers) >= self._goal:
             return tiers
         standing = self._standing
-        loose = [item for item in tiers.compact if isinstance(item, Sized)]
         first = len(standing.compact) and _last_of(standing.compact[-1])
-        fresh = [item for item in loose if not first or item.place > first]
-        stay = tiers.compact[: len(tiers.compact) - len(fresh)]
+        fresh, stay = deque[Sized](), list(tiers.compact)
+        while stay and isinstance(each := stay[-1], Sized) and (not first or each.place > first):
+            fresh.appendleft(each)
+            stay.pop()
         pool = [*fresh, *tiers.smooth, *tiers.raw]
         was_raw = {each.place for each in standing.raw}
         taken = self._taken(tiers)
@@ -251,7 +252,7 @@ class _Planner:
         at_r = len(pool) - raws
         return _Tiers(
             tiers.tiny,
-            stay + list(pool[: at_r - smooths]),
+            [*stay, *pool[: at_r - smooths]],
             pool[at_r - smooths : at_r],
             pool[at_r:],
         )
