@@ -161,7 +161,7 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
     terminal.say(f"Serving on {server.url}")
     if server.outer_url not in {"", server.url}:
         terminal.say(f"For other machines: {server.outer_url}")
-    terminal.say("A token for the API, until the server stops; once, within a minute:")
+    terminal.say("A token of this run, for the API; once, within a minute:")
     terminal.say(
         f"  curl {server.url}/api/v1/login -H 'content-type: application/json'"
         f""" -d '{{"code": "{code}"}}'"""

@@ -32,6 +32,7 @@ from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
 from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
+from perdure.server.proxy.recording_order import RecordingOrder, UnrecordedExchange
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
 from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ProviderAnswer, ToolLoop
 from perdure.server.proxy.upstream import (
@@ -75,6 +76,7 @@ class ProxyServices(msgspec.Struct, frozen=True):
     windows: ConversationWindows
     report: ProxyReport
     backlog: RecordingBacklog
+    order: RecordingOrder
 
 
 class ClientExchange:
@@ -102,6 +104,15 @@ class ClientExchange:
 
     async def run(self) -> None:
         try:
+            if await self._prepare():
+                await self._forward()
+        finally:
+            self._end_answer()
+            self._start_recording()
+
+    async def _prepare(self) -> bool:
+        """Record and rewrite what has to be before it is sent; False if it is refused."""
+        try:
             request = self._parsed()
             if request is not None and request.kind in _CONVERSATIONS:
                 self._request = request
@@ -117,14 +128,17 @@ class ClientExchange:
             self._proxy.report.failed(exc)
             if self._proxy.settings.strict:
                 kind = "api_error" if self._wire == "messages" else "server_error"
+                self._end_answer()
                 await send_answer(self._send, 503, error_body(self._wire, kind, _words(exc)))
-                return
-        try:
-            await self._forward()
-        finally:
-            if self._answer is not None:
-                self._answer.finish(None)
-            self._start_recording()
+                return False
+        return True
+
+    def _end_answer(self) -> None:
+        """No more will come of the answer. Before the client hears of that: it may come back at
+        once.
+        """
+        if self._answer is not None:
+            self._answer.finish(None)
 
     def _parsed(self) -> ClientRequest | None:
         """None for what is no request to a model. Raises `InvalidInput` if it cannot be read."""
@@ -150,6 +164,7 @@ class ClientExchange:
 
         async def recorded() -> Recording | None:
             try:
+                await proxy.order.wait(exchange)
                 made = await proxy.recorder.record(request, answer)
             except Exception as exc:  # noqa: BLE001  # as above
                 report.failed(exc)
@@ -161,10 +176,14 @@ class ClientExchange:
             return made
 
         def start() -> None:
-            self._start_recording = lambda: None
-            proxy.backlog.spawn(answer.run(recorded()))
+            if self._start_recording is start:
+                self._start_recording = lambda: None
+                work = proxy.backlog.spawn(answer.run(recorded()))
+                work.add_done_callback(lambda _: proxy.order.written(exchange))
 
+        exchange = UnrecordedExchange(request, answer, found, start)
         self._answer, self._start_recording = answer, start
+        proxy.order.arrived(exchange)
         return found
 
     def _allowed(self, what: str) -> str:
@@ -198,13 +217,16 @@ class ClientExchange:
         """A request about a conversation with a window in place of its history, if the conversation
         has one. Nothing is recorded.
         """
+        recorder, windows = self._proxy.recorder, self._proxy.windows
+        known = recorder.conversations.opened(request.id)
+        if known is None or not windows.has_window(known.session.name):
+            return None
         async with asyncio.timeout(_REWRITING):
-            made = await self._proxy.recorder.look(request)
+            await self._proxy.order.wait()
+            made = await recorder.look(request)
             if made is None or not made.turn:
                 return None
-            session, windows = made.conversation.session, self._proxy.windows
-            if not windows.has_window(session.name):
-                return None
+            session = made.conversation.session
             return await windows.rewrite(request, session, made.places, keep=False)
 
     async def _made(self) -> Recording | None:
@@ -225,6 +247,7 @@ class ClientExchange:
                 self._sent = smaller
                 response = await self._ask(smaller.body)
         except ProviderDown as exc:
+            self._end_answer()
             self._count_failure()
             await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
             return
@@ -313,11 +336,18 @@ class ClientExchange:
         tap: AnswerTap | None = None
         if self._answer is not None and is_answer:
             tap = self._tap(response.headers.get("content-encoding", ""), response, self._answer)
+        else:
+            self._end_answer()
+        length = response.headers.get("content-length", "")
+        left = int(length) if length.isdecimal() else -1
         try:
             await self._send(start)
             async for chunk in response.aiter_raw():
+                left -= len(chunk)
                 if tap is not None:
                     tap.feed(chunk)
+                    if not left:
+                        tap.end()  # the client knows, too
                 await self._pass_piece(chunk)
             if tap is not None:
                 tap.end()
@@ -365,9 +395,11 @@ class ClientExchange:
                         await self._pass_piece(piece)
                     tap.end()
                 except GatewayError as exc:
+                    tap.leave()
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
                 except UNKNOWN_FORM as exc:
                     self._proxy.report.failed(exc)
+                    tap.leave()
                     await self._pass_piece(write_event(error_event(self._wire, exc)))
                 await self._send({"type": "http.response.body", "body": b""})
             else:
@@ -380,6 +412,7 @@ class ClientExchange:
                 if status < 300:
                     tap.feed(body)
                     tap.end()
+                tap.leave()
                 await send_answer(self._send, status, body, kept)
         finally:
             tap.leave()

@@ -383,16 +383,19 @@ class Conversations:
 
     async def _fits(self, conversation: Conversation, facts: Sequence[ItemFacts]) -> int | None:
         """How much of a line the items go on with; None if they do not, or share no reply: many
-        conversations begin with the same prompt.
+        conversations begin with the same prompt. One that got no answer and is sent again is the
+        same, though.
         """
         await conversation.settle()
         async with conversation.lock:
-            await conversation.refresh()
+            head = await conversation.refresh()
             line = conversation.line
             found = align(line, facts)
         if not found.extends(line) or found.compacted:
             return None
-        if not any(part.by_model for part in line):
+        if not any(part.by_model for part in line) and (
+            found.new or head.answering or conversation.answers
+        ):
             return None
         return sum(not is_weak(part.identity) for part in line)
 

@@ -21,6 +21,7 @@ from perdure.server.proxy.gateway_upstream import GatewayUpstream
 from perdure.server.proxy.proxy_report import ProxyReport
 from perdure.server.proxy.recorder import Recorder
 from perdure.server.proxy.recording_backlog import RecordingBacklog
+from perdure.server.proxy.recording_order import RecordingOrder
 from perdure.server.proxy.upstream import Upstreams
 
 #: The path of ours in a request's, which may have a token in front.
@@ -51,7 +52,13 @@ class Proxy:
         self.report = ProxyReport(bank.config.gateway.prices)
         self.backlog = RecordingBacklog()
         self._services = ProxyServices(
-            settings, self.upstreams, self.recorder, self.windows, self.report, self.backlog
+            settings,
+            self.upstreams,
+            self.recorder,
+            self.windows,
+            self.report,
+            self.backlog,
+            RecordingOrder(),
         )
 
     async def close(self) -> None:
