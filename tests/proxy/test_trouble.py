@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
-from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, RunningProxy, http, proxied
+from tests.proxy.proxy_setup import RawRequest, RawUpstream, RunningProxy, http, proxied
 from tests.proxy.test_recording import recorded, settled
 
 _TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
@@ -226,12 +226,13 @@ async def test_secrets_and_long_texts_are_known_again_after_a_restart(tmp_path: 
 
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_body_that_cannot_be_read_is_no_silent_gap(strict: bool) -> None:
-    given = {"content": b"{}", "headers": {"content-encoding": "br"}}
     async with (
         RawUpstream(lambda _: http(200, b"{}")) as upstream,
         proxied(upstream.url, strict=strict) as running,
     ):
-        answer = await running.client.post("/v1/messages", **given)
+        answer = await running.client.post(
+            "/v1/messages", content=b"{}", headers={"content-encoding": "br"}
+        )
         assert answer.status_code == (503 if strict else 200)
         assert [each.body for each in upstream.requests] == ([] if strict else [b"{}"])
         assert running.proxy.report.figures.failures == 1
