@@ -240,19 +240,20 @@ class Conversations:
         return found if found is None or who.agent in ("", found.session.agent) else None
 
     async def fork(self, conversation: Conversation, at: int, who: ConversationId) -> Conversation:
-        """Another line of the same conversation: two clients speak in it."""
-        async with self._finding:
-            parent = conversation.session.name
-            for number in count(2):
-                name = _numbered(parent, number)
-                try:
-                    session = await conversation.session.fork(name, at)
-                except Conflict:
-                    continue
-                if who.conversation:
-                    self._known.setdefault(_key(who), [parent]).append(name)
-                return self._kept(session)
-            raise AssertionError("unreachable")
+        """Another line of the same conversation: two clients speak in it. Takes no lock: its caller
+        holds the conversation's, which `find` takes inside of `_finding`.
+        """
+        parent = conversation.session.name
+        for number in count(2):
+            name = _numbered(parent, number)
+            try:
+                session = await conversation.session.fork(name, at)
+            except Conflict:
+                continue
+            if who.conversation:
+                self._known.setdefault(_key(who), [parent]).append(name)
+            return self._kept(session)
+        raise AssertionError("unreachable")
 
     async def _by_id(
         self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
