@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import RANK
-from perdure.history.gradient_planner import FAN, PlannerInput, Sized, plan, total
+from perdure.history.range_merging import FAN
+from perdure.history.gradient_planner import PlannerInput, Sized, plan, total
 from perdure.history.manifest import Element, EpochManifest, RoundId, bands
 
 

@@ -24,18 +24,17 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     fill: float = 0.73  # What an epoch plans down to.
-    slack: float = 0.05  # How much more it leaves, rather than touch S, C or T.
+    #: How much more it leaves, rather than touch S, C or T; and how much less, so that a level has
+    #: its share.
+    slack: float = 0.05
     keep: float = 0.86  # What an epoch leaves as it is.
     high: float = 0.94  # Above it, an epoch is made between two turns.
-    raw: float = 0.11
-    raw_most: float = 0.20  # Above it, an epoch takes R down to `raw`, whatever there is room for.
-    raw_inside: float = 0.20  # Inside a turn: a model must see what its tools have just said.
-    smooth: float = 0.41
-    smooth_most: float = 0.47  # The same for S, where there is a T.
-    compact: float = 0.18
-    compact_most: float = 0.26  # The same for C, where T has enough to say.
-    tiny: float = 0.23
-    tiny_most: float = 0.28  # The same for T: it is merged.
+    raw: float = 0.15
+    raw_inside: float = 0.22  # Inside a turn: a model must see what its tools have just said.
+    smooth: float = 0.40
+    compact: float = 0.20
+    tiny: float = 0.25
+    drift: float = 0.05  # How far the end of a level may be from its place before it is moved.
 
     def __post_init__(self) -> None:
         shares = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -53,12 +52,6 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "raw, smooth, compact and tiny are more than 1 together; in force are "
                 f"{_told(self, *_SHARES)}"
             )
-        for level in ("raw", "smooth", "compact", "tiny"):
-            if shares[f"{level}_most"] < shares[level]:
-                raise ValueError(
-                    f"{level}_most is below {level}; in force are "
-                    f"{_told(self, level, f'{level}_most')}"
-                )
 
 
 def _told(marks: BandMarks, *names: str) -> str:
@@ -72,14 +65,11 @@ THRIFTY: Final = BandMarks(
     keep=0.40,
     high=0.85,
     raw=0.28,
-    raw_most=0.40,
     raw_inside=0.28,
     smooth=0.17,
-    smooth_most=0.30,
     compact=0.14,
-    compact_most=0.22,
     tiny=0.33,
-    tiny_most=0.45,
+    drift=0.12,
 )
 PROFILES: Final[Mapping[str, BandMarks]] = {"full": FULL, "thrifty": THRIFTY}
 _HINT = f"Name a profile ({', '.join(PROFILES)}) or give marks, such as {{'fill': 0.5}}."
@@ -128,15 +118,11 @@ def completed(given: Mapping[str, Any]) -> BandMarks:
     move("fill", most=1 - marks["slack"])
     move("keep", least=marks["fill"] + marks["slack"])
     move("high", least=marks["keep"])
-    for level in _SHARES:
-        move(level, most=marks[f"{level}_most"] if f"{level}_most" in checked else 1.0)
     free = [name for name in _SHARES if name not in checked]
     left = max(0.0, 1 - sum(marks[name] for name in _SHARES if name in checked))
     if (rest := sum(marks[name] for name in free)) > left:
         for name in free:
             move(name, most=marks[name] * left / rest)
-    for level in _SHARES:
-        move(f"{level}_most", least=marks[level])
     return BandMarks(**marks)
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from perdure.core.levels import Level
 from perdure.history import turn_tags
 from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
-from perdure.history.gradient_planner import RANGE_TAGS
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Element, EpochManifest, RoundId
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundRun
+from perdure.history.sized_rounds import RANGE_TAGS
 from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
+
+
+_NAME = 6  # Tokens of a turn's name in a range.
 
 
 class RenderedManifest(msgspec.Struct, frozen=True):
@@ -43,10 +47,11 @@ class ElementRenderer:
         before: EpochManifest,
         texts: Mapping[bytes, str],
         variants: Mapping[RoundId, int],
-        together: Collection[RoundId] = (),
+        together: Mapping[RoundId, int] = MappingProxyType({}),
     ) -> RenderedManifest:
         """`texts` has those of the window `before`, by digest; `variants` the newest rendition of
-        each round that stands by itself. Rounds `together` share what room they have at C.
+        each round that stands by itself. Rounds `together`, with what they take raw, share what
+        room they have.
         """
         new = [e for e in (*manifest.elements, *manifest.pins) if e.digest not in texts]
         single = [_with_variants(e, variants) for e in new if not e.generation and e.level != "T"]
@@ -57,6 +62,8 @@ class ElementRenderer:
         turns |= {turn for e in merged if e.level == "T" for turn in left[e].turns}
         turns -= {turn for turn in turns if head.is_undone(turn)}
         tiny = await self._tiny(record, head, sorted(turns))
+        ranges = [e for e in merged if e.level == "T"]
+        tiny |= await self._long_turns(record, head, ranges, left, together, tiny)
         bodies = await self._bodies(record, head, single)
         runs = [e for e in merged if e.level == "C" and left[e].is_run(together)]
         smooth = [
@@ -169,6 +176,34 @@ class ElementRenderer:
             if text
         }
 
+    async def _long_turns(
+        self,
+        record: SessionRecord,
+        head: Head,
+        ranges: Sequence[Element],
+        left: Mapping[Element, _Left],
+        together: Mapping[RoundId, int],
+        tiny: Mapping[int, tuple[int, str]],
+    ) -> dict[int, tuple[int, str]]:
+        """Turns of many rounds in ranges at T that have more room for them than their words take:
+        each has the share of its range that it has of what the range stands for.
+        """
+        rounds = dict[int, list[RoundId]]()
+        for place in together:
+            rounds.setdefault(place.turn, []).append(place)
+        wanted = dict[int, RoundRun]()
+        for element in ranges:
+            for turn in left[element].turns:
+                places = rounds.get(turn)
+                if turn not in tiny or not places:
+                    continue
+                raw = sum(together[place] for place in places)
+                cap = (element.tokens - RANGE_TAGS) * raw // max(element.raw, 1) - _NAME
+                if cap > self._token_counts.counter.count(tiny[turn][1]):
+                    wanted[turn] = RoundRun(sorted(places), cap)
+        said = await self._renditions.run_texts(record, head, list(wanted.values()), ())
+        return {turn: (0, text) for turn, text in zip(wanted, said, strict=True) if text}
+
     async def _compact(
         self,
         record: SessionRecord,
@@ -188,7 +223,11 @@ class ElementRenderer:
         rounds: Mapping[RoundId, str],
     ) -> str:
         parts = dict(left.parts)
-        parts |= {RoundId(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
+        alone = element.whole and element.first.turn == element.last.turn
+        for turn in left.turns:
+            if turn in tiny:
+                said = tiny[turn][1]
+                parts[RoundId(turn)] = said if alone else f"T-{turn}: {said}"
         for place in left.rounds:
             if said := rounds.get(place):
                 # A whole turn is one part of the range: its rounds stand behind its name.

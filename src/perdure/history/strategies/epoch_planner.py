@@ -119,7 +119,7 @@ class EpochPlanner:
                 before=before,
                 texts=texts,
                 variants=variants,
-                together={each.place for each in window.rounds if each.together},
+                together={each.place: each.raw for each in window.rounds if each.together},
             )
             tokens = total(rendered.manifest, window.rounds) + window.fixed
             # What is planned is an upper bound, but for texts that take more tokens together.
