@@ -80,13 +80,26 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
         whole = sum(each.raw for each in window.rounds) + window.fixed
         if whole <= window.budget:
             return msgspec.structs.replace(last, reduced=())
-    return _Planner(last, window).plan()
+    planner = _Planner(last, window)
+    if planner.is_too_empty():
+        # What went down for want of room comes up again: most was injected, and is gone.
+        tiny = tuple(each for each in last.elements if each.level == "T")
+        native = RoundId(tiny[-1].last.turn + 1) if tiny else _behind(last.hidden)
+        risen = msgspec.structs.replace(last, elements=tiny, native=native, reduced=())
+        planner = _Planner(risen, window, known=last.elements)
+    return planner.plan()
+
+
+def _behind(hidden: RoundId) -> RoundId:
+    return RoundId(hidden.turn, hidden.round + 1) if hidden.turn else RoundId(1)
 
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
+#: Inside a turn nothing is injected: a window that is planned lower is as full on average.
+_INSIDE = 0.02
 _OFTEN = 32  # Rounds since the last epoch below which epochs come often.
-#: Of the room, what one round takes at most: at S or C, and raw.
+#: What one round takes at most: of the room at S or C, of the goal raw.
 _LARGEST, _LARGEST_RAW = 1 / 8, 0.3
 #: Of the goal, what rounds and turns at C have together when they merge into one range.
 _CHUNK = 1 / 20
@@ -94,6 +107,7 @@ _CHUNK = 1 / 20
 _CEILING = 0.88
 #: A tier that goes down goes so far below its share, in parts of `drift`, that it can grow again.
 _DEPTH = 0.6
+_TOO_EMPTY = 0.97  # Of what a window does not go below.
 _PASSES = 3  # What goes down makes the window smaller, and shares larger.
 
 
@@ -114,7 +128,10 @@ class _Tiers(msgspec.Struct):
 
 
 class _Planner:
-    def __init__(self, last: EpochManifest, window: PlannerInput) -> None:
+    def __init__(
+        self, last: EpochManifest, window: PlannerInput, known: Sequence[Element] | None = None
+    ) -> None:
+        self._known = last.elements if known is None else known  # They stay as they are.
         self._last, self._window, self._marks = last, window, window.marks
         self._room = max(window.budget - window.fixed, 1)
         newest = window.rounds[-1].place if window.rounds else RoundId(0)
@@ -132,8 +149,15 @@ class _Planner:
         #: What a round takes at S or C at most: a larger one would leave no room for others.
         self._cap = max(int(self._room * _LARGEST), _LEAST_ROUND)
         #: What the newest takes raw: it is reduced inside, or all others would go down for it.
-        self._newest = max(int(self._room * _LARGEST_RAW), _LEAST_ROUND, window.least)
+        self._newest = max(int(self._goal * _LARGEST_RAW), _LEAST_ROUND, window.least)
         self._standing = self._tiers()
+
+    def is_too_empty(self) -> bool:
+        """Whether what stands there leaves much of the room empty, though there is more to show."""
+        standing = self._standing
+        return bool(standing.smooth or standing.compact) and (
+            self._taken(standing) < self._floor * _TOO_EMPTY
+        )
 
     def plan(self) -> EpochManifest:
         tiers = self._demoted(1)
@@ -148,7 +172,9 @@ class _Planner:
         what is injected takes much of a small window, less would not make them fewer.
         """
         marks, since = self._marks, sum(e.place >= self._last.at for e in self._window.rounds)
-        if self._unseen or not self._last.elements or since >= _OFTEN:
+        if self._unseen:
+            return max(marks.fill - _INSIDE, marks.fill / 2)
+        if not self._last.elements or since >= _OFTEN:
             return marks.fill
         return marks.keep - (marks.keep - marks.fill) * since / _OFTEN
 
@@ -253,7 +279,13 @@ class _Planner:
             fresher | {self._window.turn},
             self._goal * _CHUNK,
         )
-        done = shed(tiers.compact, old, excess=taken - stop, least=max(low - raw - smooth, 0))
+        done = shed(
+            tiers.compact,
+            old,
+            excess=taken - stop,
+            least=max(low - raw - smooth, 0),
+            most=taken - self._floor if taken <= self._most and scale == 1 else taken,
+        )
         tiers.compact, tiers.tiny = done.compact, [*tiers.tiny, *done.tiny]
 
     def _merge_tiny(self, tiers: _Tiers, scale: float, *, room: bool) -> None:
@@ -266,7 +298,7 @@ class _Planner:
 
     def _limits(self, taken: float, share: float, scale: float) -> tuple[float, float, float]:
         """Where a share ends at most and at least, and to where it goes down."""
-        shown, drift = min(max(taken, self._floor), self._goal) * scale, self._marks.drift
+        shown, drift = min(max(taken, self._floor), self._most) * scale, self._marks.drift
         return (
             shown * (share + drift),
             shown * (share - drift),
@@ -313,7 +345,7 @@ class _Planner:
         """An element stays as it was, unless a part of it went further down, or its turn is whole
         at this level only now.
         """
-        before = [e for e in self._last.elements if e.level == level and not e.generation]
+        before = [e for e in self._known if e.level == level and not e.generation]
         for turn, of in groupby(items, turn_of):
             cells = list(of)
             rounds = [cell for cell in cells if isinstance(cell, Sized)]

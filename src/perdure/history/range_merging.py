@@ -55,9 +55,12 @@ class Shed(msgspec.Struct):
     tiny: list[Element]
 
 
-def shed(items: Sequence[Item], old: OldRounds, *, excess: float, least: float) -> Shed:
+def shed(
+    items: Sequence[Item], old: OldRounds, *, excess: float, least: float, most: float
+) -> Shed:
     """Merge the oldest at C into ranges, and take the oldest ranges and turns to T, until that
-    saves `excess` tokens, or C has only `least`.
+    saves `excess` tokens, or C has only `least`. No turn goes to T by which more than `most` would
+    be saved.
     """
     #: What is in front of the first single round that may merge, and the rest.
     front, rest, gone_down = deque[Item](), deque(items), list[Element]()
@@ -80,9 +83,12 @@ def shed(items: Sequence[Item], old: OldRounds, *, excess: float, least: float) 
             break
         of, elements = gone
         was = sum(map(at_c, of))
+        saved = was - sum(each.tokens for each in elements)
+        if saved > most:
+            front.extendleft(reversed(of))
+            break
         size_loose -= sum(at_c(item) for item in of if is_loose(item))
-        size -= was
-        excess -= was - sum(each.tokens for each in elements)
+        size, excess, most = size - was, excess - saved, most - saved
         gone_down += elements
     left = [*front, *rest]
     if excess > 0:

@@ -71,6 +71,8 @@ _COLD = 3_600 * SECOND
 _READ, _WRITE = 0.1, 1.25  # The price of a cached token, and of a written one, in uncached ones.
 #: A turn that somebody wants at a level takes at most this share of the window; so many at once.
 _PIN_SHARE, _MOST_WISHES = 0.25, 32
+#: Of the budget, what injections of earlier prompts take at most while the history has too little.
+_STALE = 0.2
 _MANY = 400  # More turns than this behind the prefix are counted before they are read.
 
 
@@ -370,7 +372,10 @@ class GradientStrategy:
         if not request.prompted or not standing.manifest.elements:
             return None
         share = standing.history() / max(request.budget - request.fixed - LEAD, 1)
-        if share > request.marks.high:
+        stale = sum(each.tokens for each in standing.injected) / request.budget
+        if share > request.marks.high or (
+            stale > _STALE and share < request.marks.fill - request.marks.slack
+        ):
             return "mark"
         if share <= request.marks.keep:
             return None  # it would stay as it is
