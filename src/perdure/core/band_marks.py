@@ -23,10 +23,10 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own while the window can be planned without.
     """
 
-    fill: float = 0.73  # What an epoch plans down to.
+    fill: float = 0.735  # What an epoch plans down to.
     #: How much more it leaves, rather than touch S, C or T; and how much less, so that a level has
     #: its share.
-    slack: float = 0.05
+    slack: float = 0.035
     keep: float = 0.86  # What an epoch leaves as it is.
     high: float = 0.94  # Above it, an epoch is made between two turns.
     raw: float = 0.15

@@ -187,8 +187,10 @@ def merged(items: Sequence[Element], level: Level, target: float) -> list[Elemen
         merging = generations.oldest(sources)
         while len(sources) > 2 and sum(e.tokens for e in merging[:-1]) // 2 >= size - target:
             sources, merging = sources[:-1], merging[:-1]  # half of it goes: that is enough
-        wider = range_of(merging, level, max(sources) + 1, whole=level == "T")
-        saved = sum(each.tokens for each in merging) - wider.tokens
+        was = sum(each.tokens for each in merging)
+        least = int(was - (size - target)) + 1
+        wider = range_of(merging, level, max(sources) + 1, whole=level == "T", least=least)
+        saved = was - wider.tokens
         if saved <= 0:
             break
         generations.merge(sources, wider)
@@ -196,14 +198,16 @@ def merged(items: Sequence[Element], level: Level, target: float) -> list[Elemen
     return generations.items()
 
 
-def range_of(of: Sequence[Item], level: Level, generation: int, *, whole: bool) -> Element:
-    """One element for neighbours, with half of the words that they have."""
+def range_of(
+    of: Sequence[Item], level: Level, generation: int, *, whole: bool, least: int = 0
+) -> Element:
+    """One element for neighbours, with half of the words that they have, or with `least` tokens."""
     return Element(
         level=level,
         first=first_of(of[0]),
         last=last_of(of[-1]),
         whole=whole,
-        tokens=max(sum(map(at_c, of)) // 2, RANGE_TAGS + _LEAST_WORDS),
+        tokens=max(sum(map(at_c, of)) // 2, RANGE_TAGS + _LEAST_WORDS, least),
         raw=sum(item.raw for item in of),
         generation=generation,
     )

@@ -21,10 +21,13 @@ from perdure.context.context import Context
 from perdure.core.levels import LEVELS, Level
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
+from perdure.history.log_records import ENDLESS, Head, SessionRecord
 from perdure.history.manifest import RoundId
+from perdure.history.sized_rounds import Sized
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
 from perdure.simulation.used_identifiers import text_of, without_lists
+from perdure.simulation.window_figures import are_bands_possible
 
 _SESSION = "simulated/session"
 _BEGINNING = 1_577_836_800_000_000  # The time before the first message: 2020, in microseconds.
@@ -70,10 +73,29 @@ class GradientPolicy:
         prompt = _prompt(call) if begins else None
         context = self._context = await session.context(prompt, budget=budget)
         self._number = number
-        return self._request(context, number)
+        request = self._request(context, number)
+        if request.rewritten and await self._are_bands_possible(session, context):
+            request = msgspec.structs.replace(request, bands_possible=True)
+        return request
 
     async def close(self) -> None:
         await self._open_things.aclose()
+
+    async def _are_bands_possible(self, session: Session, context: Context) -> bool:
+        services = (await self._open())[0].services
+        record = await services.store.collection(SessionRecord).get(session.name)
+        head = await services.store.collection(Head).get(session.name)
+        if record is None or head is None:
+            return False
+        last = RoundId(head.turn, ENDLESS)
+        made = await services.renditions.sizes(record, head, RoundId(1), last)
+        tiny = await services.renditions.tinies(record, head, range(1, head.turn + 1))
+        room = self._setting.budget - self._setting.injection - context.prompt_tokens
+        if context.injection is not None:
+            room -= context.injection.tokens
+        rounds = [Sized(each.place, each.raw, each.smooth, each.compact) for each in made]
+        sizes = {turn: each.tokens for turn, each in tiny.items()}
+        return are_bands_possible(rounds, sizes, room, in_turn=not context.prompt)
 
     def _request(self, context: Context, number: int) -> SimulatedRequest:
         shown = context.shown

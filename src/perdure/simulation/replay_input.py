@@ -245,6 +245,7 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
     injected: int = 0  # Tokens that were injected with the prompt of the turn under way.
     #: Tokens of the history by level, where there are levels.
     bands: Mapping[Level, int] = {}
+    bands_possible: bool = False  # Right after an epoch: whether each could be in its range.
     #: What stands in it, in any pieces: see `used_identifiers`.
     texts: Sequence[str] = ()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from perdure.core.levels import LEVELS, Level
+from perdure.history.sized_rounds import TURN_TAGS, Sized
 from perdure.simulation.replay_input import ReplaySetting, SimulatedRequest
 from perdure.simulation.used_identifiers import names
 
@@ -15,6 +16,8 @@ from perdure.simulation.used_identifiers import names
 EDGES: Mapping[Level, tuple[float, float]] = {"R": (0.1, 0.2), "S": (0.5, 0.6), "C": (0.7, 0.8)}
 IN_TURN = 0.3
 _ROUNDED = 0.005
+#: How full a window is right after an epoch, at least; and what a turn has at T at most.
+_FULL, _MOST_AT_T = 0.65, 0.05
 
 
 class BandShare(msgspec.Struct, frozen=True):
@@ -33,6 +36,8 @@ class WindowFigures(msgspec.Struct, frozen=True, kw_only=True):
     fill_after_epoch_least: float | None = None
     bands: dict[Level, BandShare] = {}
     bands_in_range: float | None = None
+    bands_possible: float | None = None
+    bands_kept: float | None = None
     known: float | None = None
 
 
@@ -43,7 +48,7 @@ class WindowTally:
         self._setting = setting
         self._fills, self._fresh_fills = list[float](), list[float]()
         self._shares = list[dict[Level, float]]()
-        self._in_range = 0
+        self._in_range = self._possible = self._kept = 0
         self._used = self._known = 0
 
     def add(self, number: int, request: SimulatedRequest) -> None:
@@ -72,6 +77,8 @@ class WindowTally:
             limit = IN_TURN if in_turn and level == "R" else most
             fits = fits and least - _ROUNDED <= end <= limit + _ROUNDED
         self._in_range += fits
+        self._possible += request.bands_possible
+        self._kept += fits and request.bands_possible
 
     def figures(self) -> WindowFigures:
         fresh, shares = self._fresh_fills, self._shares
@@ -82,8 +89,40 @@ class WindowTally:
             fill_after_epoch_least=round(min(fresh), 4) if fresh else None,
             bands=bands,
             bands_in_range=round(self._in_range / len(shares), 4) if shares else None,
+            bands_possible=round(self._possible / len(shares), 4) if shares else None,
+            bands_kept=round(self._kept / self._possible, 4) if self._possible else None,
             known=round(self._known / self._used, 4) if self._used else None,
         )
+
+
+def are_bands_possible(
+    rounds: Sequence[Sized], tiny: Mapping[int, int], room: int, *, in_turn: bool = False
+) -> bool:
+    """Whether a history can be shown with every level in its range, in a window as full as it has
+    to be: with R, S and C as large as they may be, T has its share if all older turns have the most
+    that they may have there. No, too, where one round is larger than a range is wide. `rounds` are
+    all of the history, oldest first, `tiny` what turns take at T. The turn of the newest round
+    cannot be there.
+    """
+    shown, at, above = room * _FULL, len(rounds), 0
+    for level, (least, most) in EDGES.items():
+        limit = IN_TURN if in_turn and level == "R" else most
+        while at and above + (takes := _takes(rounds[at - 1], level)) <= shown * limit:
+            at, above = at - 1, above + takes
+        if above < shown * least:
+            return False
+    older = dict[int, int]()
+    for each in rounds[:at]:
+        older[each.place.turn] = older.get(each.place.turn, 0) + each.raw
+    older.pop(rounds[-1].place.turn if rounds else 0, None)
+    most_tiny = sum(
+        max(tiny.get(turn, 0) + TURN_TAGS, raw * _MOST_AT_T) for turn, raw in older.items()
+    )
+    return most_tiny >= shown * (1 - EDGES["C"][1])
+
+
+def _takes(each: Sized, level: Level) -> int:
+    return {"R": each.raw, "S": each.smooth}.get(level, each.compact)
 
 
 def _mean(figures: list[float]) -> float | None:
