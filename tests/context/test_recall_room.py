@@ -25,9 +25,9 @@ async def session() -> AsyncIterator[Session]:
         yield await _filled(bank)
 
 
-async def _filled(bank: Bank) -> Session:
+async def _filled(bank: Bank, turns: int = 240) -> Session:
     session = await bank.session("planner/house")
-    for number in range(240):
+    for number in range(turns):
         where = _PLACES[number % len(_PLACES)]
         said = f"The ladder number {number} was last seen in the {where}, painted green."
         await session.append([user(said), assistant("I see.")])
@@ -73,22 +73,23 @@ async def test_questions_that_are_not_written_get_the_same_room(session: Session
     assert len(await session.epochs()) == 1
 
 
-async def test_later_prompts_of_a_window_recall_less_instead_of_planning_it_anew(
-    session: Session,
-) -> None:
+async def test_later_prompts_of_a_window_recall_less_instead_of_planning_it_anew() -> None:
     before: list[object] = []
     epoch = prompts = 0
     sizes = list[int]()
-    for number in range(5, 65, 5):
-        context = await session.context(f"Where is the green ladder {number}?", budget=4_000)
-        assert context.tokens <= 4_000
-        assert context.injection is not None
-        sent = context.to_chat()["messages"]
-        if context.shown.epoch == epoch:
-            assert sent[: len(before)] == before
-        before, epoch, prompts = sent, context.shown.epoch, prompts + 1
-        sizes.append(context.injection.tokens)
-        await session.append(assistant("In the shed."), context=context)
+    async with bank_with() as bank:
+        session = await _filled(bank, 700)
+        for number in range(5, 65, 5):
+            question = f"Where is the green ladder {number}?"
+            context = await session.context(question, budget=16_000)
+            assert context.tokens <= 16_000
+            assert context.injection is not None
+            sent = context.to_chat()["messages"]
+            if context.shown.epoch == epoch:
+                assert sent[: len(before)] == before
+            before, epoch, prompts = sent, context.shown.epoch, prompts + 1
+            sizes.append(context.injection.tokens)
+            await session.append(assistant("In the shed."), context=context)
     assert epoch <= prompts / 2
     assert max(sizes) > 1_200
     assert min(sizes) < 600

@@ -106,10 +106,13 @@ async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
             epoch = context.shown.epoch
     made = await session.epochs()
     assert len(made) == epoch
-    assert 3 < epoch < requests / (4 if recall else 5)
+    # A small window that recalls much is planned anew often: else it would stay half empty.
+    assert 3 < epoch < requests / (2.5 if recall else 5)
     # What is recalled stands in the window until the next epoch: it is full before its raw band is.
     assert {each.reason for each in made} >= ({"budget"} if recall else {"budget", "mark"})
-    assert all(each.after < each.before for each in made if each.before)
+    assert all(each.after <= BUDGET for each in made)
+    # With recall, what went down for what was injected comes up when that has left.
+    assert recall or all(each.after < each.before for each in made if each.before)
     # Everything is there, in order, without a gap.
     assert context.bands[0].first == "T-1.1"
     assert [band.level for band in context.bands] == ["T", "C", "S", "R"]

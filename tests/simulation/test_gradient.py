@@ -73,7 +73,9 @@ async def test_a_long_history_stays_within_its_budget_and_nothing_is_lost() -> N
     assert found.prefix_violations == 0
     assert found.covered == 1.0
     assert found.span > 3
-    assert 0 < found.rewrites < 40
+    assert 0 < found.rewrites < 60  # of 120 requests
+    assert found.fill_mean is not None
+    assert found.fill_mean >= 0.75
 
 
 async def test_it_costs_less_than_dropping_the_oldest() -> None:

@@ -41,7 +41,9 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not all(0 <= share <= 1 for share in shares.values()):
             raise ValueError("marks are shares: from 0 to 1")
         if not (
-            0 < self.fill <= self.fill + self.slack <= self.keep + _EXACT and self.keep <= self.high
+            0 < self.fill
+            and self.fill + self.slack <= self.keep + _EXACT
+            and self.keep <= self.high + _EXACT
         ):
             raise ValueError(
                 "fill + slack ≤ keep ≤ high has to hold, and fill be above 0; in force are "

@@ -97,7 +97,7 @@ def _behind(hidden: RoundId) -> RoundId:
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
 #: Inside a turn nothing is injected: a window that is planned lower is as full on average.
-_INSIDE = 0.02
+_INSIDE = 0.03
 _OFTEN = 32  # Rounds since the last epoch below which epochs come often.
 #: What one round takes at most: of the room at S or C, of the goal raw.
 _LARGEST, _LARGEST_RAW = 1 / 8, 0.3
@@ -283,8 +283,8 @@ class _Planner:
             tiers.compact,
             old,
             excess=taken - stop,
-            least=max(low - raw - smooth, 0),
-            most=taken - self._floor if taken <= self._most and scale == 1 else taken,
+            room=range(max(int(low) - raw - smooth, 0), max(int(most) - raw - smooth, 0)),
+            spare=taken - self._floor if taken <= self._most and scale == 1 else taken,
         )
         tiers.compact, tiers.tiny = done.compact, [*tiers.tiny, *done.tiny]
 

@@ -32,6 +32,8 @@ FAN = 8  # Neighbours at T that merge into one range.
 #: What a range says at least; and what a turn has at C to begin a range there: a shorter one has
 #: nothing to lose by T.
 _LEAST_WORDS, _WORTH_A_RANGE = 26, 80
+_NEARLY = 0.8  # Of the least that C should have: so much is enough.
+_UNTAGGED = TURN_TAGS - 6  # What a turn saves in a range: its tags, but for its name.
 #: Of C, what stays as single rounds while older ones merge into ranges.
 _LOOSE = 0.6
 #: A turn of many rounds of work may take this share of it at T: its words alone are few.
@@ -56,12 +58,13 @@ class Shed(msgspec.Struct):
 
 
 def shed(
-    items: Sequence[Item], old: OldRounds, *, excess: float, least: float, most: float
+    items: Sequence[Item], old: OldRounds, *, excess: float, room: range, spare: float
 ) -> Shed:
     """Merge the oldest at C into ranges, and take the oldest ranges and turns to T, until that
-    saves `excess` tokens, or C has only `least`. No turn goes to T by which more than `most` would
-    be saved.
+    saves `excess` tokens, or C is at the beginning of its `room`. A large turn stays if C would
+    leave its room without it, or more than `spare` would be saved.
     """
+    least = room.start
     #: What is in front of the first single round that may merge, and the rest.
     front, rest, gone_down = deque[Item](), deque(items), list[Element]()
     size, size_loose = sum(map(at_c, rest)), sum(at_c(each) for each in rest if is_loose(each))
@@ -84,11 +87,11 @@ def shed(
         of, elements = gone
         was = sum(map(at_c, of))
         saved = was - sum(each.tokens for each in elements)
-        if saved > most:
+        if saved > spare or (size < room.stop and size - was < least * _NEARLY):
             front.extendleft(reversed(of))
             break
         size_loose -= sum(at_c(item) for item in of if is_loose(item))
-        size, excess, most = size - was, excess - saved, most - saved
+        size, excess, spare = size - was, excess - saved, spare - saved
         gone_down += elements
     left = [*front, *rest]
     if excess > 0:
@@ -188,8 +191,8 @@ def merged(items: Sequence[Element], level: Level, target: float) -> list[Elemen
         while len(sources) > 2 and sum(e.tokens for e in merging[:-1]) // 2 >= size - target:
             sources, merging = sources[:-1], merging[:-1]  # half of it goes: that is enough
         was = sum(each.tokens for each in merging)
-        least = int(was - (size - target)) + 1
-        wider = range_of(merging, level, max(sources) + 1, whole=level == "T", least=least)
+        left = was - (size - target)
+        wider = range_of(merging, level, max(sources) + 1, whole=level == "T", least=left)
         saved = was - wider.tokens
         if saved <= 0:
             break
@@ -199,15 +202,19 @@ def merged(items: Sequence[Element], level: Level, target: float) -> list[Elemen
 
 
 def range_of(
-    of: Sequence[Item], level: Level, generation: int, *, whole: bool, least: int = 0
+    of: Sequence[Item], level: Level, generation: int, *, whole: bool, least: float = 0
 ) -> Element:
-    """One element for neighbours, with half of the words that they have, or with `least` tokens."""
+    """One element for neighbours, with half of the words that they have; or with `least` tokens, if
+    they have so many without their tags.
+    """
+    size = sum(map(at_c, of))
+    tokens = max(min(int(least), size - len(of) * _UNTAGGED), size // 2)
     return Element(
         level=level,
         first=first_of(of[0]),
         last=last_of(of[-1]),
         whole=whole,
-        tokens=max(sum(map(at_c, of)) // 2, RANGE_TAGS + _LEAST_WORDS, least),
+        tokens=max(tokens, RANGE_TAGS + _LEAST_WORDS),
         raw=sum(item.raw for item in of),
         generation=generation,
     )

@@ -19,7 +19,7 @@ from perdure.history.gradient_planner import (
     plan,
     total,
 )
-from perdure.history.log_records import ENDLESS, Head
+from perdure.history.log_records import ENDLESS, Head, newest
 from perdure.history.manifest import Element, EpochManifest, Injected, Reduced, RoundId
 from perdure.history.reduce_messages import reduced
 from perdure.history.renditions.rendition_records import BY_MODEL
@@ -274,6 +274,8 @@ def without_undone(manifest: EpochManifest, head: Head) -> EpochManifest:
         turns = range(element.first.turn, element.last.turn + 1)
         dirty = any(map(head.is_undone, turns))
         kept.append(msgspec.structs.replace(element, digest=b"") if dirty else element)
+    if kept and kept[-1].last.turn >= newest(head):
+        kept = []  # nothing else is left: all of it may come up
     after = RoundId(kept[-1].last.turn + 1) if kept else RoundId(max(manifest.hidden.turn, 0) + 1)
     pins = tuple(pin for pin in manifest.pins if not head.is_undone(pin.first.turn))
     return msgspec.structs.replace(

@@ -71,8 +71,8 @@ _COLD = 3_600 * SECOND
 _READ, _WRITE = 0.1, 1.25  # The price of a cached token, and of a written one, in uncached ones.
 #: A turn that somebody wants at a level takes at most this share of the window; so many at once.
 _PIN_SHARE, _MOST_WISHES = 0.25, 32
-#: Of the budget, what injections of earlier prompts take at most while the history has too little.
-_STALE = 0.2
+#: Of the room, what injections of earlier prompts take at most while there is no history in it.
+_STALE = 0.27
 _MANY = 400  # More turns than this behind the prefix are counted before they are read.
 
 
@@ -138,7 +138,8 @@ class GradientStrategy:
     async def _planned(self, request: ContextRequest) -> tuple[_State, WindowContent]:
         if self._window is not None and request.number and request.number == self._number:
             state, standing = self._window
-            if state is self._state and standing.tokens() + request.fixed <= request.budget:
+            fits = standing.tokens() + request.fixed <= request.budget
+            if state is self._state and fits and not _is_stale(request, standing):
                 return self._window  # worked out for this request before its injection was known
         self._window = await self._retried(lambda: self._plan_current(request))
         return self._window
@@ -372,10 +373,7 @@ class GradientStrategy:
         if not request.prompted or not standing.manifest.elements:
             return None
         share = standing.history() / max(request.budget - request.fixed - LEAD, 1)
-        stale = sum(each.tokens for each in standing.injected) / request.budget
-        if share > request.marks.high or (
-            stale > _STALE and share < request.marks.fill - request.marks.slack
-        ):
+        if share > request.marks.high or _is_stale(request, standing):
             return "mark"
         if share <= request.marks.keep:
             return None  # it would stay as it is
@@ -498,6 +496,17 @@ class GradientStrategy:
         )
         self._state = _State(prefix, version, manifest, texts, number + 1)
         return self._state
+
+
+def _is_stale(request: ContextRequest, standing: WindowContent) -> bool:
+    """Whether what was injected with earlier prompts takes the room of the history: beside what is
+    injected now, there is much less of it than an epoch would leave.
+    """
+    if not request.prompted or not standing.manifest.elements:
+        return False
+    room = request.budget - request.fixed - request.reserve - LEAD
+    stale = sum(each.tokens for each in standing.injected)
+    return min(stale, room - standing.history()) > room * _STALE
 
 
 def _visible(standing: WindowContent) -> list[VisibleRounds]:
