@@ -17,7 +17,7 @@ BUDGETS = (60_000, 120_000)
 _POLICIES = ("drop_oldest", "rolling_summary", "gradient")
 _METRICS = (
     *("hit_ratio", "cost_vs_drop_oldest", "cost_vs_rolling_summary", "prefix_violations"),
-    *("fill_after_epoch", "fill_mean"),
+    *("fill_after_epoch", "fill_mean", "bands_in_range", "bands_kept"),
 )
 
 
@@ -50,6 +50,8 @@ def _figures(policies: dict[str, PolicyFigures]) -> dict[str, Any]:
         "fill_mean": ours.fill_mean,
         "bands": {level: band.mean for level, band in ours.bands.items()},
         "bands_in_range": ours.bands_in_range,
+        "bands_possible": ours.bands_possible,
+        "bands_kept": ours.bands_kept,
         "rewrites": ours.rewrites,
         "span": round(ours.span, 1),
         "max_tokens": ours.max_tokens,

@@ -55,6 +55,24 @@ def _fill(budget: int) -> tuple[Target, ...]:
     return (
         Target(f"{budget}.fill_after_epoch", 0.65, f"{at}: full after an epoch", at_least=True),
         Target(f"{budget}.fill_mean", 0.75, f"{at}: full on average", at_least=True),
+        *_bands(str(budget), at),
+    )
+
+
+def _bands(figures: str, at: str) -> tuple[Target, ...]:
+    return (
+        Target(
+            f"{figures}.bands_in_range",
+            0.6,
+            f"{at}: epochs after which every level has its share",
+            at_least=True,
+        ),
+        Target(
+            f"{figures}.bands_kept",
+            0.9,
+            f"{at}: of the epochs at which that is possible",
+            at_least=True,
+        ),
     )
 
 
@@ -135,6 +153,8 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         *_fill(120_000),
         *_fill(200_000),
         *_fill(500_000),
+        *_bands("transcripts_30000", "transcripts, 30k tokens"),
+        *_bands("transcripts_60000", "transcripts, 60k tokens"),
     ),
     "known": (
         Target(

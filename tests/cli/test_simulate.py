@@ -55,6 +55,7 @@ def test_figures_as_json(ask: Ask, transcript: Path) -> None:
             *("input_tokens", "cache_read", "cache_write", "hit_ratio", "cost", "dollars"),
             *("rewrites", "span", "covered", "max_tokens", "prefix_violations"),
             *("fill_mean", "fill_after_epoch", "fill_after_epoch_least", "bands", "bands_in_range"),
+            *("bands_possible", "bands_kept"),
             "known",
         ]
         assert figures["prefix_violations"] == 0

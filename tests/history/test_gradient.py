@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from perdure.core.band_marks import FULL
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import RANK
-from perdure.history.range_merging import FAN
 from perdure.history.gradient_planner import PlannerInput, Sized, plan, total
 from perdure.history.manifest import Element, EpochManifest, RoundId, bands
+from perdure.history.range_merging import FAN
 
 
 def rounds_of(sizes: list[list[tuple[int, int, int]]]) -> list[Sized]:

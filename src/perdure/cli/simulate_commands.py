@@ -20,6 +20,7 @@ _FIELDS = (
     *("input_tokens", "cache_read", "cache_write", "hit_ratio", "cost", "dollars"),
     *("rewrites", "span", "covered", "max_tokens", "prefix_violations"),
     *("fill_mean", "fill_after_epoch", "fill_after_epoch_least", "bands", "bands_in_range"),
+    *("bands_possible", "bands_kept"),
     "known",
 )
 _COMMON = (

@@ -41,7 +41,7 @@ class BandMarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not all(0 <= share <= 1 for share in shares.values()):
             raise ValueError("marks are shares: from 0 to 1")
         if not (
-            0 < self.fill
+            self.fill > 0
             and self.fill + self.slack <= self.keep + _EXACT
             and self.keep <= self.high + _EXACT
         ):

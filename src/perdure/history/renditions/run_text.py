@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 
 import msgspec
 
@@ -28,6 +29,7 @@ from perdure.history.renditions.tool_calls import call_line, lines_of
 
 _A_TOKEN = 3.2  # Characters, at first.
 _TRIES = 4
+_WORDS = 3  # Where there is little room, what was said has this part of it at most.
 _names = re.compile(r"\s*\((?:Also|About): [^\n]*$").sub
 _DEEP = 3  # Parts of a path that are a folder worth to be left out.
 _path = re.compile(r"(?<![\w.:…])/?(?:[\w.@+~-]+/){4,}[\w.@+*~-]+").sub
@@ -43,6 +45,7 @@ class _Entry(msgspec.Struct):
     times: int = 1
     written: list[str] = []
     read: list[str] = []
+    spoken: bool = False  # By the user, or it binds.
 
     def told(self, lines: Sequence[str]) -> str:
         often = f" ×{self.times}" if self.times > 1 else ""
@@ -67,7 +70,7 @@ def run_text(
     taken_up = counter.count("\n".join(least))
     room = cap - taken_up
     if room < 0:
-        return merge(least, cap, counter)
+        return _briefly(entries, cap, shown, counter)
     best, wide = "\n".join(least), _A_TOKEN * room
     for _ in range(_TRIES):
         taken = best_lines(lines, int(wide), named, preferred=wrote)
@@ -83,6 +86,46 @@ def run_text(
     return best
 
 
+def _briefly(entries: Sequence[_Entry], cap: int, shown: AbstractSet[str], counter: Counter) -> str:
+    """Where there is no room for a line of each call: what the user said and what binds, in a third
+    of the room at most; then those lines of all calls that name most.
+    """
+    said = [(at, each.text) for at, each in enumerate(entries) if each.spoken]
+    words = "\n".join(text for _, text in said)
+    if counter.count(words) * _WORDS > cap:
+        words = merge([text for _, text in said], cap // _WORDS, counter)
+        said = [(-1, words)] if words else []
+    offered = [
+        (at, line)
+        for at, each in enumerate(entries)
+        if not each.spoken
+        for line in (each.told(()), *each.written, *each.read)
+        if line
+    ]
+    wrote = {
+        name
+        for each in entries
+        for line in (each.text, *each.written)
+        for name in names_in_line(line)
+    }
+    lines = [(line, set(names_in_line(line))) for _, line in offered]
+    named = shown | set(names_in_line(words))
+    best, wide = words, _A_TOKEN * (cap - counter.count(words))
+    for _ in range(_TRIES):
+        taken = best_lines(lines, int(wide), named, preferred=wrote)
+        told = sorted([*said, *(offered[at] for at in sorted(taken))], key=itemgetter(0))
+        text = "\n".join(line for _, line in told)
+        tokens = counter.count(text)
+        if tokens > cap:
+            wide *= 0.95 * cap / tokens
+            continue
+        best = max(best, text, key=len)
+        if tokens * 20 >= cap * 19 or len(taken) == len(offered):
+            break
+        wide *= cap / max(tokens, 1)
+    return best
+
+
 def _entries(rounds: Sequence[Sequence[Message]]) -> list[_Entry]:
     found, calls, paths = list[_Entry](), dict[str, _Entry](), _Paths()
     for messages in rounds:
@@ -92,7 +135,7 @@ def _entries(rounds: Sequence[Sequence[Message]]) -> list[_Entry]:
                 said = _names("", line)
                 # Most that is said between calls announces what follows.
                 announces = works and not said.startswith("User") and not binds(said)
-                found.append(_Entry(written=[said]) if announces else _Entry(said))
+                found.append(_Entry(written=[said]) if announces else _Entry(said, spoken=True))
                 continue
             begin, came = call_line(used)
             written, read = lines_of(used)

@@ -17,7 +17,6 @@ from perdure.history.sized_rounds import RANGE_TAGS
 from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
 
-
 _NAME = 6  # Tokens of a turn's name in a range.
 
 
@@ -62,8 +61,6 @@ class ElementRenderer:
         turns |= {turn for e in merged if e.level == "T" for turn in left[e].turns}
         turns -= {turn for turn in turns if head.is_undone(turn)}
         tiny = await self._tiny(record, head, sorted(turns))
-        ranges = [e for e in merged if e.level == "T"]
-        tiny |= await self._long_turns(record, head, ranges, left, together, tiny)
         bodies = await self._bodies(record, head, single)
         runs = [e for e in merged if e.level == "C" and left[e].is_run(together)]
         smooth = [
@@ -71,6 +68,8 @@ class ElementRenderer:
         ]
         smooth += [body for e, body in bodies.items() if e.level == "S"]
         bodies |= await self._runs(record, head, runs, left, smooth)
+        wide = {e: left[e].turns for e in merged if e.level == "T"}
+        tiny |= await self._long_turns(record, head, wide, together, tiny)
         loose = [p for e in merged if e.level == "C" and e not in bodies for p in left[e].rounds]
         rounds = await self._compact(record, head, loose, variants)
 
@@ -180,8 +179,7 @@ class ElementRenderer:
         self,
         record: SessionRecord,
         head: Head,
-        ranges: Sequence[Element],
-        left: Mapping[Element, _Left],
+        ranges: Mapping[Element, Sequence[int]],
         together: Mapping[RoundId, int],
         tiny: Mapping[int, tuple[int, str]],
     ) -> dict[int, tuple[int, str]]:
@@ -192,8 +190,8 @@ class ElementRenderer:
         for place in together:
             rounds.setdefault(place.turn, []).append(place)
         wanted = dict[int, RoundRun]()
-        for element in ranges:
-            for turn in left[element].turns:
+        for element, turns in ranges.items():
+            for turn in turns:
                 places = rounds.get(turn)
                 if turn not in tiny or not places:
                     continue
@@ -226,8 +224,8 @@ class ElementRenderer:
         alone = element.whole and element.first.turn == element.last.turn
         for turn in left.turns:
             if turn in tiny:
-                said = tiny[turn][1]
-                parts[RoundId(turn)] = said if alone else f"T-{turn}: {said}"
+                text = tiny[turn][1]
+                parts[RoundId(turn)] = text if alone else f"T-{turn}: {text}"
         for place in left.rounds:
             if said := rounds.get(place):
                 # A whole turn is one part of the range: its rounds stand behind its name.
