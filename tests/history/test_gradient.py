@@ -189,9 +189,10 @@ def test_a_window_is_full_and_its_bands_have_their_shares(budget: int, rounds: i
         if planned is not manifest and late:
             assert shown >= 0.65 * (budget - 50)
             found = shares(planned, said)
-            assert 0.08 <= found["R"] <= 0.22
-            assert 0.47 <= found["R"] + found["S"] <= (0.63 if budget > 4_000 else 0.75)
-            assert 0.68 <= 1 - found["T"] <= (0.84 if budget > 4_000 else 0.87)
+            more = 0.005 if budget > 4_000 else 0.15  # there, tags are much of what is shown
+            assert 0.095 <= found["R"] <= 0.205
+            assert 0.495 <= found["R"] + found["S"] <= 0.6 + more
+            assert 0.695 <= 1 - found["T"] <= 0.8 + more
         manifest = planned
     assert sum(fills[len(fills) // 2 :]) / (len(fills) - len(fills) // 2) >= 0.75
 
@@ -214,6 +215,27 @@ def test_where_the_old_have_little_to_say_the_fresh_take_their_room() -> None:
     said = live(manifest, rounds)
     assert total(manifest, said) >= 0.65 * 20_000
     assert shares(manifest, said)["T"] < 0.2
+
+
+def test_long_turns_of_tools_have_a_share_of_t_once_enough_lies_behind() -> None:
+    """Their words alone would take a hundredth of the window."""
+    turn = [(400, 130, 40)] * 20
+    manifest = replay(rounds_of([turn] * 30), 20_000)  # twelve windows of it
+    rich = [e for e in manifest.elements if e.level == "T" and e.generation]
+    assert rich
+    assert all(e.tokens <= e.raw * 0.05 + 1 for e in rich)
+    assert 0.18 <= shares(manifest, live(manifest, rounds_of([turn] * 30)))["T"] <= 0.32
+
+
+def test_what_went_down_for_want_of_room_comes_up_again() -> None:
+    rounds = talk(300)
+    before = plan(EpochManifest(), window(rounds, 8_000, fixed=4_000))  # much is injected
+    said = live(before, rounds)
+    after = plan(before, window(said, 8_000))
+    assert total(after, said) > total(before, said) * 1.2
+    assert after.native < before.native
+    tiny = [e for e in before.elements if e.level == "T"]
+    assert list(after.elements[: len(tiny)]) == tiny
 
 
 def test_what_was_injected_may_be_all_that_goes() -> None:

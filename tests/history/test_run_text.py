@@ -50,6 +50,15 @@ def test_room_goes_to_what_is_not_shown_elsewhere() -> None:
     assert "load_part_3(" not in text
 
 
+def test_with_room_for_few_calls_it_tells_what_was_asked_and_what_names_most() -> None:
+    asked = (Message("user", (Text("Never drop the table `pane_state`. Mend the loader."),)),)
+    calls = [call(n, "read", {"path": f"lib/part_{n}.py"}, CODE) for n in range(1, 40)]
+    text = run_text([asked, *calls, EDIT], 90, set(), counter)
+    assert counter.count(text) <= 90
+    assert text.startswith("User: Never drop the table `pane_state`")
+    assert text.count("read `lib/part_") > 5
+
+
 def test_a_call_that_was_made_again_is_told_once_with_what_came_of_it_last() -> None:
     text = run_text([FAILED, EDIT, PASSED], 200, set(), counter)
     assert text.count("pytest -q") == 1

@@ -9,6 +9,8 @@ import pytest
 from perdure.config import HistoryConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Position
+from perdure.history.manifest import RoundId
+from perdure.history.sized_rounds import Sized
 from perdure.simulation import History, simulate
 from perdure.simulation.gradient_policy import GradientPolicy
 from perdure.simulation.history_policies import POLICIES
@@ -24,7 +26,7 @@ from perdure.simulation.used_identifiers import (
     text_of,
     without_lists,
 )
-from perdure.simulation.window_figures import WindowTally
+from perdure.simulation.window_figures import WindowTally, are_bands_possible
 from tests.simulation.tiny import BILL, calls, setting
 
 OTHERS = [name for name in POLICIES if not name.startswith("gradient")]
@@ -84,6 +86,7 @@ def test_bands_right_after_an_epoch() -> None:
             history=sum(bands.values()),
             shortened=bool(number),
             bands=bands,  # type: ignore[arg-type]  # levels
+            bands_possible=True,
         )
         tally.add(number, request)
     found = tally.figures()
@@ -91,7 +94,28 @@ def test_bands_right_after_an_epoch() -> None:
     assert (raw.mean, raw.least, raw.most) == (0.25, 0.15, 0.35)
     assert found.bands["T"].mean == 0.25
     assert found.bands_in_range == 0.5
+    assert (found.bands_possible, found.bands_kept) == (1.0, 0.5)
     assert found.fill_after_epoch == pytest.approx(100 / 990, abs=1e-4)
+
+
+def test_shares_are_possible_once_enough_lies_behind_and_rounds_are_small() -> None:
+    def possible(turns: int, raw: int, room: int = 100_000) -> bool:
+        rounds = [Sized(RoundId(n), raw, raw // 2, raw // 3) for n in range(1, turns + 1)]
+        return are_bands_possible(rounds, {}, room)
+
+    assert not possible(200, 1_000)  # T of all that is older takes less than its share
+    assert possible(800, 1_000)
+    assert not possible(40, 20_000)  # R would be nothing, or a third
+
+
+def test_the_turn_under_way_has_no_t() -> None:
+    rounds = [Sized(RoundId(1, n), 100, 50, 33) for n in range(1, 801)]
+    assert not are_bands_possible(rounds, {}, 10_000)
+    assert are_bands_possible([*rounds, *_later(120)], {}, 10_000, in_turn=True)
+
+
+def _later(many: int) -> list[Sized]:
+    return [Sized(RoundId(2, n), 100, 50, 33) for n in range(1, many + 1)]
 
 
 # Identifiers --------------------------------------------------------------------------------
