@@ -40,7 +40,9 @@ async def run(report: Report, *, quick: bool) -> None:
     for budget in TRANSCRIPTS:
         report.figures[f"transcripts_{budget}"] = dict.fromkeys(("bands_in_range", "bands_kept"))
     history = await transcripts.joined(report, quick=quick)
-    for budget in TRANSCRIPTS if history is not None else ():
+    if history is None:
+        return
+    for budget in TRANSCRIPTS:
         compared = await simulate(history, budget=budget, policies=["gradient"])
         ours = compared.policies["gradient"]
         report.figures[f"transcripts_{budget}"] = _figures(ours)
