@@ -4,8 +4,8 @@ from perdure.bank import Bank as Bank
 from perdure.bank import open as open
 from perdure.bank.backup import check_backups as check_backups
 from perdure.bank.bank_copy import restore as restore
-from perdure.bank.session import Session as Session
-from perdure.bank.session_reader import TailMessage as TailMessage
+from perdure.sessions.session import Session as Session
+from perdure.sessions.session_reader import TailMessage as TailMessage
 from perdure.config import Config as Config
 from perdure.context.context import Context as Context
 from perdure.context.history_tools import HISTORY_TOOLS as HISTORY_TOOLS

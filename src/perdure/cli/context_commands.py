@@ -17,10 +17,10 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.bank.session import Session
     from perdure.context.context import Context
     from perdure.core.messages import Part
     from perdure.history.epochs import Epoch
+    from perdure.sessions.session import Session
 
 #: Stands for the prompt that is still to come.
 PLACEHOLDER = "…"

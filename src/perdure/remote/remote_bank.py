@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from perdure.bank.bank_info import BankInfo, SessionInfo
-from perdure.bank.bank_listing import AgentInfo, SessionList
-from perdure.bank.validation import budget_in
+from perdure.bank.bank_info import BankInfo
 from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.input_types import require_mapping, require_text
 from perdure.core.turns import Position
@@ -29,6 +27,9 @@ from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.remote_artifacts import RemoteArtifacts
 from perdure.remote.remote_memories import RemoteMemories
 from perdure.remote.remote_session import RemoteSession
+from perdure.sessions.session_info import SessionInfo
+from perdure.sessions.session_listing import AgentInfo, SessionList
+from perdure.sessions.validation import budget_in
 
 _PAGE = 1_000
 

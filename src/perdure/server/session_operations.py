@@ -6,8 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from perdure.bank.bank_info import SessionInfo, describe_session
-from perdure.bank.bank_listing import (
+from perdure.history.forget_sessions import Forgotten
+from perdure.history.log_records import Link, agent_of
+from perdure.remote.api_results import SharedSession
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
+from perdure.sessions.session import Session
+from perdure.sessions.session_info import SessionInfo, describe_session
+from perdure.sessions.session_listing import (
     AgentInfo,
     SessionList,
     SessionOrder,
@@ -16,11 +21,6 @@ from perdure.bank.bank_listing import (
     list_agents,
     page_of_sessions,
 )
-from perdure.bank.session import Session
-from perdure.history.forget_sessions import Forgotten
-from perdure.history.log_records import Link, agent_of
-from perdure.remote.api_results import SharedSession
-from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 
 AGENT = "/api/v1/agents/{agent}"
 SESSION = "/api/v1/sessions/{agent}/{name}"

@@ -7,17 +7,6 @@ from typing import Any, overload
 
 import msgspec
 
-from perdure.bank.session_reader import SessionReader
-from perdure.bank.session_writer import SessionWriter
-from perdure.bank.validation import (
-    budget_in,
-    flag_in,
-    lines_in,
-    prompt_in,
-    question_in,
-    seconds_in,
-    text_in,
-)
 from perdure.context import history_tools
 from perdure.context.board import BoardEntry
 from perdure.context.composer import Composer
@@ -39,6 +28,17 @@ from perdure.history.turn_reader import position
 from perdure.recall.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
+from perdure.sessions.session_reader import SessionReader
+from perdure.sessions.session_writer import SessionWriter
+from perdure.sessions.validation import (
+    budget_in,
+    flag_in,
+    lines_in,
+    prompt_in,
+    question_in,
+    seconds_in,
+    text_in,
+)
 from perdure.storage.options import DEFAULT, Options
 
 
