@@ -39,6 +39,7 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent_memory import AgentMemory
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -151,6 +152,7 @@ class Bank:
                     await self.subscriptions.release()
                     await services.maintenance.close()
         finally:
+            await services.side_store.close()
             await self.store.close()
             if is_temporary(self.url, self.config):
                 import shutil
@@ -171,6 +173,7 @@ class Bank:
             try:
                 await self._stop_lazy()
             finally:
+                await self.services.side_store.close()
                 await self.store.close()
 
     async def settle(self) -> None:
@@ -227,6 +230,14 @@ class Bank:
     @property
     def references(self) -> References:
         return self.services.recall.references
+
+    def agent_memory(self, agent: str, *, tiers: Mapping[str, Any] | None = None) -> AgentMemory:
+        """The four tiers of an agent's memory, also for one whose loop is your own. `tiers` are
+        settings of its own: see `AgentMemory`.
+        """
+        from perdure.agents.agent_memory import AgentMemory
+
+        return AgentMemory(self.services, agent, tiers=tiers)
 
     @property
     def encryption(self) -> Encryption:

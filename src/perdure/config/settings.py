@@ -508,3 +508,16 @@ class ProxyConfig(Section, frozen=True):
     #: Where requests go: by wire, `anthropic` and `openai`; one that is not named goes to the
     #: public API of its owner.
     upstreams: dict[Literal["anthropic", "openai"], str] = {}
+
+
+class AgentsConfig(Section, frozen=True):
+    """What agents keep of their work."""
+
+    #: Address of a store for working memory, such as a Valkey; empty: the bank.
+    working_store: str = ""
+    #: Seconds that a session's working memory is kept after its last use: 1 to 24 hours.
+    working_ttl: Annotated[float, msgspec.Meta(ge=3_600, le=86_400)] = 3_600.0
+    #: Bytes of an agent's working memory. What is oldest goes first.
+    working_bytes: Annotated[int, msgspec.Meta(ge=10_000)] = 1_000_000
+    #: Days for which episodes are kept.
+    episode_days: Annotated[int, msgspec.Meta(ge=1)] = 90
