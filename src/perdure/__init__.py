@@ -47,6 +47,10 @@ _NAMES = {
     "perdure.gateway.gateway": "Gateway",
     "perdure.history.log_records": "Link",
     "perdure.history.pruning": "prune_tool_results",
+    "perdure.history.strategies.history_strategy": """
+        HistorySegment HistoryStrategy SessionHistory
+    """,
+    "perdure.history.strategies.strategy_registry": "register_strategy unregister_strategy",
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",

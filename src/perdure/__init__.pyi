@@ -73,6 +73,11 @@ from perdure.gateway.calls import Tool as Tool
 from perdure.gateway.gateway import Gateway as Gateway
 from perdure.history.log_records import Link as Link
 from perdure.history.pruning import prune_tool_results as prune_tool_results
+from perdure.history.strategies.history_strategy import HistorySegment as HistorySegment
+from perdure.history.strategies.history_strategy import HistoryStrategy as HistoryStrategy
+from perdure.history.strategies.history_strategy import SessionHistory as SessionHistory
+from perdure.history.strategies.strategy_registry import register_strategy as register_strategy
+from perdure.history.strategies.strategy_registry import unregister_strategy as unregister_strategy
 from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit
