@@ -32,12 +32,12 @@ _NAMES = {
     "perdure.context.session_tools": "Rendering",
     "perdure.core.actors": "acting_as",
     "perdure.core.errors": """
-        AccessDenied AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached BudgetTooSmall
-        Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig InvalidInput
-        InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
-        MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed PerdureError PromptTooLong
-        ProviderDown RateLimited Rejected SchemaMismatch StorageError StorageFull StreamBroken
-        TooLarge Unauthorized Unavailable UnknownBackend Unsupported
+        AccessDenied AgentError AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached
+        BudgetTooSmall Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig
+        InvalidInput InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
+        LeaseLost MessageParked MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed
+        PerdureError PromptTooLong ProviderDown RateLimited Rejected SchemaMismatch StorageError
+        StorageFull StreamBroken TooLarge Unauthorized Unavailable UnknownBackend Unsupported
     """,
     "perdure.core.messages": """
         ArtifactPointer Media Message Reasoning Text ToolCall ToolResult Unknown Usage

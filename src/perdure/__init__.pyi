@@ -13,6 +13,7 @@ from perdure.context.history_tools import MEMORY_TOOLS as MEMORY_TOOLS
 from perdure.context.session_tools import Rendering as Rendering
 from perdure.core.actors import acting_as as acting_as
 from perdure.core.errors import AccessDenied as AccessDenied
+from perdure.core.errors import AgentError as AgentError
 from perdure.core.errors import AllFailed as AllFailed
 from perdure.core.errors import ArtifactMissing as ArtifactMissing
 from perdure.core.errors import BadAnswer as BadAnswer
@@ -33,6 +34,8 @@ from perdure.core.errors import InvalidRecordType as InvalidRecordType
 from perdure.core.errors import InvalidURL as InvalidURL
 from perdure.core.errors import InvalidValue as InvalidValue
 from perdure.core.errors import KeyRefused as KeyRefused
+from perdure.core.errors import LeaseLost as LeaseLost
+from perdure.core.errors import MessageParked as MessageParked
 from perdure.core.errors import MigrationFailed as MigrationFailed
 from perdure.core.errors import NewerSchema as NewerSchema
 from perdure.core.errors import NoModel as NoModel

@@ -168,6 +168,7 @@ def make_services(
 
 
 def make_forgetting(services: Services) -> Forgetting:
+    from perdure.agents.agent_forgetting import AgentForgetting
     from perdure.gateway.response_cache import GatewayRecords
 
     async def flush_outcomes() -> None:
@@ -177,6 +178,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
+    made.join(AgentForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.forgotten.append(services.log.notify)
