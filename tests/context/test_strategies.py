@@ -113,6 +113,7 @@ async def test_the_budget_is_kept_whatever_a_strategy_gives(bank: perdure.Bank) 
     session = await bank.session("coder/attic", strategy="recorder")
     await say(session, 1, 12)
     Recorder.segments = [perdure.HistorySegment((f"T-{n}",)) for n in range(1, 13)]
+    shown = list[str]()
     for budget in (500, 700, 1_100, 2_000):
         context = await session.context("And now?", budget=budget, recall=False)
         assert context.tokens <= budget
