@@ -302,6 +302,7 @@ class SyncSession(SyncSessionReader):
         recall: bool = ...,
         keep: bool = ...,
         reminders: Iterable[str] | None = ...,
+        strategy: str | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(

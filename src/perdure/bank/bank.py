@@ -279,10 +279,11 @@ class Bank:
     ) -> Session:
         """The session of this name (``agent/name``), made if it is not there.
 
-        `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model, `profile` how full the gradient plans its window (``full``, ``thrifty``,
-        or marks of one's own); for an existing session they change that. `type`, `state`, `tags`
-        and `link` (the tool call that started it) matter only if it is made.
+        `strategy` (``gradient``, ``regular``, ``one-shot``, or one that was registered) and
+        `budget` (in tokens) say how its history is shown to a model, `profile` how full the
+        gradient plans its window (``full``, ``thrifty``, or marks of one's own); for an existing
+        session they change that. `type`, `state`, `tags` and `link` (the tool call that started it)
+        matter only if it is made.
         """
         return await self._sessions.open(
             name,
