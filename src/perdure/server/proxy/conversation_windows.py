@@ -161,6 +161,10 @@ class ConversationWindows:
         unsent = max(built.whole - built.tokens, 0)
         return SentRequest(body, request, built.items, tools, unsent, built)
 
+    def drop(self, session: str) -> None:
+        """The session was forgotten."""
+        self._open.pop(session, None)
+
     def shrink(self, session: str, request: ClientRequest, tokens: int, refusal: bytes) -> None:
         """A provider refused so many tokens as too long: send less, also later."""
         self._windowed[request.id] = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -22,10 +22,11 @@ from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, Denied, NotFound
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
+from perdure.history.import_cursors import CONVERSATION, was_forgotten
 from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
 from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
 from perdure.history.turn_log import Written
-from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
+from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align, gap
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
 from perdure.storage.finder import any_of, tagged
@@ -37,7 +38,9 @@ _OPEN = 256
 _ALIKE = 20
 #: Tags of a session: the client's id of the conversation; its first words, by their identity; and
 #: those with which it begins since the client compacted it.
-_ID, _FIRST, _SUMMARY = "conversation", "first", "summary"
+_ID, _FIRST, _SUMMARY = CONVERSATION, "first", "summary"
+#: In a session's state: it took the place of one that was forgotten, whose words its client has.
+_FORGOTTEN = "forgotten"
 
 
 class AnswerInProgress(Protocol):
@@ -64,6 +67,14 @@ class OthersWrote(Exception):
     """A conversation is not as it was when a request was compared with it."""
 
 
+class SessionGone(Exception):
+    """The session of a conversation was forgotten."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class Conversation:
     """One conversation: its session, and the line of what is recorded of it."""
 
@@ -84,11 +95,13 @@ class Conversation:
         self._ended = (0, 0)  # the newest turn, and how many messages it has
 
     async def refresh(self) -> Head:
-        """Read what others wrote. Call it with the lock."""
+        """Read what others wrote. Call it with the lock. Raises `SessionGone`."""
         head = await self.session.head()
         before, self._head = self._head, head
         if before is not None and _is_same(before, head):
             return head
+        if self.line and not head.pieces:
+            raise SessionGone(self.session.name)
         record = self.session.record
         if before is not None or record.line:
             found = await self._bank.store.collection(SessionRecord).get(record.id, STRONG)
@@ -100,11 +113,21 @@ class Conversation:
             self.session = Session(self._bank.services, record)
             self.own_turn = 0
         self.line = [part for part in self.line if part.turn < first] if first > 1 else []
+        if first == 1 and record.state.get(_FORGOTTEN):
+            self.line = [gap(0)]
+        forgotten = await self._bank.services.reader.forgotten(record, head, first)
         walk = self._bank.services.reader.walk(record, head, first, arriving=False)
         async for turn in walk:
             if not head.is_undone(turn.number):
+                if turn.number in forgotten:
+                    self._add_gap(turn.number)
                 await self._take(turn)
         return head
+
+    def _add_gap(self, turn: int) -> None:
+        if self.line and self.line[-1].is_gap:
+            self.line.pop()
+        self.line.append(gap(turn))
 
     @property
     def head(self) -> Head | None:
@@ -207,6 +230,8 @@ class Conversations:
         #: The sessions of a conversation that has an id: its own, and its forks.
         self._known: dict[tuple[str, ...], list[str]] = {}
         self._finding = asyncio.Lock()
+        #: Told the name of each session that was forgotten.
+        self.dropped: Callable[[str], None] = lambda _: None
 
     async def find(self, request: ClientRequest, facts: Sequence[ItemFacts]) -> Conversation:
         """Raises `InvalidInput` if the header names no session, `Denied` if it names one of another
@@ -400,6 +425,12 @@ class Conversations:
             return None
         return sum(not is_weak(part.identity) for part in line)
 
+    def drop(self, name: str) -> None:
+        """The session was forgotten: what comes next of its conversation begins another."""
+        self.dropped(name)
+        self._open.pop(name, None)
+        self._known = {key: names for key, names in self._known.items() if name not in names}
+
     async def _opened(self, name: str) -> Conversation | None:
         found = self._open.pop(name, None)
         if found is not None:
@@ -414,7 +445,8 @@ class Conversations:
         self, name: str, who: ConversationId, facts: Sequence[ItemFacts]
     ) -> Conversation:
         tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
-        state = {"client": who.client, "folder": who.folder}
+        gone = await was_forgotten(self._bank.store, name)
+        state = {"client": who.client, "folder": who.folder, _FORGOTTEN: gone}
         link = None
         if who.sub_agent or who.parent:
             # A sub-agent's parent is the conversation itself, or another sub-agent in it.
