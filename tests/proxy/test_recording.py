@@ -353,3 +353,33 @@ async def test_strict_refuses_what_cannot_be_recorded() -> None:
         assert answer.json()["type"] == "error"
         assert "/secret" not in answer.text
         assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("text", ["", "What is this?"])
+async def test_an_image_whose_address_holds_a_secret_is_recorded_once(
+    text: str, tmp_path: Any
+) -> None:
+    """The mask of a secret has another tag in another process."""
+    key = "sk-ant-api03-" + "Zx9Kq2" * 14 + "AA"
+    image = {"type": "image_url", "image_url": {"url": f"https://img.example/a.png?key={key}"}}
+    asked = {"role": "user", "content": [image, *([{"type": "text", "text": text}] * bool(text))]}
+    items: list[Any] = [asked]
+    async with ScriptedModel(["A cat.", "Yes.", "No."]) as model:
+        for _ in range(3):
+            async with proxied(model.url, f"sqlite:///{tmp_path}/bank.db") as running:
+                headers = {"x-perdure-session": "planner/cats"}
+                body = {"model": "m", "messages": items}
+                answer = await running.client.post(
+                    "/v1/chat/completions", json=body, headers=headers
+                )
+                await settled(running)
+                said = answer.json()["choices"][0]["message"]["content"]
+                items += [
+                    {"role": "assistant", "content": said},
+                    {"role": "user", "content": "Sure?"},
+                ]
+                session = await running.bank.existing_session("planner/cats")
+                messages = [m async for turn in session.read() for m in turn.messages]
+    assert [message.role for message in messages] == ["user", "assistant"] * 3
+    stored = (tmp_path / "bank.db").read_bytes()
+    assert key.encode() not in stored

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Message, Text, ToolResult, Unknown
+from perdure.core.messages import Media, Message, Part, Text, ToolResult, Unknown
 from perdure.core.tokens import count_message
 from perdure.gateway.providers import CallWire
 from perdure.history.message_identity import identities, is_injected
@@ -86,7 +86,7 @@ class ClientItems:
 
     def identities(self, message: Message) -> tuple[str, ...]:
         """Of a message as it would be stored."""
-        if any(isinstance(part, Text) for part in message.parts):
+        if any(_may_hold_secret(part) for part in message.parts):
             # Results have no part in it, and are what is long.
             light = tuple(
                 ToolResult(part.call, name=part.name) if isinstance(part, ToolResult) else part
@@ -94,6 +94,10 @@ class ClientItems:
             )
             (message,) = self.masked((msgspec.structs.replace(message, parts=light),))
         return identities(message)
+
+
+def _may_hold_secret(part: Part) -> bool:
+    return isinstance(part, Text) or (isinstance(part, Media) and part.url is not None)
 
 
 def new_messages(
