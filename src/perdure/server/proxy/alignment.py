@@ -149,39 +149,29 @@ class _Aligner:
         """Where what was said goes on behind the parts before a gap; None if it has no such."""
         if not at:
             return 0
-        best, found = 0, None
-        for n in range(len(self._said)):
-            run = 0
-            while (
-                run <= min(n, at - 1)
-                and self._said[n - run].identity == self._part(at - 1 - run).identity
-            ):
-                run += 1
-            if run > best:
-                best, found = run, n + 1
-            compaction = self._compactions.get(self._said[n].identity)
-            if not best and compaction is not None and compaction[1] == at:
-                found = n + 1  # the client compacted right before it
-        return found
+        before = [self._part(n).identity for n in range(at - 1, -1, -1)]
+        runs = _matches(before, [said.identity for said in reversed(self._said)])[::-1]
+        longest = max(runs, default=0)
+        if longest:
+            return runs.index(longest) + 1
+        for n, said in enumerate(self._said):
+            if self._compactions.get(said.identity, (0, -1))[1] == at:
+                return n + 1  # the client compacted right before it
+        return None
 
     def _begin_of(self, first: int, end: int, start: int) -> int:
         """Where the parts from `first` to `end` begin in what was said from `start` on. The same
         words may have been said before, in what was forgotten: the longest match counts.
         """
-        best, found = 0, None
         known = [self._part(at).identity for at in range(first, end)]
-        for n in range(start, len(self._said)):
-            run = 0
-            while run < min(len(known), len(self._said) - n) and (
-                self._said[n + run].identity == known[run]
-            ):
-                run += 1
-            proved = run == len(known) or any(not each.startswith("user ") for each in known[:run])
-            if run and proved and run >= best:
-                best, found = run, n
+        proof = next((n for n, each in enumerate(known, 1) if not _is_users(each)), len(known))
+        best, found = 0, None
+        for n, run in enumerate(_matches(known, [said.identity for said in self._said[start:]])):
+            if run >= max(proof, best, 1):
+                best, found = run, start + n
         if found is not None:
             return found
-        replies = {each for each in known if not each.startswith("user ")}
+        replies = {each for each in known if not _is_users(each)}
         stop = start
         for n in range(start, len(self._said)):
             if self._said[n].identity in replies:
@@ -234,7 +224,7 @@ class _Aligner:
                 break
             pairs.append(_Pair(self._strong[at], at + 1))
             # What a client keeps goes up to where it compacted.
-            if at == expected or at + 1 == kept or not said.identity.startswith("user "):
+            if at == expected or at + 1 == kept or not _is_users(said.identity):
                 proved = len(pairs)
             last = expected = at + 1
         return pairs[:proved]
@@ -316,19 +306,11 @@ class _Aligner:
 
     def _up_to_the_end(self, start: int) -> dict[int, int]:
         """The longest run of items that is the end of the line."""
-        end = len(self._strong)
-        best: dict[int, int] = {}
-        for n in range(len(self._said) - 1, start - 1, -1):
-            run = 0
-            while (
-                n - run >= start
-                and run < end
-                and self._said[n - run].identity == self._part(end - 1 - run).identity
-            ):
-                run += 1
-            if run > len(best):
-                best = {n - k: self._strong[end - 1 - k] for k in range(run)}
-        return best
+        line = [self._part(at).identity for at in range(len(self._strong) - 1, -1, -1)]
+        runs = _matches(line, [said.identity for said in reversed(self._said[start:])])
+        run = max(runs, default=0)
+        last = len(self._said) - 1 - runs.index(run) if run else 0
+        return {last - k: self._strong[-1 - k] for k in range(run)}
 
     def _result(self, kept: int, at: int) -> Alignment:
         """All from the place `at` of what was said on is new."""
@@ -352,3 +334,25 @@ class _Aligner:
 
     def _places_of_gone(self) -> list[int]:
         return [self._gone.get(item, -1) for item in range(len(self._items))]
+
+
+def _is_users(identity: str) -> bool:
+    """People say the same thing twice; models and tools hardly do."""
+    return identity.startswith("user ")
+
+
+def _matches(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
+    """For each place in a text how much of it, from there on, is the beginning of a pattern. In
+    linear time (the Z algorithm): a client may say the same thing a thousand times.
+    """
+    both = [*pattern, None, *text]
+    lengths = [0] * len(both)
+    left = right = 0  # the match that reaches furthest
+    for at in range(1, len(both)):
+        length = min(lengths[at - left], right - at) if at < right else 0
+        while at + length < len(both) and both[length] == both[at + length]:
+            length += 1
+        lengths[at] = length
+        if at + length > right:
+            left, right = at, at + length
+    return lengths[len(pattern) + 1 :]
