@@ -32,9 +32,7 @@ def _answers() -> list[Any]:
 
 
 def _said(*numbers: int) -> list[str]:
-    return [
-        line for n in numbers for line in (f"user: Question {n}?", f"assistant: Answer {n}.")
-    ]
+    return [line for n in numbers for line in (f"user: Question {n}?", f"assistant: Answer {n}.")]
 
 
 @pytest.mark.parametrize("headers", _IDS)
@@ -111,7 +109,8 @@ async def test_an_importer_does_not_bring_it_back_either(tmp_path: Path) -> None
         path = tmp_path / "c1.jsonl"
         path.write_text(
             '{"type":"user","uuid":"u1","sessionId":"c1","cwd":"/home/ada/demo",'
-            '"timestamp":"2026-01-01T00:00:00Z","message":{"role":"user","content":"Question 1?"}}\n'
+            '"timestamp":"2026-01-01T00:00:00Z",'
+            '"message":{"role":"user","content":"Question 1?"}}\n'
         )
         result = await import_files(running.bank, "claude-code", [path])
         assert [each.messages for each in result.sessions] == [0]

@@ -75,7 +75,7 @@ async def test_without_an_id_a_history_goes_on_where_its_reply_was() -> None:
 
 @pytest.mark.parametrize("folder", ["", "/w/demo"])
 async def test_many_conversations_may_begin_with_the_same_words(folder: str, tmp_path: Any) -> None:
-    """Others of another project, and more of their own than are in one page; after a restart, too."""
+    """Others of another project, and more of their own than are in a page; after a restart."""
     url, count = f"sqlite:///{tmp_path}/bank.db", 25
     where = {"x_perdure_project": folder} if folder else {}
     numbers = iter(range(1000))

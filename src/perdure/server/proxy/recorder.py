@@ -69,7 +69,7 @@ class Recorder:
         the one that is expected. Raises `Denied` if the session is of another agent than the
         caller's, and what the store raises.
         """
-        facts = self.items.facts(request.wire, request.items)
+        facts = await self.items.facts.read(request.wire, request.items)
         self._spoken += 1
         while True:
             try:
@@ -108,7 +108,7 @@ class Recorder:
         conversation = self.conversations.opened(request.id)
         if conversation is None:
             return None
-        facts = self.items.facts(request.wire, request.items)
+        facts = await self.items.facts.read(request.wire, request.items)
         async with conversation.lock:
             try:
                 await conversation.refresh()
