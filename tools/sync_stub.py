@@ -21,8 +21,8 @@ PUBLIC = SRC / "perdure" / "__init__.pyi"
 #: The classes that a synchronous program gets in its hands.
 CLASSES = {
     "Bank": "perdure.bank.bank",
-    "SessionReader": "perdure.bank.session_reader",
-    "Session": "perdure.bank.session",
+    "SessionReader": "perdure.sessions.session_reader",
+    "Session": "perdure.sessions.session",
     "CollectionReader": "perdure.storage.collection_reader",
     "Collection": "perdure.storage.collection",
     "QueryBuilder": "perdure.storage.finder",

@@ -21,9 +21,7 @@ from perdure.artifacts.artifact_store import Failed
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
 from perdure.bank.bank_info import BankInfo
-from perdure.bank.bank_info import SessionInfo
 from perdure.bank.contexts import ContextView
-from perdure.bank.session_reader import TailMessage
 from perdure.config import Config
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context
@@ -64,6 +62,8 @@ from perdure.recall.references.layers import Layer
 from perdure.recall.references.layers import LayerRecord
 from perdure.recall.references.references import Synced
 from perdure.recall.values import Recalled
+from perdure.sessions.session_info import SessionInfo
+from perdure.sessions.session_reader import TailMessage
 from perdure.storage.adapter import Capability
 from perdure.storage.audit import AuditTrail
 from perdure.storage.cache import RowCache
@@ -283,6 +283,7 @@ class SyncSession(SyncSessionReader):
         recall: bool = ...,
         keep: bool = ...,
         reminders: Iterable[str] | None = ...,
+        strategy: str | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import TurnSplitter
@@ -15,6 +14,7 @@ from perdure.gateway.providers import CallWire
 from perdure.history.manifest import RoundId
 from perdure.history.message_identity import is_injected
 from perdure.server.proxy.client_request import ClientRequest, items_field, read_request
+from perdure.sessions.session import Session
 from perdure.wire import codec
 
 Item: TypeAlias = dict[str, Any]

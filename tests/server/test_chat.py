@@ -13,13 +13,13 @@ import httpx2
 import pytest
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import GatewayConfig, ModelsConfig, ServerConfig
 from perdure.core.messages import Media, Text, ToolCall, ToolResult
 from perdure.server import chat_run
 from perdure.server.chat_operations import Chats
 from perdure.server.chat_run import ChatRun
 from perdure.server.operations import TokenScope
+from perdure.sessions.session import Session
 from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.wire.ui.message_stream import UIMessageStream
 from tests.server.conftest import RunningServer, running_server

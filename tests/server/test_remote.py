@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, ServerConfig
 from perdure.core.errors import (
     Conflict,
@@ -38,6 +37,7 @@ from perdure.server.access_tokens import AccessTokens
 from perdure.server.http_server import serving
 from perdure.server.operations import Caller, TokenScope
 from perdure.server.server_app import make_app
+from perdure.sessions.session import Session
 from perdure.testing.manual_clock import ManualClock
 from tests.patience import patient
 from tests.server.conftest import ALL_SCOPES, RunningServer

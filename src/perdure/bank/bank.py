@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from perdure import config as configuration
-from perdure.bank import bank_info
 from perdure.bank.artifact_location import make_folder
-from perdure.bank.bank_info import BankInfo, SessionInfo
+from perdure.bank.bank_info import BankInfo
 from perdure.bank.bank_transaction import BankTransaction
 from perdure.bank.contexts import Contexts
-from perdure.bank.session import Session
-from perdure.bank.validation import budget_in
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
 from perdure.config import Config
-from perdure.core.band_marks import BandMarks, parse_profile
+from perdure.core.band_marks import BandMarks
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
-from perdure.core.input_types import require_mapping, require_path, require_text
+from perdure.core.input_types import require_path, require_text
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting, Forgotten
-from perdure.history.log_records import Link, SessionRecord
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.log_records import Link
 from perdure.history.turn_log import AppendHook
+from perdure.sessions.session import Session
+from perdure.sessions.session_info import SessionInfo, list_sessions, turn_numbers
+from perdure.sessions.sessions import Sessions
 from perdure.storage import registry
 from perdure.storage.collection import Collection
 from perdure.storage.memory_windows import MemoryWindows
@@ -107,6 +106,7 @@ class Bank:
         self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
         self.windows = MemoryWindows(self.store)
         self.contexts = Contexts(self.store, services.mask_data)
+        self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
@@ -268,42 +268,32 @@ class Bank:
     ) -> Session:
         """The session of this name (``agent/name``), made if it is not there.
 
-        `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model, `profile` how full the gradient plans its window (``full``, ``thrifty``,
-        or marks of one's own); for an existing session they change that. `type`, `state`, `tags`
-        and `link` (the tool call that started it) matter only if it is made.
+        `strategy` (``gradient``, ``regular``, ``one-shot``, or one that was registered) and
+        `budget` (in tokens) say how its history is shown to a model, `profile` how full the
+        gradient plans its window (``full``, ``thrifty``, or marks of one's own); for an existing
+        session they change that. `type`, `state`, `tags` and `link` (the tool call that started it)
+        matter only if it is made.
         """
-        if strategy is not None:
-            parse_strategy(strategy)
-        budget = budget_in(budget)
-        kept = None if profile is None else parse_profile(profile)
-        record = await bank_info.open_or_create(
-            self.store,
-            self.services.mask_data,
+        return await self._sessions.open(
             name,
-            strategy=strategy or "",
-            budget=budget or 0,
-            profile=kept or "",
-            type=require_text(type, "type"),
-            state=require_mapping(state or {}, "state"),
-            tags=tags or {},
+            strategy=strategy,
+            budget=budget,
+            profile=profile,
+            type=type,
+            state=state,
+            tags=tags,
             link=link,
         )
-        session = self._session(record)
-        given = ((strategy, record.strategy), (budget, record.budget), (kept, record.profile))
-        if any(new not in (None, old) for new, old in given):
-            await session.change_strategy(strategy, budget=budget, profile=kept)
-        return session
 
     async def existing_session(self, name: str) -> Session:
         """Raises `NotFound` if there is no session of this name."""
-        return self._session(await bank_info.existing_session(self.store, name))
+        return await self._sessions.existing(name)
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
         """All sessions, the most recently used first; archived ones only if asked."""
-        return await bank_info.list_sessions(self.store, agent=agent, archived=archived)
+        return await list_sessions(self.store, agent=agent, archived=archived)
 
     async def forget(
         self,
@@ -320,9 +310,7 @@ class Bank:
         """
         found = await self.existing_session(session)
         if turns is not None:
-            return await self.forgetting.turns(
-                found.record, bank_info.turn_numbers(turns, found.record)
-            )
+            return await self.forgetting.turns(found.record, turn_numbers(turns, found.record))
         return await self.forgetting.sessions([session], reroot=reroot)
 
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
@@ -332,11 +320,6 @@ class Bank:
     def join(self, hook: AppendHook) -> None:
         """Run a hook inside the transaction of every append: see `history.turn_log`."""
         self.services.log.join(hook)
-
-    def _session(self, record: SessionRecord) -> Session:
-        if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.services.log.look(record)
-        return Session(self.services, record)
 
     # Records ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.strategies.strategy_registry import parse_strategy, register_by_import
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
 from perdure.history.turn_reader import TurnReader
@@ -68,8 +69,10 @@ def make_services(
     is_open: Callable[[], bool] = lambda: False,
 ) -> Services:
     """`is_open` says whether models may be called. Raises `Unsupported` if the backend cannot hold
-    a bank.
+    a bank, `InvalidInput` if a configured strategy is none.
     """
+    register_by_import(config.history.strategies)
+    parse_strategy(config.history.strategy)
     masters = assembly.master_keys(config, master_key)
     chain = assembly.Chain(config, middleware, masters=masters, clock=clock)
     store = assembly.store(
@@ -165,6 +168,7 @@ def make_services(
 
 
 def make_forgetting(services: Services) -> Forgetting:
+    from perdure.agents.agent_forgetting import AgentForgetting
     from perdure.gateway.response_cache import GatewayRecords
 
     async def flush_outcomes() -> None:
@@ -174,6 +178,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
+    made.join(AgentForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.forgotten.append(services.log.notify)

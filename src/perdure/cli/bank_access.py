@@ -15,9 +15,9 @@ from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.bank.session import Session
     from perdure.cli.command_options import CommandSettings
     from perdure.config import Config
+    from perdure.sessions.session import Session
 
 SessionArgument = Annotated[
     str,

@@ -403,8 +403,10 @@ class HistoryConfig(Section, frozen=True):
     #: Tokens of a shortened result, unless its rule says otherwise.
     prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
-    strategy: Literal["gradient", "regular"] = "gradient"
+    strategy: str = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+    #: Strategies of your own, by name: ``my_package.history:Headlines``.
+    strategies: dict[str, str] = {}
     #: How full the gradient plans a window, unless the session says; and marks of your own instead
     #: of those of `full`.
     profile: Literal["full", "thrifty"] = "full"

@@ -16,7 +16,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from perdure.bank.session import Session
 from perdure.context.context import checked_tools
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolResult
@@ -25,6 +24,7 @@ from perdure.gateway.calls import CallOptions, Effort
 from perdure.history.log_records import newest
 from perdure.server.chat_run import ChatOptions, ChatRun
 from perdure.server.operations import Operation, ServerCall, ServerState, TokenScope
+from perdure.sessions.session import Session
 from perdure.wire import ui
 from perdure.wire.ui.message_stream import STREAM_HEADER
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.errors import PerdureError
@@ -34,6 +33,7 @@ from perdure.gateway.calls import (
     Tool,
 )
 from perdure.history.streamed_answers import StreamedAnswer
+from perdure.sessions.session import Session
 from perdure.wire import codec
 from perdure.wire.plain import Item
 from perdure.wire.ui.message_stream import DONE, FinishReason, UIMessageStream

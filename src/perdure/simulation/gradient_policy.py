@@ -15,13 +15,13 @@ from hashlib import blake2b
 import msgspec
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS, Level
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.manifest import RoundId
+from perdure.sessions.session import Session
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
 from perdure.simulation.used_identifiers import text_of, without_lists

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.core.errors import GatewayError, ProviderDown
 from perdure.core.messages import Usage
@@ -42,6 +41,7 @@ from perdure.server.proxy.upstream import (
     response_headers,
     unpacker,
 )
+from perdure.sessions.session import Session
 
 _log = logging.getLogger("perdure.proxy")
 

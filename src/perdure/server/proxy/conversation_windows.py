@@ -13,7 +13,6 @@ from typing import TypeAlias
 import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.gateway.providers import CallWire
 from perdure.history.log_records import Head, TurnSpan
@@ -37,6 +36,7 @@ from perdure.server.proxy.tool_loop import (
     with_tools,
 )
 from perdure.server.proxy.window_layout import side
+from perdure.sessions.session import Session
 
 Raw: TypeAlias = msgspec.Raw
 

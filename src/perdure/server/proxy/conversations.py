@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, Denied, NotFound
 from perdure.core.messages import Message
@@ -29,6 +28,7 @@ from perdure.history.turn_log import Written
 from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align, gap
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
+from perdure.sessions.session import Session
 from perdure.storage.finder import any_of, tagged
 from perdure.storage.options import STRONG
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from perdure import wire
-from perdure.bank.validation import count_in, runs, tags_of, turn_number
 from perdure.context.composer import Composer
 from perdure.context.context import Context
 from perdure.context.echoes import strip_echo
@@ -38,6 +37,7 @@ from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
+from perdure.sessions.validation import count_in, runs, tags_of, turn_number
 from perdure.storage.options import Options
 from perdure.storage.state_records import StateRecord
 from perdure.storage.transaction import Transaction
