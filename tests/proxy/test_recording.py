@@ -367,6 +367,7 @@ async def test_an_image_whose_address_holds_a_secret_is_recorded_once(
     image = {"type": "image_url", "image_url": {"url": f"https://img.example/a.png?key={key}"}}
     asked = {"role": "user", "content": [image, *([{"type": "text", "text": text}] * bool(text))]}
     items: list[Any] = [asked]
+    messages = list[Message]()
     async with ScriptedModel(["A cat.", "Yes.", "No."]) as model:
         for _ in range(3):
             async with proxied(model.url, f"sqlite:///{tmp_path}/bank.db") as running:
