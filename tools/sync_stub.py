@@ -35,6 +35,7 @@ CLASSES = {
     "TransactionEvents": "perdure.bank.bank_transaction",
     "BankTransaction": "perdure.bank.bank_transaction",
     "AgentMemory": "perdure.agents.agent_memory",
+    "Canon": "perdure.agents.canon",
     "Episodes": "perdure.agents.episodes",
     "Interactions": "perdure.agents.interactions",
     "WorkingMemory": "perdure.agents.working_memory",

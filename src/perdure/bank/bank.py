@@ -40,6 +40,7 @@ from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
     from perdure.agents.agent_memory import AgentMemory
+    from perdure.agents.canon import Canon
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -238,6 +239,13 @@ class Bank:
         from perdure.agents.agent_memory import AgentMemory
 
         return AgentMemory(self.services, agent, tiers=tiers)
+
+    @property
+    def canon(self) -> Canon:
+        """Knowledge that agents share, written by people or promoted from memories."""
+        from perdure.agents.canon import Canon
+
+        return Canon(self.services)
 
     @property
     def encryption(self) -> Encryption:

@@ -196,6 +196,7 @@ def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.canon import Canon
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.response_cache import GatewayRecords
 
@@ -210,6 +211,7 @@ def make_forgetting(services: Services) -> Forgetting:
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(TierForgetting(services))
+    made.join(Canon(services))
     made.forgotten.append(services.log.notify)
     return made
 
