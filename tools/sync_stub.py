@@ -37,6 +37,7 @@ CLASSES = {
     "AgentMemory": "perdure.agents.agent_memory",
     "Canon": "perdure.agents.canon",
     "Episodes": "perdure.agents.episodes",
+    "Identities": "perdure.agents.agent_identity",
     "Interactions": "perdure.agents.interactions",
     "WorkingMemory": "perdure.agents.working_memory",
     "ArtifactStore": "perdure.artifacts.artifact_store",

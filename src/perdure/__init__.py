@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent_identity": "SigningKey",
     "perdure.agents.interaction": "Interaction",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",

@@ -1,4 +1,5 @@
 # Made by tools/sync_stub.py from the table in __init__.py. Do not edit.
+from perdure.agents.agent_identity import SigningKey as SigningKey
 from perdure.agents.interaction import Interaction as Interaction
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank

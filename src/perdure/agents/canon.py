@@ -30,11 +30,11 @@ from perdure.storage.transaction import Transaction
 
 
 @system_record("canon")
-class CanonEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class CanonEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the canon as it is now. Its text is a reference layer."""
 
     name: Annotated[str, Key()]
-    version: int = 1
+    version: int
     title: str = ""
     #: Agents, or ``*``.
     readers: tuple[str, ...] = ()
@@ -88,6 +88,8 @@ class Canon:
         """An entry, or a former version of it. Raises `NotFound`, also if the agent may not read
         it as it is now.
         """
+        if agent is not None:
+            require_text(agent, "agent")
         entry = await self._entries.get(checked_name(require_text(name, "name")))
         if entry is None or not (agent is None or entry.is_visible_to(agent)):
             raise _missing(name)
@@ -102,6 +104,8 @@ class Canon:
 
     async def list(self, *, agent: str | None = None) -> builtins.list[CanonEntry]:
         """By name."""
+        if agent is not None:
+            require_text(agent, "agent")
         found = await self._entries.query().order_by("key").values()
         return [each for each in found if agent is None or each.is_visible_to(agent)]
 
@@ -129,7 +133,8 @@ class Canon:
         who acts, `Conflict` if it is not at the version `expected` (0: it must be new), and what
         `References.add` raises.
         """
-        author = acting() if by is None else by
+        name, text = require_text(name, "name"), require_text(text, "text")
+        reason, author = require_text(reason, "reason"), acting() if by is None else by
         if not author.person:
             raise Denied(
                 "The canon is written by people.",
@@ -212,7 +217,7 @@ class Canon:
         source: str | None,
         expected: int | None,
     ) -> CanonEntry:
-        text = require_text(text, "text")
+        text, reason = require_text(text, "text"), require_text(reason, "reason")
         key = checked_name(require_text(name, "name"))
         known = await self._entries.get(key)
         given = None if readers is None else checked_shared(readers)

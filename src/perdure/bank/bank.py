@@ -39,6 +39,7 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent_identity import Identities
     from perdure.agents.agent_memory import AgentMemory
     from perdure.agents.canon import Canon
     from perdure.bank.backup import Backup
@@ -246,6 +247,13 @@ class Bank:
         from perdure.agents.canon import Canon
 
         return Canon(self.services)
+
+    @property
+    def identities(self) -> Identities:
+        """Who the agents are: durable ids, public keys, signatures."""
+        from perdure.agents.agent_identity import Identities
+
+        return Identities(self.store)
 
     @property
     def encryption(self) -> Encryption:

@@ -9,11 +9,13 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_stats_commands,
     artifact_commands,
     ask_commands,
     audit_commands,
     backup_commands,
     bank_commands,
+    canon_commands,
     check_commands,
     context_commands,
     cost_commands,
@@ -110,6 +112,15 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "reference show": (reference_commands.show, "oauth"),
     "reference check": (reference_commands.check, ""),
     "reference remove": (reference_commands.remove, "oauth"),
+    "canon list": (canon_commands.list_, "--agent planner"),
+    "canon show": (canon_commands.show, "refunds --version 2"),
+    "canon write": (canon_commands.write, "refunds refunds.md --reader planner"),
+    "canon promote": (canon_commands.promote, "planner/M-7 staging-port"),
+    "canon history": (canon_commands.history, "refunds"),
+    "canon restore": (canon_commands.restore, "refunds 2"),
+    "canon remove": (canon_commands.remove, "refunds"),
+    "agent stats": (agent_stats_commands.stats, "planner --table agent_performance --since 30d"),
+    "agent episodes": (agent_stats_commands.episodes, "planner --failed --since 7d"),
     "index check": (index_commands.check, ""),
     "index rebuild": (index_commands.rebuild, ""),
     "bank init": (bank_commands.init, "--bank sqlite:///memory.db"),
@@ -140,6 +151,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
 GROUPS = {
     "memory": "Look at memories, what an agent has learnt, and correct them.",
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
+    "canon": "Look at the canon, knowledge that agents share, and write it.",
+    "agent": "Look at agents: what they do, and what they learnt from it.",
     "index": "Look after the index that recall searches in.",
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",

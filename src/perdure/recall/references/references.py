@@ -82,6 +82,8 @@ class References:
     async def get(self, name: str, /, *, agent: str | None = None) -> Layer | None:
         """The layer of this name; if an agent is named, only if that may see it."""
         require_text(name, "name")
+        if agent is not None:
+            require_text(agent, "agent")
         try:
             key = layers.checked_name(name)
         except InvalidInput:
@@ -94,7 +96,8 @@ class References:
 
     async def hidden_from(self, agent: str) -> builtins.list[int]:
         """The numbers of the layers that an agent may not see: entries of the canon, for others."""
-        return [each.ordinal for each in await self.list() if not each.is_visible_to(agent)]
+        name = require_text(agent, "agent")
+        return [each.ordinal for each in await self.list() if not each.is_visible_to(name)]
 
     async def list(self) -> builtins.list[LayerRecord]:
         """All layers by name, without their texts."""
@@ -164,6 +167,7 @@ class References:
         """Make a layer that belongs to the canon, for these readers: see `perdure.agents.canon`.
         Raises as `add` does.
         """
+        name, text = require_text(name, "name"), require_text(text, "text")
         layer = self._read(sound(text), name, name)
         if layer.name != name:
             raise InvalidInput(
@@ -174,7 +178,7 @@ class References:
 
     async def remove_canon(self, name: str, within: WithLayer) -> bool:
         """Returns whether nothing of it can be read in the bank's files any more."""
-        await self._writing.remove(name, within=within)
+        await self._writing.remove(require_text(name, "name"), within=within)
         return True if self._scrub is None else await self._scrub()
 
     async def remove(self, name: str) -> bool:
