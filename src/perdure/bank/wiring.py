@@ -165,7 +165,7 @@ def make_services(
 
 
 def make_forgetting(services: Services) -> Forgetting:
-    from perdure.gateway.response_cache import GatewayRecords
+    from perdure.gateway.gateway_records import GatewayRecords
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
