@@ -11,10 +11,10 @@ import msgspec
 from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
+from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.gateway.batches.batch_apis import BatchLimits
 from perdure.gateway.batches.batch_driver import BatchPace
 from perdure.gateway.batches.batch_records import BatchRecord, BatchResult
-from perdure.gateway.batches.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.gateway.calls import Request
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.providers import CallWire

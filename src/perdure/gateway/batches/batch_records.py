@@ -7,11 +7,13 @@ holds the run: that is how a batch is recognised that was sent by a process that
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from perdure.core.clock import to_datetime
 from perdure.gateway.budgets import BudgetHold, Reservation
 from perdure.gateway.calls import CallOptions, ModelAnswer, Reply, Request
 from perdure.storage.records import Compressed, Indexed, Key, system_record
@@ -195,6 +197,79 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
             error=item.error,
             reason=item.reason,
         )
+
+
+class BatchPartView(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a batch: how many items, and the provider's name for it."""
+
+    items: int
+    state: BatchState
+    remote: str | None
+    sent: datetime | None
+
+
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, for people and programs."""
+
+    id: str
+    state: BatchState
+    mode: BatchMode
+    purpose: str
+    task: str
+    agent: str
+    session: str
+    provider: str
+    model: str
+    items: int
+    #: How many are in which state.
+    counts: dict[ItemState, int]
+    parts: list[BatchPartView]
+    written: datetime
+    ended: datetime | None
+    #: When it is looked at next, and why not before.
+    next_look: datetime | None
+    error: str | None
+    cancelling: bool
+    #: Known picodollars, and of how many items they are not known.
+    cost: int
+    unknown_costs: int
+
+    @classmethod
+    def of(cls, record: BatchRecord) -> BatchView:
+        options = record.options
+        return cls(
+            id=record.id,
+            state=record.state,
+            mode=record.mode,
+            purpose=options.purpose,
+            task=options.task,
+            agent=record.agent,
+            session=options.session,
+            provider=record.provider,
+            model=record.model,
+            items=record.items,
+            counts=record.counts,
+            parts=[
+                BatchPartView(
+                    items=part.count,
+                    state=part.state,
+                    remote=part.remote or None,
+                    sent=_moment(part.sent),
+                )
+                for part in record.parts
+            ],
+            written=to_datetime(record.written),
+            ended=_moment(record.ended),
+            next_look=_moment(record.next_look),
+            error=record.error or None,
+            cancelling=record.cancel and record.state not in FINAL,
+            cost=record.cost,
+            unknown_costs=record.unknown_costs,
+        )
+
+
+def _moment(microseconds: int) -> datetime | None:
+    return to_datetime(microseconds) if microseconds else None
 
 
 _decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from perdure.core.clock import new_id
 from perdure.core.errors import DeadlineExceeded, InvalidInput, NotFound
 from perdure.gateway.attempts import GatewayState, estimate_request, longest_answer
+from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.gateway.batches.batch_apis import BatchLimits, limits_of
 from perdure.gateway.batches.batch_driver import BatchDriver, BatchPace, LostBatch, OwnedBatch
 from perdure.gateway.batches.batch_records import (
@@ -58,13 +59,6 @@ from perdure.gateway.transport import Transport
 from perdure.jobs import Job, RetryLater, Runner
 from perdure.storage.store import Store, join
 from perdure.storage.transaction import Transaction
-
-#: The kind of its jobs. Whoever has a worker registers `Batches.drive` for it.
-BATCHES = "batches"
-#: Seconds that one run of the driver may take: files are large, and models live are slow.
-TIMEOUT = 7_200.0
-#: How often a driver that fails unexpectedly, or whose process dies, is begun again.
-RETRIES = 50
 
 _REFLECT = CallOptions(purpose="reflect")
 _NO_SESSIONS: Mapping[str, str] = MappingProxyType({})
@@ -215,9 +209,21 @@ class Batches:
             raise NotFound(f"There is no batch {id!r}.", hint="`perdure batches` lists them.")
         return found
 
-    async def list(self, *, limit: int = 100) -> list[BatchRecord]:
-        """The newest first."""
-        return await self._batches.query().order_by("-written").limit(limit).values()
+    async def list(self, *, limit: int = 100, agent: str | None = None) -> list[BatchRecord]:
+        """The newest first; of one agent, if named."""
+        finder = self._batches.query().order_by("-written").limit(limit)
+        if agent is not None:
+            finder = finder.where("agent", "=", indexable(agent))
+        return await finder.values()
+
+    async def find(self, beginning: str) -> BatchRecord:
+        """The one whose id begins so. Raises `NotFound`, or `InvalidInput` if there are several."""
+        found = await self._batches.query().prefix(beginning).limit(2).values()
+        if len(found) > 1:
+            raise InvalidInput(
+                f"Several batches begin with {beginning!r}.", hint="Write more of the id."
+            )
+        return found[0] if found else await self.get(beginning)
 
     async def poll(self, batch: BatchRecord | str) -> BatchRecord:
         """Have the worker look at it now, without waiting for that. Returns it as it is."""
@@ -335,6 +341,8 @@ class Batches:
                 "This gateway has no worker, which batches need.",
                 hint="Use that of a bank, bank.gateway, or give it jobs=Runner(store).",
             )
+        if not self._jobs.handles(BATCHES):
+            self._jobs.register(BATCHES, self.drive, retries=RETRIES, timeout=TIMEOUT)
         return self._jobs
 
 

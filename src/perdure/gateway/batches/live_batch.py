@@ -64,17 +64,12 @@ class LiveBatches:
             async with room:
                 return await self._ask(batch, item)
 
-        if record.cancel:
-            done = [(item, replace(item, state=ItemState.CANCELLED, cost=0)) for item in waiting]
-            await self._write(batch, done, release=True)
-            postponed = False
-        else:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(ask(item)) for item in waiting]
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from None
-            postponed = any(task.result() for task in tasks)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(item)) for item in waiting]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        postponed = any(task.result() for task in tasks)
         if batch.record.counts.get(ItemState.WAITING):
             pause = self._pace.pause(batch.record.failures) if postponed else 0.0
             next_look = self._store.now() + int(pause * SECOND)
@@ -101,8 +96,8 @@ class LiveBatches:
     async def _ask(self, batch: OwnedBatch, item: BatchItem) -> bool:
         """Returns whether it is to be tried again later."""
         record = batch.record
-        if not item.request:
-            gone = replace(item, state=ItemState.CANCELLED, cost=0, error="forgotten")
+        if record.cancel or not item.request:
+            gone = replace(item, state=ItemState.CANCELLED, cost=0, request=b"")
             await self._write(batch, [(item, gone)], release=True)
             return False
         if item.attempts >= _ATTEMPTS:
