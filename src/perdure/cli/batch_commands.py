@@ -28,7 +28,7 @@ async def batches(
         bool, typer.Option("--cancel", help="Want no more of it. A running process does it.")
     ] = False,
 ) -> None:
-    """Show batches of requests to models, the newest first, or one of them with its items.
+    """Show batches of requests to models, or one of them with its items.
 
     Exits with 0 also if a batch failed.
     """
