@@ -36,7 +36,18 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"agent", "artifacts", "bank", "canon", "index", "keys", "memory", "reference", "schema", "token"}
+GROUPS = {
+    "agent",
+    "artifacts",
+    "bank",
+    "canon",
+    "index",
+    "keys",
+    "memory",
+    "reference",
+    "schema",
+    "token",
+}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -53,6 +53,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         "verify": "GET /api/v1/checks/bank",
+        "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
