@@ -20,6 +20,8 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
+    "perdure.agents.one_shot.run_state": "RunEvent",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",

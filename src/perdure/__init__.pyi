@@ -1,4 +1,8 @@
 # Made by tools/sync_stub.py from the table in __init__.py. Do not edit.
+from perdure.agents.one_shot.run_records import ExitRecord as ExitRecord
+from perdure.agents.one_shot.run_records import RunIteration as RunIteration
+from perdure.agents.one_shot.run_records import RunRecord as RunRecord
+from perdure.agents.one_shot.run_state import RunEvent as RunEvent
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank
 from perdure.bank import open as open

@@ -39,6 +39,7 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.one_shot.one_shot_runs import OneShotRuns
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -227,6 +228,13 @@ class Bank:
     @property
     def references(self) -> References:
         return self.services.recall.references
+
+    @property
+    def one_shot(self) -> OneShotRuns:
+        """Runs of agents that are woken again and again until their tasks are done."""
+        from perdure.agents.one_shot.one_shot_runs import OneShotRuns
+
+        return OneShotRuns(self._sessions)
 
     @property
     def encryption(self) -> Encryption:

@@ -169,6 +169,7 @@ def make_services(
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.one_shot.run_forgetting import RunForgetting
     from perdure.gateway.response_cache import GatewayRecords
 
     async def flush_outcomes() -> None:
@@ -179,6 +180,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
+    made.join(RunForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.forgotten.append(services.log.notify)
