@@ -188,13 +188,16 @@ def _say_end(record: RunRecord) -> None:
         terminal.say(f"Go on with: perdure run --resume {record.id}")
 
 
+def _cost(record: RunRecord) -> str:
+    """What is not known is said, not taken for nothing."""
+    told = readable.cost_in_words(record.cost) if record.cost or not record.unknown_costs else ""
+    unknown = f"unknown costs of {record.unknown_costs}" if record.unknown_costs else ""
+    return " and ".join(filter(None, (told, unknown)))
+
+
 def _figures(record: RunRecord) -> str:
-    unknown = record.unknown_costs
-    cost = readable.cost_in_words(record.cost)
-    if unknown:
-        cost += f" and what {unknown} of them did not tell"
     return (
-        f"{record.iterations} of {record.settings.max_runs} runs, {cost},"
+        f"{record.iterations} of {record.settings.max_runs} runs, {_cost(record)},"
         f" {record.active / 3600:.2f} hours; transcripts in {record.session}"
     )
 
@@ -230,7 +233,7 @@ async def runs(
                 each.session,
                 readable.relative_time(each.updated, now),
                 f"{each.iterations} of {each.settings.max_runs}",
-                readable.cost_in_words(each.cost) + (" + ?" if each.unknown_costs else ""),
+                _cost(each),
             )
             for each in found
         ],

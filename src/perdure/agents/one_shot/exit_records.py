@@ -24,6 +24,8 @@ from perdure.gateway.prices import picodollars
 
 #: Characters that may follow the record: agents say goodbye.
 _BEHIND = 200
+_SEARCHED = 20_000  # Characters at the end that are searched for it.
+_MOST_DOLLARS = 1_000_000
 MOST = 2_000  # Characters of a summary or question.
 _STATUSES: dict[str, ExitStatus] = {
     "continue": "continue",
@@ -64,12 +66,13 @@ def find_record(text: str) -> ExitRecord | None:
 
 def last_objects(text: str) -> Iterator[dict[str, Any]]:
     """JSON objects that end the text, the last and innermost first."""
+    text = text[-_SEARCHED:]
     end = len(text)
     while (start := text.rfind("{", 0, end)) >= 0:
         end = start
         try:
             found, stop = _decoder.raw_decode(text, start)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if len(text[stop:].strip(" \n\r\t`")) > _BEHIND:
             return
@@ -113,7 +116,8 @@ def _structured(out: str) -> AgentReport | None:
 def _claude(event: dict[str, Any]) -> AgentReport:
     answer = text_in(event.get("result"), None)
     denied = event.get("permission_denials")
-    names = [text_in(each.get("tool_name")) for each in denied or () if isinstance(each, dict)]
+    named = denied if isinstance(denied, list) else []
+    names = [text_in(each.get("tool_name")) for each in named if isinstance(each, dict)]
     error = ""
     if event.get("is_error"):
         error = answer.strip()[:MOST] or text_in(event.get("subtype")) or "It failed."
@@ -132,7 +136,7 @@ def _events(out: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         for event in found if isinstance(found, list) else [found]:
             if isinstance(event, dict):
@@ -157,7 +161,7 @@ def _amount(dollars: Any) -> int | None:
         amount = Decimal(str(dollars))
     except InvalidOperation:
         return None
-    return picodollars(amount) if amount.is_finite() and amount >= 0 else None
+    return picodollars(amount) if amount.is_finite() and 0 <= amount <= _MOST_DOLLARS else None
 
 
 def text_in(value: Any, most: int | None = MOST) -> str:

@@ -66,6 +66,8 @@ def _told(last: RunIteration) -> list[str]:
         lines.append(f"It said that all is done, but {missing}.")
     elif last.exit.question:
         lines.append(f"It asked: {last.exit.question}")
+    elif last.exit.summary:
+        lines.append(f"It said: {last.exit.summary}")
     if last.error:
         lines.append(f"What went wrong: {last.error}")
     if last.refused:
