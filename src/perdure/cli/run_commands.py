@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -156,6 +154,9 @@ async def run(
 
 async def _until_stopped(bank: Bank, working: Coroutine[Any, Any, RunRecord]) -> RunRecord:
     """Ctrl-C and SIGTERM end the agent; the run is written down as stopped."""
+    import asyncio
+    import signal
+
     task = asyncio.ensure_future(working)
     loop, caught = asyncio.get_running_loop(), list[signal.Signals]()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -209,7 +210,7 @@ async def runs(
         typer.Argument(metavar="RUN", help="Show this one: its id, or the end of it."),
     ] = None,
 ) -> None:
-    """List one-shot runs, the newest first, or show one with what each start of its agent did."""
+    """List one-shot runs, the newest first, or show one of them."""
     async with existing_bank(settings) as bank:
         if run is not None:
             record = await bank.one_shot.get(run)
