@@ -33,7 +33,7 @@ from perdure.agents.one_shot.process_group import (
 )
 from perdure.agents.one_shot.run_records import (
     CheckResult,
-    Ending,
+    ProcessEnding,
     RunIteration,
     RunRecord,
     RunStatus,
@@ -192,7 +192,7 @@ class OneShotHarness:
         try:
             async with asyncio.timeout(self._state.seconds_left()):
                 report = await agent.run(left)
-            ending: Ending = "failed" if report.error else "finished"
+            ending: ProcessEnding = "failed" if report.error else "finished"
         except TimeoutError:
             await self._session.close_turn()
             report, ending = AgentReport(text="", cost=agent.cost), "overtime"
@@ -214,7 +214,7 @@ class OneShotHarness:
         self,
         iteration: RunIteration,
         report: AgentReport,
-        ending: Ending,
+        ending: ProcessEnding,
         code: int | None,
         reply: Message | None = None,
     ) -> None:
@@ -260,7 +260,7 @@ class OneShotHarness:
         spool = Path(iteration.spool)
         out, err = read_output(spool, OUT), read_output(spool, ERR)
         report = read_report(out, err, read_output(spool, RECORD))
-        ending: Ending = "interrupted" if lived or report.record is None else "finished"
+        ending: ProcessEnding = "interrupted" if lived or report.record is None else "finished"
         await self._take(iteration, GroupResult(ending=ending, code=None, out=out, err=err))
 
     async def _look(self, iteration: RunIteration) -> None:

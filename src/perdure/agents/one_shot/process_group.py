@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from perdure.agents.one_shot.run_records import Ending
+from perdure.agents.one_shot.run_records import ProcessEnding
 from perdure.agents.one_shot.work_files import newest_write
 from perdure.agents.process_identity import ProcessIdentity, identity_of, is_dead
 from perdure.core.errors import InvalidInput, Unsupported
@@ -34,7 +34,7 @@ _WAITS = 'read -r go && exec "$@" <"$0"'
 class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended, and what it printed."""
 
-    ending: Ending
+    ending: ProcessEnding
     code: int | None
     out: str = ""
     err: str = ""
@@ -124,7 +124,9 @@ async def end_left_over(process: ProcessIdentity) -> bool:
     return True
 
 
-async def _watched(process: asyncio.subprocess.Process, spool: Path, limits: GroupLimits) -> Ending:
+async def _watched(
+    process: asyncio.subprocess.Process, spool: Path, limits: GroupLimits
+) -> ProcessEnding:
     now = asyncio.get_running_loop().time
     began = heard = now()
     size, written = 0, newest_write(limits.files)

@@ -26,7 +26,7 @@ RunStatus: TypeAlias = Literal["running", "done", "needs_feedback", "stuck", "ca
 Phase: TypeAlias = Literal["prompted", "running", "ended", "checked", "decided"]
 #: How an agent's process ended: by itself, in failure, by the watchdog for its silence or when the
 #: time was over, or with its harness.
-Ending: TypeAlias = Literal["finished", "failed", "silent", "overtime", "interrupted"]
+ProcessEnding: TypeAlias = Literal["finished", "failed", "silent", "overtime", "interrupted"]
 ExitStatus: TypeAlias = Literal["continue", "done", "needs_feedback"]
 PromptTo: TypeAlias = Literal["stdin", "argument"]
 
@@ -132,7 +132,7 @@ class RunIteration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     spool: str = ""
     before: WorkState = WorkState()
     after: WorkState = WorkState()
-    ending: Ending = "finished"
+    ending: ProcessEnding = "finished"
     code: int | None = None  # The exit code; None if nobody saw it.
     exit: ExitRecord | None = None
     error: str = ""
