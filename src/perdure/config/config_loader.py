@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.config.settings import (
+    AgentsConfig,
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
@@ -55,6 +56,7 @@ class Config(Section, frozen=True):
     history: HistoryConfig = HistoryConfig()
     renditions: RenditionsConfig = RenditionsConfig()
     recall: RecallConfig = RecallConfig()
+    agents: AgentsConfig = AgentsConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
     server: ServerConfig = ServerConfig()

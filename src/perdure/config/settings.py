@@ -466,6 +466,17 @@ class RecallConfig(Section, frozen=True):
     references: str = ""
 
 
+class AgentsConfig(Section, frozen=True):
+    """How agents work."""
+
+    #: Seconds after which an agent is taken over from a process on another host that is silent.
+    lease: Seconds = 30.0
+    #: Seconds between two looks for messages of other processes, and for schedules.
+    poll: Seconds = 1.0
+    #: How often a message is tried before it is parked. While a provider is away, it waits.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+
+
 #: Bytes of a request's body.
 _Bytes = Annotated[int, msgspec.Meta(ge=1_024)]
 

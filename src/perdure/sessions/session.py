@@ -127,6 +127,12 @@ class Session(SessionReader):
         """
         await self._writer.resume(turn)
 
+    async def leave_turn(self) -> None:
+        """What is appended next has nothing to do with what this object wrote before: a prompt
+        opens a turn of its own, and leaves the one before it as it is.
+        """
+        await self._writer.leave_turn()
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         """Merge facts into the session's state. Secrets in them are masked."""
         await self._writer.describe(facts)

@@ -194,6 +194,10 @@ class SessionWriter:
         async with self._writing:
             self.cursor.own = await self._services.reader.mark(self.record, number)
 
+    async def leave_turn(self) -> None:
+        async with self._writing:
+            self.cursor.own = None
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         plain = self.intake.plain(require_mapping(facts, "facts"))
 
