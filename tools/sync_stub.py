@@ -34,6 +34,10 @@ CLASSES = {
     "Contexts": "perdure.bank.contexts",
     "TransactionEvents": "perdure.bank.bank_transaction",
     "BankTransaction": "perdure.bank.bank_transaction",
+    "AgentMemory": "perdure.agents.agent_memory",
+    "Episodes": "perdure.agents.episodes",
+    "Interactions": "perdure.agents.interactions",
+    "WorkingMemory": "perdure.agents.working_memory",
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
@@ -43,6 +47,7 @@ CLASSES = {
     "AgentReply": "perdure.agents.agent",
     "AgentStream": "perdure.agents.agent",
     "Agent": "perdure.agents.agent",
+    "AgentWorker": "perdure.agents.agent_worker",
     "Agents": "perdure.agents.agents",
 }
 #: Attributes that constructors set, where that is how callers reach another of these.
@@ -54,6 +59,12 @@ ATTRIBUTES = {
         "contexts": "SyncContexts",
         "windows": "SyncMemoryWindows",
     },
+    "AgentMemory": {
+        "agent": "str",
+        "working": "SyncWorkingMemory",
+        "interactions": "SyncInteractions",
+        "episodes": "SyncEpisodes",
+    },
     "BankTransaction": {
         "contexts": "SyncContexts",
         "memories": "SyncMemoryWindows",
@@ -61,7 +72,8 @@ ATTRIBUTES = {
     },
     "CollectionReader": {"name": "str"},
     "Agent": {
-        "agents": "SyncAgents",
+        "agents": "SyncAgentWorker",
+        "tools": "dict[str, AgentTool[..., Any]]",
         "record": "AgentRecord",
         "version": "AgentVersion",
         "state": "SyncAgentState[Any]",

@@ -24,6 +24,7 @@ _NAMES = {
     "perdure.agents.agent_records": "AgentLimits",
     "perdure.agents.agent_tools": "ToolContext tool",
     "perdure.agents.agents": "Agents",
+    "perdure.agents.interaction": "Interaction",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
@@ -35,6 +36,7 @@ _NAMES = {
     "perdure.context.history_tools": "HISTORY_TOOLS MEMORY_TOOLS",
     "perdure.context.session_tools": "Rendering",
     "perdure.core.actors": "acting_as",
+    "perdure.core.clock": "new_id",
     "perdure.core.errors": """
         AccessDenied AgentError AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached
         BudgetTooSmall Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig
@@ -51,6 +53,10 @@ _NAMES = {
     "perdure.gateway.gateway": "Gateway",
     "perdure.history.log_records": "Link",
     "perdure.history.pruning": "prune_tool_results",
+    "perdure.history.strategies.history_strategy": """
+        HistorySegment HistoryStrategy SessionHistory
+    """,
+    "perdure.history.strategies.strategy_registry": "register_strategy unregister_strategy",
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",

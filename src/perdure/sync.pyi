@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from datetime import timedelta
 from pathlib import Path
+from perdure.agents.agent_memory import Ending
+from perdure.agents.agent_memory import MemoryContext
+from perdure.agents.agent_memory import SemanticRecall
 from perdure.agents.agent_records import AgentLimits
 from perdure.agents.agent_records import AgentMessage
 from perdure.agents.agent_records import AgentQuestion
@@ -19,8 +22,17 @@ from perdure.agents.agent_records import AgentVersion
 from perdure.agents.agent_records import Cap
 from perdure.agents.agent_records import MessageState
 from perdure.agents.agent_state import S
+from perdure.agents.agent_stats import AgentStats
 from perdure.agents.agent_tools import AgentTool
-from perdure.agents.agents import Heard
+from perdure.agents.agent_worker import Heard
+from perdure.agents.episodes import Episode
+from perdure.agents.interaction import Interaction
+from perdure.agents.interaction_records import AgentTotals
+from perdure.agents.interaction_records import EvolutionEntry
+from perdure.agents.interaction_records import InteractionRecord
+from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.working_memory import WorkingSession
+from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
 from perdure.artifacts.artifact import ArtifactFault
 from perdure.artifacts.artifact import ArtifactInput
@@ -39,6 +51,7 @@ from perdure.config import Config
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context
 from perdure.context.session_tools import Rendering
+from perdure.core import clock
 from perdure.core.band_marks import BandMarks
 from perdure.core.clock import When
 from perdure.core.levels import Level
@@ -56,6 +69,8 @@ from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
 from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.outcomes import Judge
+from perdure.gateway.outcomes import Outcome
 from perdure.gateway.providers import Provider
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
@@ -66,6 +81,7 @@ from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_search import FoundTurn
+from perdure.jobs import Job
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor
 from perdure.recall.memory_records import Author
@@ -153,6 +169,9 @@ class SyncBank:
     def memories(self) -> SyncMemories: ...
     @property
     def references(self) -> SyncReferences: ...
+    def agent_memory(
+        self, agent: str, *, tiers: Mapping[str, Any] | None = ...
+    ) -> SyncAgentMemory: ...
     @property
     def encryption(self) -> Encryption: ...
     @property
@@ -322,6 +341,7 @@ class SyncSession(SyncSessionReader):
         recall: bool = ...,
         keep: bool = ...,
         reminders: Iterable[str] | None = ...,
+        strategy: str | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(
@@ -522,6 +542,77 @@ class SyncBankTransaction(SyncTransaction):
     contexts: SyncContexts
     memories: SyncMemoryWindows
     events: SyncTransactionEvents
+
+class SyncAgentMemory:
+    agent: str
+    working: SyncWorkingMemory
+    interactions: SyncInteractions
+    episodes: SyncEpisodes
+    def build_context(
+        self, request: str, *, session: str = ..., task: str = ..., limit: int | None = ...
+    ) -> MemoryContext: ...
+    def recall(
+        self,
+        query: str,
+        *,
+        task: str = ...,
+        outcome: Ending | None = ...,
+        provider: str = ...,
+        model: str = ...,
+        max_cost: float | None = ...,
+        since: When | None = ...,
+        limit: int | None = ...,
+    ) -> SemanticRecall: ...
+    def stats(self) -> AgentStats: ...
+    def store(self, interaction: Interaction) -> InteractionRecord: ...
+    def note(self, interaction: Interaction) -> None: ...
+
+class SyncEpisodes:
+    def begin(
+        self, transaction: SyncTransaction, interaction: Interaction, row: InteractionRecord
+    ) -> None: ...
+    def archive(self, job: Job) -> None: ...
+    def list(
+        self,
+        agent: str,
+        *,
+        session: str = ...,
+        task: str = ...,
+        success: bool | None = ...,
+        since: clock.When | None = ...,
+        limit: int = ...,
+    ) -> builtins.list[Episode]: ...
+    def read(self, path: str, *, agent: str = ...) -> dict[str, Any]: ...
+    def find(self, path: str, *, agent: str = ...) -> Episode: ...
+    def content(self, episode: Episode) -> dict[str, Any]: ...
+    def tend(self) -> None: ...
+    def expire(self) -> int: ...
+    def remove(self, episode: Episode) -> None: ...
+    def of_sessions(self, session: str, turns: tuple[int, ...] = ...) -> Iterator[Episode]: ...
+    def of_agent(self, agent: str) -> Iterator[Episode]: ...
+
+class SyncInteractions:
+    def record(
+        self, transaction: SyncTransaction, interaction: Interaction
+    ) -> InteractionRecord: ...
+    def rated(self, transaction: SyncTransaction, before: Outcome, after: Outcome) -> None: ...
+    def rate(self, agent: str, id: str, score: float, by: Judge = ...) -> None: ...
+    def evolved(self, transaction: SyncTransaction, agent: str, entry: EvolutionEntry) -> None: ...
+    def totals(self, agent: str) -> AgentTotals | None: ...
+    def patterns(self, agent: str) -> list[PatternFigures]: ...
+
+class SyncWorkingMemory:
+    def get(self, session: str) -> WorkingSession: ...
+    def sessions(self) -> list[WorkingShare]: ...
+    def update(
+        self,
+        session: str,
+        *,
+        messages: Iterable[tuple[str, str]] = ...,
+        task: Mapping[str, Any] | None = ...,
+        context: Mapping[str, Any] | None = ...,
+    ) -> WorkingSession: ...
+    def clear(self, session: str | None = ...) -> None: ...
 
 class SyncArtifactStore:
     @property
@@ -735,7 +826,8 @@ class SyncAgentStream:
     def reply(self) -> SyncAgentReply: ...
 
 class SyncAgent:
-    agents: SyncAgents
+    agents: SyncAgentWorker
+    tools: dict[str, AgentTool[..., Any]]
     record: AgentRecord
     version: AgentVersion
     state: SyncAgentState[Any]
@@ -743,6 +835,8 @@ class SyncAgent:
     def name(self) -> str: ...
     @property
     def id(self) -> str: ...
+    @property
+    def memory(self) -> SyncAgentMemory: ...
     def ask(
         self,
         message: str,
@@ -797,7 +891,27 @@ class SyncAgent:
         self, event: str, handler: Callable[[EventReceived], Awaitable[None]], *, name: str = ...
     ) -> None: ...
 
-class SyncAgents:
+class SyncAgentWorker:
+    def send(
+        self,
+        agent: str,
+        body: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> AgentMessage: ...
+    def wait(self, id: str, *, deadline: float | None = ...) -> AgentMessage: ...
+    def answer_question(
+        self, question: str, text: str, *, approve: bool, by: str
+    ) -> AgentQuestion: ...
+    def hear(self, id: str, heard: Heard) -> Callable[[], None]: ...
+    def serve(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None: ...
+    def wake(self, name: str) -> None: ...
+    def stop(self, grace: float) -> None: ...
+
+class SyncAgents(SyncAgentWorker):
     def get(self, name: str) -> SyncAgent: ...
     def find(
         self, *, skill: str = ..., task: str = ..., status: AgentStatus | None = ..., id: str = ...
@@ -810,18 +924,3 @@ class SyncAgents:
     def answer(
         self, question: str, text: str = ..., *, approve: bool = ..., by: str = ...
     ) -> AgentQuestion: ...
-    def send(
-        self,
-        agent: str,
-        body: str,
-        *,
-        task: str = ...,
-        context: Mapping[str, Any] | None = ...,
-        session: str = ...,
-        key: str | None = ...,
-    ) -> AgentMessage: ...
-    def wait(self, id: str, *, deadline: float | None = ...) -> AgentMessage: ...
-    def hear(self, id: str, heard: Heard) -> Callable[[], None]: ...
-    def serve(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None: ...
-    def wake(self, name: str) -> None: ...
-    def stop(self, grace: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Banks with a scripted model that agents ask."""
+"""Banks for agents, with a clock to set."""
 
 from __future__ import annotations
 
@@ -9,85 +9,34 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
-from perdure.config import (
-    AgentsConfig,
-    Config,
-    GatewayConfig,
-    MetricsConfig,
-    ModelsConfig,
-    PriceConfig,
-    RecallConfig,
-)
-from perdure.core.messages import ToolCall
-from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedModel
+from perdure.config import AgentsConfig, ArtifactsConfig, Config
+from perdure.testing import ManualClock
+from tests.conftest import url_on
+from tests.patience import patient
 
-#: Opens a bank at the test's address whose models are the scripted one.
-OpenBank: TypeAlias = Callable[..., Awaitable[Bank]]
+#: Opens a bank at the test's own address; keywords are settings of ``[agents]``. The fixture closes
+#: it.
+MakeAgentBank: TypeAlias = Callable[..., Awaitable[Bank]]
 
 
-def config_for(model: ScriptedModel, **agents: Any) -> Config:
-    settings = {"lease": 5.0, "poll": 0.05, "attempts": 2, **agents}
-    return Config(
-        gateway=GatewayConfig(
-            providers={"scripted": model.provider_config()},
-            models=ModelsConfig(chat="scripted/any"),
-            prices={"scripted/any": PriceConfig(input=1.0, output=1.0)},
-            retries=0,
-        ),
-        agents=AgentsConfig(**settings),
-        recall=RecallConfig(on=False),
-        metrics=MetricsConfig(publish_every=0),
-    )
-
-
-class Brain:
-    """A model's script by rules: the first rule whose words are in the newest message answers."""
-
-    def __init__(self) -> None:
-        self.rules: list[tuple[str, Any]] = []
-        self.default: Any = "Hello."
-
-    def on(self, words: str, answer: Any) -> None:
-        """`answer` is a line, or a function of the request."""
-        self.rules.insert(0, (words, answer))
-
-    def __call__(self, request: ReceivedRequest) -> Any:
-        last = request.messages[-1]
-        text = last.results[-1].text if last.results else last.text
-        for words, answer in self.rules:
-            if words in text:
-                return answer(request) if callable(answer) else answer
-        return self.default(request) if callable(self.default) else self.default
-
-
-def calls(*wanted: tuple[str, str], text: str = "") -> ScriptedAnswer:
-    """A reply that calls tools: names and arguments."""
-    made = tuple(ToolCall(f"c{at}", name, given) for at, (name, given) in enumerate(wanted))
-    return ScriptedAnswer(text, made)
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_on(request.param, request, tmp_path)
 
 
 @pytest.fixture
-def brain() -> Brain:
-    return Brain()
-
-
-@pytest.fixture
-async def model(brain: Brain) -> AsyncIterator[ScriptedModel]:
-    async with ScriptedModel(brain) as model:
-        yield model
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'bank.db'}"
-
-
-@pytest.fixture
-async def open_bank(model: ScriptedModel, url: str) -> AsyncIterator[OpenBank]:
+async def make_bank(
+    store_url: str, clock: ManualClock, tmp_path: Path
+) -> AsyncIterator[MakeAgentBank]:
     opened = list[Bank]()
 
-    async def make(**agents: Any) -> Bank:
-        bank = Bank(url, config=config_for(model, **agents))
+    async def make(url: str = store_url, *, recalls: bool = False, **settings: Any) -> Bank:
+        config = Config(
+            artifacts=ArtifactsConfig(folder=str(tmp_path / "artifacts")),
+            recall=patient(on=recalls),
+            agents=AgentsConfig(**settings),
+        )
+        bank = Bank(url, config=config, clock=clock)
         await bank.open()
         opened.append(bank)
         return bank
@@ -98,5 +47,5 @@ async def open_bank(model: ScriptedModel, url: str) -> AsyncIterator[OpenBank]:
 
 
 @pytest.fixture
-async def bank(open_bank: OpenBank) -> Bank:
-    return await open_bank()
+async def bank(make_bank: MakeAgentBank) -> Bank:
+    return await make_bank()

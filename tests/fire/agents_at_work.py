@@ -21,7 +21,7 @@ import msgspec
 
 import perdure
 import perdure.agents.agent_opening
-import perdure.sessions.conversation  # noqa: F401  # imported before the first fork
+import perdure.sessions.model_conversation  # imported before the first fork
 from perdure.agents.agent import Agent
 from perdure.bank import Bank
 from perdure.config import (
@@ -144,6 +144,7 @@ async def opened(bank: Bank, journal: Journal, pause: float) -> Agent:
 async def work(
     tell: Tell,
     url: str,
+    *,
     server: str,
     journal: str,
     name: str,
@@ -161,8 +162,8 @@ async def work(
             await agent.send(f"job {job}", key=job, session=session)
             tell(job)
             await asyncio.sleep(random.uniform(0, 0.02))
-        while any(not each.is_over for each in await agent.messages(limit=100_000)):
-            await asyncio.sleep(0.02)
+        for each in await agent.messages(limit=100_000):
+            await bank.agents.wait(each.id)
         tell("over")
 
 

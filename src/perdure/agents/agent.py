@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
+from perdure.agents import questions
+from perdure.agents.agent_memory import AgentMemory
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
@@ -20,13 +22,11 @@ from perdure.agents.agent_records import (
 )
 from perdure.agents.agent_state import AgentState
 from perdure.agents.agent_tools import AgentTool, tools_in
+from perdure.agents.agent_worker import AgentWorker, session_of
 from perdure.core.errors import InvalidInput, MessageParked
 from perdure.core.input_types import require_mapping, require_text
 from perdure.core.messages import Usage
 from perdure.storage.subscriptions import EventReceived
-
-if TYPE_CHECKING:
-    from perdure.agents.agents import Agents
 
 #: What `Agent.on` may be asked to tell.
 EVENTS = ("replied", "parked", "asked", "answered", "state")
@@ -36,7 +36,7 @@ class AgentReply:
     """What became of a message: its answer, or what a person is asked before it goes on."""
 
     def __init__(
-        self, agents: Agents, message: AgentMessage, questions: tuple[AgentQuestion, ...] = ()
+        self, agents: AgentWorker, message: AgentMessage, questions: tuple[AgentQuestion, ...] = ()
     ) -> None:
         self._agents = agents
         self.message = message
@@ -165,7 +165,7 @@ class Agent:
 
     def __init__(
         self,
-        agents: Agents,
+        agents: AgentWorker,
         record: AgentRecord,
         version: AgentVersion,
         *,
@@ -191,6 +191,11 @@ class Agent:
     def id(self) -> str:
         """Durable: another agent that gets the name later has another."""
         return self.record.id
+
+    @property
+    def memory(self) -> AgentMemory:
+        """What it learned from its interactions: four tiers."""
+        return AgentMemory(self.agents.services, self.name, tiers=self.version.tiers or None)
 
     # Messages ---------------------------------------------------------------------------------
 
@@ -257,7 +262,7 @@ class Agent:
         if found.state == "done":
             return AgentReply(self.agents, found)
         if found.state == "asking":
-            asked = await self.agents.questions(found.agent)
+            asked = await questions.open_questions(self.agents.services.store, found.agent)
             own = tuple(each for each in asked if each.message == id)
             return AgentReply(self.agents, found, own)
         raise MessageParked(
@@ -277,13 +282,13 @@ class Agent:
 
     async def questions(self) -> list[AgentQuestion]:
         """Those that wait for a person, the oldest first."""
-        return await self.agents.questions(self.name)
+        return await questions.open_questions(self.agents.services.store, self.name)
 
     async def answer(
         self, question: str, text: str = "", *, approve: bool = True, by: str = ""
     ) -> AgentQuestion:
         """Answer a question, or allow a call or not (`approve`); its turn goes on."""
-        return await self.agents.answer(question, text, approve=approve, by=by)
+        return await self.agents.answer_question(question, text, approve=approve, by=by)
 
     # Schedules --------------------------------------------------------------------------------
 
@@ -303,8 +308,6 @@ class Agent:
         again (`every`, from `when` on if both are given). Survives restarts; what was missed
         meanwhile is sent once. Raises `InvalidInput`.
         """
-        from perdure.agents.agents import session_of
-
         plain = self.agents.services.mask_data({"body": message, "context": dict(context or {})})
         return await self.agents.schedules.add(
             self.name,
@@ -329,7 +332,7 @@ class Agent:
 
     async def versions(self) -> list[AgentVersion]:
         """The newest first."""
-        return await self.agents.versions(self.name)
+        return await self.agents.registry.versions(self.name)
 
     async def add_tools(self, *functions: Callable[..., Any]) -> None:
         """Let its model call these, too; a version says so. Raises `InvalidInput`."""

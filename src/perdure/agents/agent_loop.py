@@ -24,14 +24,18 @@ from perdure.agents.agent_tools import (
     ToolRun,
     failure,
 )
-from perdure.agents.message_progress import UNKNOWN, AgentSeams, MessageProgress, Variant
+from perdure.agents.message_progress import UNKNOWN, AgentSeams, AgentVariant, MessageProgress
 from perdure.context.context import Context
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolCall
 from perdure.gateway.calls import CallOptions, Delta
 from perdure.history.intake import resolved
 from perdure.services import Services
-from perdure.sessions.conversation import HISTORY_NAMES, Conversation, ConversationOptions
+from perdure.sessions.model_conversation import (
+    HISTORY_NAMES,
+    ConversationOptions,
+    ModelConversation,
+)
 from perdure.sessions.session import Session
 
 _DOLLAR = 10**12  # Picodollars.
@@ -61,7 +65,7 @@ class MessageRun:
         *,
         seams: AgentSeams,
         heard: Callable[[object], None] | None = None,
-        variant: Variant | None = None,
+        variant: AgentVariant | None = None,
     ) -> None:
         self._progress = MessageProgress(services.store, session, lease, message, seams)
         self._services = services
@@ -71,7 +75,7 @@ class MessageRun:
         self._heard = heard
         self._tools = {name: each for name, each in tools.items() if is_offered(version, name)}
         self._variant = message.variant or ("" if variant is None else variant.name)
-        self._conversation = Conversation(
+        self._conversation = ModelConversation(
             session,
             services.gateway,
             self._options(variant),
@@ -91,7 +95,7 @@ class MessageRun:
     def message(self) -> AgentMessage:
         return self._progress.message
 
-    def _options(self, variant: Variant | None) -> ConversationOptions:
+    def _options(self, variant: AgentVariant | None) -> ConversationOptions:
         version = self._version
         asks = (ASK_PERSON_TOOL,) if is_offered(version, ASK_PERSON) else ()
         recalls = None if variant is None else variant.recall

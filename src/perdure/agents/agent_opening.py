@@ -16,7 +16,7 @@ from perdure.agents.agent_tools import tools_in
 from perdure.agents.agents import Agents
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.input_types import require_mapping, require_path, require_text, require_texts
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.strategies.strategy_registry import parse_strategy
 
 
 async def open_agent(

@@ -35,7 +35,7 @@ from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 
-class Variant(Protocol):
+class AgentVariant(Protocol):
     """What an experiment changes for a session. Empty, 0 and None: nothing."""
 
     @property
@@ -55,9 +55,9 @@ class AgentSeams:
 
     def __init__(self) -> None:
         #: Inside the transaction that ends a message, perhaps more than once.
-        self.record: list[Callable[[Transaction, Interaction], Awaitable[None]]] = []
+        self.record: list[Callable[[Transaction, Interaction], Awaitable[object]]] = []
         #: With agent and session, before the first context is composed.
-        self.variant: Callable[[str, str], Awaitable[Variant | None]] | None = None
+        self.variant: Callable[[str, str], Awaitable[AgentVariant | None]] | None = None
 
 
 class MessageProgress:

@@ -56,11 +56,11 @@ class Config(Section, frozen=True):
     history: HistoryConfig = HistoryConfig()
     renditions: RenditionsConfig = RenditionsConfig()
     recall: RecallConfig = RecallConfig()
-    agents: AgentsConfig = AgentsConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    agents: AgentsConfig = AgentsConfig()
 
     def bank_url(self) -> str:
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"

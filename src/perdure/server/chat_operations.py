@@ -24,7 +24,7 @@ from perdure.gateway.calls import CallOptions, Effort
 from perdure.history.log_records import newest
 from perdure.server.chat_run import ChatRun
 from perdure.server.operations import Operation, ServerCall, ServerState, TokenScope
-from perdure.sessions.conversation import ConversationOptions
+from perdure.sessions.model_conversation import ConversationOptions
 from perdure.sessions.session import Session
 from perdure.wire import ui
 from perdure.wire.ui.message_stream import STREAM_HEADER

@@ -29,7 +29,11 @@ from perdure.gateway.calls import (
     Reply,
     TextDelta,
 )
-from perdure.sessions.conversation import HISTORY_NAMES, Conversation, ConversationOptions
+from perdure.sessions.model_conversation import (
+    HISTORY_NAMES,
+    ConversationOptions,
+    ModelConversation,
+)
 from perdure.sessions.session import Session
 from perdure.wire.plain import Item
 from perdure.wire.ui.message_stream import DONE, FinishReason, UIMessageStream
@@ -62,7 +66,9 @@ class ChatRun:
         self.readers = 0
         self.is_over = False
         call = CallOptions(purpose="chat", agent=session.agent, session=session.name, model=model)
-        self._conversation = Conversation(session, bank.gateway, options, call, heard=self._hear)
+        self._conversation = ModelConversation(
+            session, bank.gateway, options, call, heard=self._hear
+        )
         self._calls: dict[int, str] = {}
         self._client_tools = frozenset(tool.name for tool in options.tools)
         self._stream = UIMessageStream("")

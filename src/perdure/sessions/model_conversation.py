@@ -1,7 +1,7 @@
 """A turn with a model: the session's context goes out, the answer is written as it arrives, tools
 are answered, and again until the model has done.
 
-    conversation = Conversation(session, gateway, options, call)
+    conversation = ModelConversation(session, gateway, options, call)
     context = await conversation.context("What did we decide?")
     async for reply in conversation.replies(context, steps=20):
         …answer reply.message.calls with session.append(…)
@@ -58,7 +58,7 @@ class ConversationOptions(msgspec.Struct, frozen=True, kw_only=True):
     drafts: bool = True
 
 
-class Conversation:
+class ModelConversation:
     """Asks a model on behalf of a session. Making one raises `NoModel` if there is none to ask.
 
     `heard` is told each delta. `guard` runs in each transaction that writes an answer, and `wrote`
