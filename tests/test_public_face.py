@@ -59,8 +59,8 @@ def parameters() -> Iterator[tuple[str, str, str, str]]:
     from perdure.storage.finder import QueryBuilder
 
     faces = (Bank, perdure.Session, Memories, References, ArtifactStore, Contexts)
-    faces += (AgentMemory, WorkingMemory, Episodes, Canon, Identities)
-    for cls in (*faces, perdure.Collection, QueryBuilder):
+    agents = (AgentMemory, WorkingMemory, Episodes, Canon, Identities)
+    for cls in (*faces, *agents, perdure.Collection, QueryBuilder):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_") or f"{cls.__name__}.{name}" in APART:
                 continue

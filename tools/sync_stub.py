@@ -43,8 +43,15 @@ CLASSES = {
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
+    "OneShotRuns": "perdure.agents.one_shot.one_shot_runs",
     "Gateway": "perdure.gateway.gateway",
     "ReplyStream": "perdure.gateway.reply_stream",
+    "AgentState": "perdure.agents.agent_state",
+    "AgentReply": "perdure.agents.agent",
+    "AgentStream": "perdure.agents.agent",
+    "Agent": "perdure.agents.agent",
+    "AgentWorker": "perdure.agents.agent_worker",
+    "Agents": "perdure.agents.agents",
 }
 #: Attributes that constructors set, where that is how callers reach another of these.
 ATTRIBUTES = {
@@ -67,6 +74,14 @@ ATTRIBUTES = {
         "events": "SyncTransactionEvents",
     },
     "CollectionReader": {"name": "str"},
+    "Agent": {
+        "agents": "SyncAgentWorker",
+        "tools": "dict[str, AgentTool[..., Any]]",
+        "record": "AgentRecord",
+        "version": "AgentVersion",
+        "state": "SyncAgentState[Any]",
+    },
+    "AgentReply": {"message": "AgentMessage", "questions": "tuple[AgentQuestion, ...]"},
 }
 #: Set by hand: the function runs in the calling thread.
 BY_HAND = {"Bank": {"transact"}, "Session": {"answer"}}

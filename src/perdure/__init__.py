@@ -20,8 +20,14 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent": "Agent AgentReply",
+    "perdure.agents.agent_records": "AgentLimits",
+    "perdure.agents.agent_tools": "ToolContext tool",
+    "perdure.agents.agents": "Agents",
     "perdure.agents.agent_identity": "SigningKey",
     "perdure.agents.interaction": "Interaction",
+    "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
+    "perdure.agents.one_shot.run_state": "RunEvent",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
