@@ -99,8 +99,21 @@ def make_services(
         if not is_open():
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
+        from perdure.learning.judging import with_judging_budget
+        from perdure.learning.learning import Learning
 
-        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
+        mask = services.mask_messages
+        learning = Learning(store, jobs, config, lambda: services.gateway, mask=mask, clock=clock)
+        gateway = Gateway(
+            store,
+            with_judging_budget(config),
+            jobs=jobs,
+            mask=mask,
+            clock=clock,
+            selector=learning.selector,
+        )
+        gateway.recorder.listen(learning)
+        return gateway
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -170,6 +183,7 @@ def make_services(
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
     from perdure.gateway.response_cache import GatewayRecords
+    from perdure.learning.learning import LearningRecords
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -177,6 +191,7 @@ def make_forgetting(services: Services) -> Forgetting:
 
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
+    made.join(LearningRecords(services.store))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     services.recall.join(made)
