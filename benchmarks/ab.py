@@ -1,4 +1,5 @@
-"""Tests of variants under peeking, and alarms about trends: the shipped `Verdict` and `TrendMarks`.
+"""Tests of variants under peeking, and alarms about trends: the shipped `judge_samples` and
+`TrendMarks`.
 
 `false_positives` is the share of tests between two equal sides that end with any verdict, if one
 looks after each session; calls of a session are alike. `power` is the share that finds a
@@ -16,7 +17,7 @@ import statistics
 from typing import Any
 
 from benchmarks.harness import Report
-from perdure.learning.confidence import Sample
+from perdure.learning.confidence import SessionSample
 from perdure.learning.experiment_verdict import judge_samples
 from perdure.learning.trends import LEAST, TrendMarks
 
@@ -48,7 +49,7 @@ def _rate(trials: int, gain: float, wanted: str) -> float:
     found = 0
     for trial in range(trials):
         rng = random.Random(f"ab {gain} {trial}")
-        samples = [Sample(), Sample()]
+        samples = [SessionSample(), SessionSample()]
         for _ in range(2 * _SESSIONS):
             side = rng.randrange(2)
             samples[side] = samples[side].adding(statistics.fmean(_scores(rng, 0.7 + gain * side)))

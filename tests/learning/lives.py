@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 from perdure.core.clock import SECOND
 from perdure.gateway.calls import CallOptions, Complexity
@@ -47,7 +48,7 @@ def selector(
     *,
     may_judge: bool = False,
     clock: Hands | None = None,
-    **settings: float,
+    **settings: Any,
 ) -> LearnedSelector:
     return LearnedSelector(
         Profiles,

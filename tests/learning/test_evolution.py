@@ -11,9 +11,9 @@ import pytest
 import perdure
 from perdure.config import LearningConfig
 from perdure.core.errors import InvalidInput, NotFound
-from perdure.learning.confidence import Sample, difference
+from perdure.learning.confidence import SessionSample, difference
 from perdure.learning.evolution import Evolution
-from perdure.learning.experiment_records import Experiment, ExperimentSession, Strategy
+from perdure.learning.experiment_records import Experiment, ExperimentSession, StrategyChanges
 from perdure.learning.experiments import Experiments
 from perdure.learning.learned_memory import LearnedMemory
 from perdure.learning.learned_selector import LearnedSelector
@@ -55,7 +55,7 @@ def make_evolution(
     return made, experiments
 
 
-RECALL = Strategy(recall_limit=3)
+RECALL = StrategyChanges(recall_limit=3)
 
 
 async def run_sessions(
@@ -88,11 +88,11 @@ def test_an_alarm_needs_a_fall_and_stays_until_it_is_taken_up() -> None:
 
 def test_bounds_hold_the_truth_and_get_narrower() -> None:
     dice = random.Random(5)
-    samples, widths = [Sample(), Sample()], list[float]()
+    samples, widths = [SessionSample(), SessionSample()], list[float]()
     for number in range(1, 2_001):
         for side, mean in enumerate((0.5, 0.6)):
             samples[side] = samples[side].adding(dice.gauss(mean, 0.2))
-        found = difference(*samples)
+        found = difference(samples[0], samples[1])
         assert found.low < 0.1 < found.high, number
         widths.append(found.high - found.low)
     assert widths[-1] < widths[100] < widths[10]
@@ -118,7 +118,7 @@ async def test_a_variant_that_is_better_waits_for_a_person_and_can_be_taken_back
     evolution, experiments = make_evolution(store)
     await evolution.start("router", RECALL)
     with pytest.raises(InvalidInput, match="has a test already"):
-        await evolution.start("router", Strategy(recall_limit=8))
+        await evolution.start("router", StrategyChanges(recall_limit=8))
     with pytest.raises(NotFound, match="waits to be accepted"):
         await evolution.accept("router")
     await run_sessions(experiments, gain=0.2)
@@ -126,7 +126,7 @@ async def test_a_variant_that_is_better_waits_for_a_person_and_can_be_taken_back
     shown = await evolution.show("router")
     assert shown.experiment is not None
     assert shown.experiment.state == "better"
-    assert shown.strategy == Strategy()
+    assert shown.strategy == StrategyChanges()
     step = await evolution.accept("router", by="ada")
     assert (step.kind, step.by, step.after) == ("promoted", "ada", RECALL)
     assert step.evidence is not None
@@ -134,8 +134,8 @@ async def test_a_variant_that_is_better_waits_for_a_person_and_can_be_taken_back
     assert step.evidence.control.sessions + step.evidence.variant.sessions == 100
     assert (await experiments.variant("router", "router/new")).strategy == RECALL
     back = await evolution.revert("router")
-    assert (back.kind, back.after) == ("reverted", Strategy())
-    assert (await experiments.variant("router", "router/new")).strategy == Strategy()
+    assert (back.kind, back.after) == ("reverted", StrategyChanges())
+    assert (await experiments.variant("router", "router/new")).strategy == StrategyChanges()
     with pytest.raises(NotFound, match="taken back"):
         await evolution.revert("router")
     kinds = [step.kind for step in (await evolution.show("router")).steps]
@@ -157,7 +157,7 @@ async def test_harm_stops_a_test(store: Store) -> None:
     await evolution.consider("router")
     found = await store.collection(Experiment).query().values()
     assert [each.state for each in found] == ["harm"]
-    assert (await evolution.show("router")).strategy == Strategy()
+    assert (await evolution.show("router")).strategy == StrategyChanges()
 
 
 async def test_few_sessions_decide_nothing(store: Store) -> None:
@@ -202,7 +202,7 @@ async def test_falling_labels_start_a_test_of_a_stronger_model(store: Store) -> 
     assert found.variant.model_for("triage") in ("p/medium", "p/large")
     assert learned.order(options(), ALL, {})[0] is not None
     # Nothing is changed by the alarm itself, and it is taken up once.
-    assert (await evolution.show("router")).strategy == Strategy()
+    assert (await evolution.show("router")).strategy == StrategyChanges()
     await evolution.dismiss("router")
     assert await evolution.consider("router") is None
 
@@ -241,7 +241,7 @@ async def test_the_model_of_a_variant_answers_first_in_its_sessions(store: Store
         Profiles, LearnedMemory(store), may_judge=lambda: True, tests=experiments
     )
     evolution, _ = make_evolution(store, learned)
-    await evolution.start("router", Strategy(models={"triage": "p/large"}))
+    await evolution.start("router", StrategyChanges(models={"triage": "p/large"}))
     label(learned, SMALL, [0.95] * 100)
     label(learned, LARGE, [0.1] * 100)
     for number in range(20):

@@ -29,9 +29,7 @@ from tests.gateway.opened import config_for, provider
 VERDICT = json.dumps({"score": 0.25, "reason": "It is too short."})
 
 
-def open_bank(
-    url: str, answers: ScriptedModel, judge: ScriptedModel, **learning: Any
-) -> Bank:
+def open_bank(url: str, answers: ScriptedModel, judge: ScriptedModel, **learning: Any) -> Bank:
     models = ModelsConfig(chat=("p/small", "p/large"), judge="j/judge")
     gateway = config_for({"p": provider(answers), "j": provider(judge)}, models=models)
     config = Config(
@@ -45,7 +43,7 @@ def open_bank(
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(100):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
 
 
@@ -76,7 +74,8 @@ async def test_a_chosen_answer_is_judged_and_learnt_from(tmp_path: Path) -> None
         async with open_bank(url, answers, judge) as bank:
             rows = {row.agent: row async for row in bank.collection(LearnedAgent).walk()}
             marks = rows["guide"].book.tasks["triage"].models["p/small"]
-            assert (marks.labels, marks.score) == (1.0, pytest.approx(0.9))
+            assert marks.labels == 1.0
+            assert marks.score == pytest.approx(0.9)
             assert rows[""].book.labels == 1
             found = await bank.collection(Outcome).get(reply.outcome)
             assert found is not None
@@ -92,19 +91,22 @@ def _none_left(bank: Bank) -> Any:
 
 
 async def test_nothing_is_judged_beyond_the_budget() -> None:
-    async with ScriptedModel("Paris.") as answers, ScriptedModel(VERDICT) as judge:
-        async with open_bank("memory://", answers, judge, judge_tokens=10) as bank:
-            options = CallOptions(agent="guide", task="triage")
-            await bank.gateway.complete("The capital of France?", options)
-            await bank.gateway.settle()
-            await until(_none_left(bank))
-            assert judge.requests == []
-            # Nothing is chosen for a while, so nothing waits either.
-            await bank.gateway.complete("The capital of Spain?", options)
-            await bank.gateway.settle()
-            assert await _none_left(bank)()
-            (status,) = [s for s in await bank.gateway.budgets() if s.budget.name == "judging"]
-            assert status.budget.tokens == 10
+    async with (
+        ScriptedModel("Paris.") as answers,
+        ScriptedModel(VERDICT) as judge,
+        open_bank("memory://", answers, judge, judge_tokens=10) as bank,
+    ):
+        options = CallOptions(agent="guide", task="triage")
+        await bank.gateway.complete("The capital of France?", options)
+        await bank.gateway.settle()
+        await until(_none_left(bank))
+        assert judge.requests == []
+        # Nothing is chosen for a while, so nothing waits either.
+        await bank.gateway.complete("The capital of Spain?", options)
+        await bank.gateway.settle()
+        assert await _none_left(bank)()
+        (status,) = [s for s in await bank.gateway.budgets() if s.budget.name == "judging"]
+        assert status.budget.tokens == 10
 
 
 @pytest.mark.parametrize("said", ["", "0.7", '{"score": 7, "reason": ""}', '{"score": "good"}'])

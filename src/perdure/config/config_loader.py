@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.config.settings import (
+    AgentsConfig,
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
@@ -61,6 +62,7 @@ class Config(Section, frozen=True):
     learning: LearningConfig = LearningConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    agents: AgentsConfig = AgentsConfig()
 
     def bank_url(self) -> str:
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"

@@ -20,15 +20,15 @@ _RHO2 = (-2 * math.log(ALPHA) + math.log(-2 * math.log(ALPHA)) + 1) / _TIGHTEST
 _LEAST_DEVIATION = 0.01
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SessionSample(msgspec.Struct, frozen=True):
     """Sessions, and the sums of their scores and of the squares of these."""
 
     sessions: int = 0
     total: float = 0.0
     squares: float = 0.0
 
-    def adding(self, score: float) -> Sample:
-        return Sample(self.sessions + 1, self.total + score, self.squares + score * score)
+    def adding(self, score: float) -> SessionSample:
+        return SessionSample(self.sessions + 1, self.total + score, self.squares + score * score)
 
     @property
     def mean(self) -> float:
@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
         return max(found, _LEAST_DEVIATION**2)
 
 
-class Difference(msgspec.Struct, frozen=True):
+class MeanDifference(msgspec.Struct, frozen=True):
     """The mean of the second sample minus that of the first, and its bounds."""
 
     mean: float
@@ -50,15 +50,15 @@ class Difference(msgspec.Struct, frozen=True):
     high: float
 
 
-def difference(first: Sample, second: Sample, alpha: float = ALPHA) -> Difference:
+def difference(first: SessionSample, second: SessionSample, alpha: float = ALPHA) -> MeanDifference:
     """Without two sessions in each, the bounds are infinite."""
     mean = second.mean - first.mean
     if min(first.sessions, second.sessions) < 2:
-        return Difference(mean, -math.inf, math.inf)
+        return MeanDifference(mean, -math.inf, math.inf)
     error = math.sqrt(first.variance / first.sessions + second.variance / second.sessions)
     # Variances of small samples are uncertain themselves.
     fewest = min(first.sessions, second.sessions)
     error *= math.sqrt(fewest / (fewest - 2)) if fewest > 2 else math.inf
     grown = (first.sessions + second.sessions) * _RHO2 + 1
     radius = error * math.sqrt(grown / (grown - 1) * math.log(grown / alpha**2))
-    return Difference(mean, mean - radius, mean + radius)
+    return MeanDifference(mean, mean - radius, mean + radius)

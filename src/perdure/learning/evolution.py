@@ -10,7 +10,8 @@ none starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -26,7 +27,7 @@ from perdure.learning.experiment_records import (
     Experiment,
     ExperimentState,
     StepKind,
-    Strategy,
+    StrategyChanges,
     name_key,
 )
 from perdure.learning.experiments import Experiments
@@ -39,11 +40,14 @@ from perdure.storage.transaction import Transaction
 _RECALLS, _BUDGETS = (3, 8), (0.7,)
 
 
+StepHook: TypeAlias = Callable[[Transaction, EvolutionStep], Awaitable[None]]
+
+
 class AgentEvolution(msgspec.Struct, frozen=True, kw_only=True):
     """Where an agent stands."""
 
     agent: str
-    strategy: Strategy
+    strategy: StrategyChanges
     #: The test that runs, or that waits to be accepted.
     experiment: Experiment | None
     #: The newest first.
@@ -62,9 +66,12 @@ class Evolution:
         *,
         config: LearningConfig | None = None,
         may_judge: Callable[[], bool] = lambda: False,
+        on_step: StepHook | None = None,
         clock: Clock = clocks.now,
     ) -> None:
+        """`on_step` is called in the transaction of each step."""
         self._store = store
+        self._on_step = on_step
         self._experiments = experiments
         self._learned = learned
         self._candidates = candidates
@@ -87,7 +94,7 @@ class Evolution:
         )
 
     async def start(
-        self, agent: str, variant: Strategy, *, task: str = "", reason: str = "by hand"
+        self, agent: str, variant: StrategyChanges, *, task: str = "", reason: str = "by hand"
     ) -> Experiment:
         """Test a variant. Raises `InvalidInput` if a test runs, or one waits to be accepted."""
         last = await self._last(agent)
@@ -191,8 +198,8 @@ class Evolution:
         self,
         experiment: Experiment,
         kind: ExperimentState,
-        before: Strategy,
-        after: Strategy,
+        before: StrategyChanges,
+        after: StrategyChanges,
         by: str,
     ) -> EvolutionStep:
         ended = experiment.ended or self._clock()
@@ -209,8 +216,8 @@ class Evolution:
         experiment: Experiment,
         kind: StepKind,
         *,
-        before: Strategy,
-        after: Strategy,
+        before: StrategyChanges,
+        after: StrategyChanges,
         by: str = "automatic",
     ) -> EvolutionStep:
         step = EvolutionStep(
@@ -231,23 +238,25 @@ class Evolution:
             await transaction.collection(AgentStrategy).put(
                 AgentStrategy(id=name_key(experiment.agent), agent=experiment.agent, strategy=after)
             )
+        if self._on_step is not None:
+            await self._on_step(transaction, step)
         return step
 
-    async def _strategy(self, agent: str) -> Strategy:
+    async def _strategy(self, agent: str) -> StrategyChanges:
         found = await self._store.collection(AgentStrategy).get(name_key(agent))
-        return Strategy() if found is None else found.strategy
+        return StrategyChanges() if found is None else found.strategy
 
     async def _steps(self, agent: str) -> list[EvolutionStep]:
         query = self._store.collection(EvolutionStep).query()
         found = await query.where("agent", "=", indexable(agent)).values()
-        return sorted(found, key=lambda step: step.id, reverse=True)
+        return sorted(found, key=lambda step: (step.at, step.id), reverse=True)
 
     async def _last(self, agent: str) -> Experiment | None:
         query = self._store.collection(Experiment).query()
         found = await query.where("agent", "=", indexable(agent)).values()
         return max(found, key=lambda each: each.started, default=None)
 
-    def _from_trends(self, agent: str) -> tuple[str, Strategy, str] | None:
+    def _from_trends(self, agent: str) -> tuple[str, StrategyChanges, str] | None:
         """A test for the first alarm that has a remedy; the alarm is taken back."""
         control = self._experiments.known_variant(agent, "").strategy
         for name, task in self._learned.memory.book(agent).tasks.items():
@@ -269,7 +278,7 @@ class Evolution:
 
     async def _routine(
         self, agent: str, last: Experiment | None
-    ) -> tuple[str, Strategy, str] | None:
+    ) -> tuple[str, StrategyChanges, str] | None:
         """The next variant of how the agent works, so many calls after the last test."""
         book = self._learned.memory.book(agent)
         since = book.calls - (0 if last is None else last.calls)
@@ -278,7 +287,7 @@ class Evolution:
         query = self._store.collection(Experiment).query()
         done = len(await query.where("agent", "=", indexable(agent)).values())
         control = await self._strategy(agent)
-        variants = list[tuple[str, Strategy]]()
+        variants = list[tuple[str, StrategyChanges]]()
         busy = {n: sum(m.timed for m in t.models.values()) for n, t in book.tasks.items()}
         task = max(busy, key=lambda name: busy[name])
         ranking = self._ranking(agent, task)

@@ -20,7 +20,7 @@ StepKind: TypeAlias = Literal[
 ]
 
 
-class Strategy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class StrategyChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How an agent works, where that is not as configured."""
 
     #: The model that answers first, by task; by ``*`` for every task without one of its own.
@@ -38,7 +38,7 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def changes(self) -> dict[str, object]:
         """What differs from the configuration."""
-        plain = Strategy()
+        plain = StrategyChanges()
         return {
             name: getattr(self, name)
             for name in self.__struct_fields__
@@ -46,13 +46,13 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         }
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True):
+class SessionVariant(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent is to work in a session."""
 
     #: Of the test that the session is a part of; empty if there is none.
     experiment: str = ""
     arm: Arm = "control"
-    strategy: Strategy = Strategy()
+    strategy: StrategyChanges = StrategyChanges()
 
     @property
     def name(self) -> str:
@@ -71,8 +71,8 @@ class Experiment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     task: str = ""
     #: What started it, in words.
     reason: str = ""
-    control: Strategy
-    variant: Strategy
+    control: StrategyChanges
+    variant: StrategyChanges
     #: Microseconds.
     started: int
     ended: int = 0
@@ -101,7 +101,7 @@ class AgentStrategy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
     id: Annotated[str, Key()]
     agent: Annotated[str, Indexed()]
-    strategy: Strategy
+    strategy: StrategyChanges
 
 
 @system_record("evolution_steps")
@@ -115,8 +115,8 @@ class EvolutionStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     at: int
     experiment: str = ""
     reason: str = ""
-    before: Strategy = Strategy()
-    after: Strategy = Strategy()
+    before: StrategyChanges = StrategyChanges()
+    after: StrategyChanges = StrategyChanges()
     evidence: ExperimentVerdict | None = None
     #: Who decided: a person's name, or ``automatic``.
     by: str = "automatic"

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.learning.confidence import Difference, Sample, difference
+from perdure.learning.confidence import MeanDifference, SessionSample, difference
 
 #: ``better``: the variant is. ``harm``: it is worse, and is stopped. ``equal``: enough was seen,
 #: and neither is. ``open``: the test goes on.
@@ -20,12 +20,14 @@ class ExperimentVerdict(msgspec.Struct, frozen=True):
     """What is known of a test, and the evidence."""
 
     state: State
-    control: Sample
-    variant: Sample
-    difference: Difference
+    control: SessionSample
+    variant: SessionSample
+    difference: MeanDifference
 
 
-def judge_samples(control: Sample, variant: Sample, *, least: int) -> ExperimentVerdict:
+def judge_samples(
+    control: SessionSample, variant: SessionSample, *, least: int
+) -> ExperimentVerdict:
     """`least` is the number of sessions of each side before it can end well; harm ends it at half
     of that. May be asked after every session: of tests between equals, at most 5 % end with a
     winner or by harm.

@@ -17,13 +17,13 @@ from perdure.core.clock import SECOND, Clock
 from perdure.core.errors import PerdureError
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.outcomes import CANCELLED, Outcome
-from perdure.learning.confidence import Sample
+from perdure.learning.confidence import SessionSample
 from perdure.learning.experiment_records import (
     AgentStrategy,
     Arm,
     Experiment,
     ExperimentSession,
-    Variant,
+    SessionVariant,
     name_key,
 )
 from perdure.learning.experiment_verdict import ExperimentVerdict, judge_samples
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 class _Known(msgspec.Struct, frozen=True):
     running: Experiment | None
-    strategy: Variant
+    strategy: SessionVariant
     read: int
 
 
@@ -64,10 +64,10 @@ class Experiments:
         self._weights = weights or SelectionSettings()
         self._clock = clock
         self._known: dict[str, _Known] = {}
-        self._sides: dict[tuple[str, str], Variant] = {}
+        self._sides: dict[tuple[str, str], SessionVariant] = {}
         self._scores: list[_Score] = []
 
-    async def variant(self, agent: str, session: str) -> Variant:
+    async def variant(self, agent: str, session: str) -> SessionVariant:
         """How the agent is to work in this session. Never raises: without a store that can be read,
         it works as configured.
         """
@@ -79,7 +79,7 @@ class Experiments:
                 found = await self._side(known.running, session)
         except PerdureError as exc:
             _log.info("the tests of %r cannot be read: %s", agent, exc)
-            found = Variant()
+            found = SessionVariant()
         if session:
             self._sides.pop((agent, session), None)
             self._sides[agent, session] = found
@@ -96,12 +96,12 @@ class Experiments:
         model = found.strategy.model_for(options.task or options.purpose)
         return TestedSession(model, bool(found.experiment))
 
-    def known_variant(self, agent: str, session: str) -> Variant:
+    def known_variant(self, agent: str, session: str) -> SessionVariant:
         """What `variant` last said, without waiting."""
         found = self._sides.get((agent, session))
         if found is None and agent in self._known:
             found = self._known[agent].strategy
-        return found or Variant()
+        return found or SessionVariant()
 
     def note(self, outcome: Outcome, before: Outcome | None = None) -> None:
         """Count what an answer was worth; `before` is how it was rated until now."""
@@ -147,7 +147,7 @@ class Experiments:
         return list(touched.values())
 
     async def verdict(self, experiment: Experiment, least: int) -> ExperimentVerdict:
-        samples: dict[Arm, Sample] = {"control": Sample(), "variant": Sample()}
+        samples: dict[Arm, SessionSample] = {"control": SessionSample(), "variant": SessionSample()}
         sessions = self._store.collection(ExperimentSession).query()
         for row in await sessions.where("experiment", "=", experiment.id).values():
             if row.calls:
@@ -172,13 +172,13 @@ class Experiments:
         found = await query.where("agent", "=", indexable(agent)).values()
         running = next((each for each in found if each.state == "running"), None)
         row = await self._store.collection(AgentStrategy).get(name_key(agent))
-        strategy = Variant() if row is None else Variant(strategy=row.strategy)
+        strategy = SessionVariant() if row is None else SessionVariant(strategy=row.strategy)
         self._known[agent] = known = _Known(running, strategy, now)
         if len(self._known) > _MOST_SESSIONS:
             del self._known[next(iter(self._known))]
         return known
 
-    async def _side(self, experiment: Experiment, session: str) -> Variant:
+    async def _side(self, experiment: Experiment, session: str) -> SessionVariant:
         rows = self._store.collection(ExperimentSession)
         key = _session_key(experiment, session)
         found = await rows.get(key)
@@ -196,7 +196,7 @@ class Experiments:
 
             found = await rows.change(key, assigned)
         strategy = experiment.variant if found.arm == "variant" else experiment.control
-        return Variant(experiment=experiment.id, arm=found.arm, strategy=strategy)
+        return SessionVariant(experiment=experiment.id, arm=found.arm, strategy=strategy)
 
     def _worth(self, outcome: Outcome) -> float | None:
         is_label = outcome.quality is not None and outcome.quality_by != "heuristic"

@@ -63,7 +63,7 @@ class AnswerToJudge(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     session: Annotated[str, Indexed()] = ""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class JudgeVerdict(msgspec.Struct, frozen=True):
     """What a judge says."""
 
     score: float
@@ -153,9 +153,12 @@ class Judging:
 
 
 def with_judging_budget(config: Config) -> GatewayConfig:
-    """The gateway's settings with the judge's budget, unless one of that name is configured."""
+    """The gateway's settings with the judge's budget, if something can be judged and no budget of
+    that name is configured.
+    """
     gateway = config.gateway
-    if any(budget.name == BUDGET for budget in gateway.budgets):
+    judges = gateway.models.judge and config.learning.judge_share > 0
+    if not judges or any(budget.name == BUDGET for budget in gateway.budgets):
         return gateway
     own = BudgetConfig(
         name=BUDGET, purpose="judge", agent=JUDGE, per="day", tokens=config.learning.judge_tokens
@@ -163,11 +166,11 @@ def with_judging_budget(config: Config) -> GatewayConfig:
     return msgspec.structs.replace(gateway, budgets=(*gateway.budgets, own))
 
 
-def read_verdict(text: str) -> Verdict:
+def read_verdict(text: str) -> JudgeVerdict:
     """Raises `BadAnswer` for anything but a score from 0 to 1."""
     begin, end = text.find("{"), text.rfind("}")
     try:
-        verdict = msgspec.json.decode(text[begin : end + 1].encode(), type=Verdict)
+        verdict = msgspec.json.decode(text[begin : end + 1].encode(), type=JudgeVerdict)
     except (msgspec.DecodeError, UnicodeEncodeError) as exc:
         raise BadAnswer(
             "The judge gave no score.", hint="Use a model that follows schemas."

@@ -241,7 +241,8 @@ class LearnedSelector:
             outcome.name,
             outcome.success and not is_veto,
             dollars if outcome.success else None,
-            outcome.latency if outcome.success else None,
+            # A batch takes as long as it takes.
+            outcome.latency if outcome.success and not outcome.batched else None,
         )
         self.memory.note(outcome.agent, event)
 

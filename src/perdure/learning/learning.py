@@ -17,7 +17,7 @@ from perdure.gateway.model_selection import HealthSelector, Selector
 from perdure.gateway.outcomes import Outcome
 from perdure.gateway.response_cache import Mask
 from perdure.jobs import Runner
-from perdure.learning.evolution import Evolution
+from perdure.learning.evolution import Evolution, StepHook
 from perdure.learning.experiment_records import (
     AgentStrategy,
     EvolutionStep,
@@ -51,6 +51,7 @@ class Learning:
         gateway: Callable[[], Gateway],
         *,
         mask: Mask | None = None,
+        on_step: StepHook | None = None,
         clock: Clock = clocks.now,
     ) -> None:
         self._store = store
@@ -73,7 +74,7 @@ class Learning:
             self.profiles,
             LearnedMemory(store, jobs),
             weights,
-            may_judge=self.judging.may_judge,
+            may_judge=self._may_judge,
             recent=self._recent,
             tests=self.experiments,
             clock=clock,
@@ -84,7 +85,8 @@ class Learning:
             self.learned,
             self._candidates,
             config=settings,
-            may_judge=self.judging.may_judge,
+            may_judge=self._may_judge,
+            on_step=on_step,
             clock=clock,
         )
         #: Agents whose calls came since they were last looked at.
@@ -101,6 +103,9 @@ class Learning:
 
     def _candidates(self, options: CallOptions) -> list[ModelCandidate]:
         return self._gateway().catalog.candidates(options)
+
+    def _may_judge(self) -> bool:
+        return self._config.learning.judge_share > 0 and self.judging.may_judge()
 
     def profiles(self) -> ModelProfiles:
         if self._profiles is None:
@@ -119,7 +124,8 @@ class Learning:
         sound = outcome.quality is None or outcome.quality > VETO
         if request is None or answer is None or not outcome.success or not sound:
             return
-        if self.learned.is_judged(outcome):
+        tested = self.experiments.known_variant(outcome.agent, outcome.session).experiment
+        if self.learned.is_judged(outcome) or (tested and self._may_judge()):
             self.judging.note(outcome, request, answer)
 
     def rated(self, outcome: Outcome, before: Outcome) -> None:
