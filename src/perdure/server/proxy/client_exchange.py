@@ -174,7 +174,10 @@ class ClientExchange:
 
         async def recorded() -> Recording | None:
             try:
-                await proxy.order.wait(exchange)
+                # A new id of a client's may be that of a fork, whose beginning others wrote.
+                opened = proxy.recorder.conversations.opened(request.id)
+                known = bool(request.id.session) or opened is not None
+                await proxy.order.wait(exchange, known=known)
                 made = await proxy.recorder.record(request, answer)
             except Exception as exc:  # noqa: BLE001  # as above
                 report.failed(exc)
