@@ -222,6 +222,7 @@ class ChatRun:
                 await self._take(delta, calls, answer)
             reply = arriving.reply
             await answer.finish(message=reply.message, model=reply.model)
+        self._send(self._stream.sources(reply.message))
         self._send(chunk for call in reply.message.calls for chunk in self._stream.called(call))
         return reply
 
