@@ -36,11 +36,21 @@ CLASSES = {
     "Contexts": "perdure.bank.contexts",
     "TransactionEvents": "perdure.bank.bank_transaction",
     "BankTransaction": "perdure.bank.bank_transaction",
+    "AgentMemory": "perdure.agents.agent_memory",
+    "Episodes": "perdure.agents.episodes",
+    "Interactions": "perdure.agents.interactions",
+    "WorkingMemory": "perdure.agents.working_memory",
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
     "Gateway": "perdure.gateway.gateway",
     "ReplyStream": "perdure.gateway.reply_stream",
+    "AgentState": "perdure.agents.agent_state",
+    "AgentReply": "perdure.agents.agent",
+    "AgentStream": "perdure.agents.agent",
+    "Agent": "perdure.agents.agent",
+    "AgentWorker": "perdure.agents.agent_worker",
+    "Agents": "perdure.agents.agents",
 }
 REMOTE_CLASSES = {
     "RemoteBank": "perdure.remote.remote_bank",
@@ -58,6 +68,12 @@ ATTRIBUTES = {
         "contexts": "SyncContexts",
         "windows": "SyncMemoryWindows",
     },
+    "AgentMemory": {
+        "agent": "str",
+        "working": "SyncWorkingMemory",
+        "interactions": "SyncInteractions",
+        "episodes": "SyncEpisodes",
+    },
     "BankTransaction": {
         "contexts": "SyncContexts",
         "memories": "SyncMemoryWindows",
@@ -70,6 +86,14 @@ ATTRIBUTES = {
         "references": "SyncRemoteReferences",
         "artifacts": "SyncRemoteArtifacts",
     },
+    "Agent": {
+        "agents": "SyncAgentWorker",
+        "tools": "dict[str, AgentTool[..., Any]]",
+        "record": "AgentRecord",
+        "version": "AgentVersion",
+        "state": "SyncAgentState[Any]",
+    },
+    "AgentReply": {"message": "AgentMessage", "questions": "tuple[AgentQuestion, ...]"},
 }
 #: Set by hand: the function runs in the calling thread.
 BY_HAND = {"Bank": {"transact"}, "Session": {"answer"}}

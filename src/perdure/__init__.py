@@ -20,6 +20,11 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent": "Agent AgentReply",
+    "perdure.agents.agent_records": "AgentLimits",
+    "perdure.agents.agent_tools": "ToolContext tool",
+    "perdure.agents.agents": "Agents",
+    "perdure.agents.interaction": "Interaction",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
@@ -31,6 +36,7 @@ _NAMES = {
     "perdure.context.history_tools": "HISTORY_TOOLS MEMORY_TOOLS",
     "perdure.context.session_tools": "Rendering",
     "perdure.core.actors": "acting_as",
+    "perdure.core.clock": "new_id",
     "perdure.core.errors": """
         AccessDenied AgentError AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached
         BudgetTooSmall Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig

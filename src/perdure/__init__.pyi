@@ -1,4 +1,11 @@
 # Made by tools/sync_stub.py from the table in __init__.py. Do not edit.
+from perdure.agents.agent import Agent as Agent
+from perdure.agents.agent import AgentReply as AgentReply
+from perdure.agents.agent_records import AgentLimits as AgentLimits
+from perdure.agents.agent_tools import ToolContext as ToolContext
+from perdure.agents.agent_tools import tool as tool
+from perdure.agents.agents import Agents as Agents
+from perdure.agents.interaction import Interaction as Interaction
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank
 from perdure.bank import open as open
@@ -12,6 +19,7 @@ from perdure.context.history_tools import HISTORY_TOOLS as HISTORY_TOOLS
 from perdure.context.history_tools import MEMORY_TOOLS as MEMORY_TOOLS
 from perdure.context.session_tools import Rendering as Rendering
 from perdure.core.actors import acting_as as acting_as
+from perdure.core.clock import new_id as new_id
 from perdure.core.errors import AccessDenied as AccessDenied
 from perdure.core.errors import AgentError as AgentError
 from perdure.core.errors import AllFailed as AllFailed

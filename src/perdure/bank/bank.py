@@ -16,15 +16,17 @@ from perdure.bank.bank_info import BankInfo
 from perdure.bank.bank_transaction import BankTransaction
 from perdure.bank.contexts import Contexts
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
-from perdure.config import Config
+from perdure.config import Config, ModelsConfig
 from perdure.core.band_marks import BandMarks
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.input_types import require_path, require_text
 from perdure.core.turns import Position
+from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.history.forget_sessions import Forgetting, Forgotten
 from perdure.history.log_records import Link
 from perdure.history.turn_log import AppendHook
+from perdure.jobs import Job
 from perdure.sessions.session import Session
 from perdure.sessions.session_info import SessionInfo, list_sessions, turn_numbers
 from perdure.sessions.sessions import Sessions
@@ -39,6 +41,10 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
+    from perdure.agents.agent_memory import AgentMemory
+    from perdure.agents.agent_records import AgentLimits
+    from perdure.agents.agents import Agents
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -108,6 +114,7 @@ class Bank:
         self.contexts = Contexts(self.store, services.mask_data)
         self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
+        self._agents: Agents | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
     # Its life ---------------------------------------------------------------------------------
@@ -130,6 +137,9 @@ class Bank:
             await self.jobs.start()
             services.maintenance.schedule()
             await services.renditions.start()
+            if self.config.gateway.models != ModelsConfig():
+                # Batches that an earlier process sent. Without models there are none.
+                self.jobs.register(BATCHES, self._drive_batch, retries=RETRIES, timeout=TIMEOUT)
             # Nobody who only opens or reads a bank waits for recall.
             self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
         except BaseException:
@@ -143,7 +153,10 @@ class Bank:
         self._is_open, self._was_closed = False, True
         services = self.services
         try:
+            if self._agents is not None:
+                await self._agents.stop(self.config.jobs.grace)
             await services.renditions.stop()
+            await self.jobs.unregister(BATCHES)
             await self._stop_lazy()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
@@ -151,6 +164,7 @@ class Bank:
                     await self.subscriptions.release()
                     await services.maintenance.close()
         finally:
+            await services.side_store.close()
             await self.store.close()
             if is_temporary(self.url, self.config):
                 import shutil
@@ -171,6 +185,7 @@ class Bank:
             try:
                 await self._stop_lazy()
             finally:
+                await self.services.side_store.close()
                 await self.store.close()
 
     async def settle(self) -> None:
@@ -190,6 +205,9 @@ class Bank:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def _drive_batch(self, job: Job) -> None:
+        await self.services.gateway.batch.drive(job)
 
     async def _start_recall(self) -> None:
         await asyncio.sleep(_START_RECALL_AFTER)
@@ -227,6 +245,14 @@ class Bank:
     @property
     def references(self) -> References:
         return self.services.recall.references
+
+    def agent_memory(self, agent: str, *, tiers: Mapping[str, Any] | None = None) -> AgentMemory:
+        """The four tiers of an agent's memory, also for one whose loop is your own. `tiers` are
+        settings of its own: see `AgentMemory`.
+        """
+        from perdure.agents.agent_memory import AgentMemory
+
+        return AgentMemory(self.services, agent, tiers=tiers)
 
     @property
     def encryption(self) -> Encryption:
@@ -316,6 +342,73 @@ class Bank:
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
         """Forget an agent for good: its sessions and all that is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
+
+    # Agents -----------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> Agents:
+        """The agents of this bank: found, paused, their messages, questions and schedules."""
+        if self._agents is None:
+            from perdure.agents.agents import Agents
+
+            self._agents = Agents(self._sessions)
+        return self._agents
+
+    async def agent(
+        self,
+        name: str = "",
+        *,
+        file: Path | str | None = None,
+        prompt: str | None = None,
+        model: str | None = None,
+        tools: Iterable[Callable[..., Any]] | None = None,
+        description: str | None = None,
+        skills: Iterable[str] | None = None,
+        tasks: Iterable[str] | None = None,
+        limits: AgentLimits | Mapping[str, Any] | None = None,
+        tiers: Mapping[str, Any] | None = None,
+        strategy: str | None = None,
+        budget: int | None = None,
+        recall: bool | None = None,
+        history_tools: bool | None = None,
+        state: type[Any] = dict,
+        serve: bool = True,
+        reason: str = "",
+    ) -> Agent:
+        """The agent of this name, made if there is none and a prompt or a file is given.
+
+        `file` is a Claude Code agent file; what is given beside it counts more. What differs from
+        the current version makes another. `tools` are Python functions (see `perdure.tool`);
+        `limits` what one message may take (steps, tokens, dollars, seconds); `tiers` settings of
+        its memory; `strategy`, `budget` and `recall` as for a session and its contexts; `state` the
+        type of `agent.state`. With `serve`, this process does its messages from now on, if it has
+        all its tools.
+
+        Raises `NotFound` if there is no such agent and nothing to make it from, `Conflict` if the
+        file is of another project than the agent, `InvalidInput`.
+        """
+        from perdure.agents.agent_opening import open_agent
+
+        return await open_agent(
+            self.agents,
+            name,
+            file=file,
+            prompt=prompt,
+            model=model,
+            tools=tools,
+            description=description,
+            skills=skills,
+            tasks=tasks,
+            limits=limits,
+            tiers=tiers,
+            strategy=strategy,
+            budget=budget,
+            recall=recall,
+            history_tools=history_tools,
+            state=state,
+            serve=serve and self._is_open,
+            reason=reason,
+        )
 
     def join(self, hook: AppendHook) -> None:
         """Run a hook inside the transaction of every append: see `history.turn_log`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
@@ -29,16 +29,21 @@ from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
+from perdure.storage.side_store import SideStore
 from perdure.storage.store import Progress, Store
 from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.verify import Problem, verify_store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
+    from perdure.gateway.outcomes import Outcome, RatingHook
     from perdure.history.secrets import Masker
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
+    from perdure.storage.transaction import Transaction
 
+#: Seconds between two looks for episodes that are too old, and before the first one.
+_EXPIRE_EVERY, _EXPIRE_FIRST = 3_600.0, 60.0
 #: What a bank cannot do without.
 _NEEDED = frozenset(
     {
@@ -100,7 +105,9 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
+        made = Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
+        made.recorder.rated.append(_count_ratings(services))
+        return made
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -139,6 +146,7 @@ def make_services(
         config=config,
         chain=chain,
         store=store,
+        side_store=SideStore(store, config.agents.working_store, config, clock),
         jobs=jobs,
         subscriptions=subscriptions,
         maintenance=maintenance,
@@ -161,15 +169,35 @@ def make_services(
         make_recall=make_recall,
         make_masker=make_masker,
     )
+    jobs.every("episodes", _EXPIRE_EVERY, _tend_episodes(services), first=_EXPIRE_FIRST)
     log.listen(token_counts.note, token_counts.missed)
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)
     return services
 
 
+def _count_ratings(services: Services) -> RatingHook:
+    async def count(transaction: Transaction, before: Outcome, after: Outcome) -> None:
+        from perdure.agents.interactions import Interactions
+
+        await Interactions(services).rated(transaction, before, after)
+
+    return count
+
+
+def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
+    async def tend() -> None:
+        from perdure.agents.episodes import Episodes
+
+        await Episodes(services).tend()
+
+    return tend
+
+
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
-    from perdure.gateway.response_cache import GatewayRecords
+    from perdure.agents.tier_forgetting import TierForgetting
+    from perdure.gateway.gateway_records import GatewayRecords
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -181,6 +209,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(AgentForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
+    made.join(TierForgetting(services))
     made.forgotten.append(services.log.notify)
     return made
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.config.settings import (
+    AgentsConfig,
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
@@ -59,6 +60,7 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    agents: AgentsConfig = AgentsConfig()
 
     def bank_url(self) -> str:
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"

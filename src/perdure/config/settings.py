@@ -234,6 +234,8 @@ class ProviderConfig(Section, frozen=True):
     needs_key: bool | None = None
     #: The path of embeddings; empty if it has none.
     embeddings: str | None = None
+    #: Whether it has the batch mode of OpenAI or, with the wire ``messages``, of Anthropic.
+    batch: bool | None = None
     #: Further headers, sent with each request. Not for keys: they are shown.
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
@@ -334,6 +336,12 @@ class GatewayConfig(Section, frozen=True):
     cache: bool = False
     #: Seconds for which an answer may be used again.
     cache_ttl: Seconds = 86_400.0
+    #: Whether batches go through providers' batch modes, at half price; otherwise live.
+    batch: bool = True
+    #: Seconds until a batch that was sent is looked at; further pauses grow, up to 15 minutes.
+    batch_poll: Seconds = 60.0
+    #: Live calls of a batch at the same time, where the provider has no batch mode.
+    batch_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 4
     providers: dict[str, ProviderConfig] = {}
     models: ModelsConfig = ModelsConfig()
     #: Kinds of work, by the name that callers give them.
@@ -510,3 +518,22 @@ class ProxyConfig(Section, frozen=True):
     #: Where requests go: by wire, `anthropic` and `openai`; one that is not named goes to the
     #: public API of its owner.
     upstreams: dict[Literal["anthropic", "openai"], str] = {}
+
+
+class AgentsConfig(Section, frozen=True):
+    """How agents work, and what they keep of it."""
+
+    #: Seconds after which an agent is taken over from a process on another host that is silent.
+    lease: Seconds = 30.0
+    #: Seconds between two looks for messages of other processes, and for schedules.
+    poll: Seconds = 1.0
+    #: How often a message is tried before it is parked. While a provider is away, it waits.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    #: Address of a store for working memory, such as a Valkey; empty: the bank.
+    working_store: str = ""
+    #: Seconds that a session's working memory is kept after its last use: 1 to 24 hours.
+    working_ttl: Annotated[float, msgspec.Meta(ge=3_600, le=86_400)] = 3_600.0
+    #: Bytes of an agent's working memory. What is oldest goes first.
+    working_bytes: Annotated[int, msgspec.Meta(ge=10_000)] = 1_000_000
+    #: Days for which episodes are kept.
+    episode_days: Annotated[int, msgspec.Meta(ge=1)] = 90
