@@ -82,7 +82,7 @@ async def test_a_conversation_with_an_id_waits_for_no_other(headers: dict[str, s
         await settled(running)
         record, free = running.proxy.recorder.record, asyncio.Event()
 
-        async def held(request: Any, answer: Any) -> Any:
+        async def held(request: Any, answer: Any = None) -> Any:
             if not request.id.session.endswith("/c1") and request.id.conversation != "c1":
                 await free.wait()
             return await record(request, answer)

@@ -650,7 +650,7 @@ def test_parts_begin_and_end() -> None:
     assert broken["input"] == {"unparsed_arguments": "{broken"}
 
 
-_CITED = [
+_CITED: list[Chunk] = [
     {"type": "message_start", "message": {"id": "m1", "role": "assistant", "content": []}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "8123."}},

@@ -60,11 +60,13 @@ LOCAL_METHODS = {
     "Bank": {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
+        **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
         "tail": "/api/v1/live",
+        "leave_turn": "the server keeps no state of writers: leave `continues` out",
     },
     "Memories": {
         **dict.fromkeys(("get_many", "merged_into", "rivals", "doubles", "similar"), "not asked"),
