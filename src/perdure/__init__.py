@@ -20,7 +20,13 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent": "Agent AgentReply",
+    "perdure.agents.agent_records": "AgentLimits",
+    "perdure.agents.agent_tools": "ToolContext tool",
+    "perdure.agents.agents": "Agents",
     "perdure.agents.interaction": "Interaction",
+    "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
+    "perdure.agents.one_shot.run_state": "RunEvent",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
@@ -56,6 +62,7 @@ _NAMES = {
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",
+    "perdure.remote.connect_sync": "connect_sync",
     "perdure.remote.remote_bank": "RemoteBank connect",
     "perdure.remote.remote_session": "RemoteSession",
     "perdure.storage.assembly": "open_store",

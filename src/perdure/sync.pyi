@@ -1,4 +1,5 @@
 # Made by tools/sync_stub.py from the async classes. Do not edit.
+from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable
@@ -11,13 +12,29 @@ from pathlib import Path
 from perdure.agents.agent_memory import Ending
 from perdure.agents.agent_memory import MemoryContext
 from perdure.agents.agent_memory import SemanticRecall
+from perdure.agents.agent_records import AgentLimits
+from perdure.agents.agent_records import AgentMessage
+from perdure.agents.agent_records import AgentQuestion
+from perdure.agents.agent_records import AgentRecord
+from perdure.agents.agent_records import AgentSchedule
+from perdure.agents.agent_records import AgentStatus
+from perdure.agents.agent_records import AgentVersion
+from perdure.agents.agent_records import Cap
+from perdure.agents.agent_records import MessageState
+from perdure.agents.agent_state import S
 from perdure.agents.agent_stats import AgentStats
+from perdure.agents.agent_tools import AgentTool
+from perdure.agents.agent_worker import Heard
 from perdure.agents.episodes import Episode
 from perdure.agents.interaction import Interaction
 from perdure.agents.interaction_records import AgentTotals
 from perdure.agents.interaction_records import EvolutionEntry
 from perdure.agents.interaction_records import InteractionRecord
 from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.one_shot.run_records import PromptTo
+from perdure.agents.one_shot.run_records import RunIteration
+from perdure.agents.one_shot.run_records import RunRecord
+from perdure.agents.one_shot.run_state import Progress
 from perdure.agents.working_memory import WorkingSession
 from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
@@ -43,6 +60,7 @@ from perdure.core.band_marks import BandMarks
 from perdure.core.clock import When
 from perdure.core.levels import Level
 from perdure.core.messages import Message
+from perdure.core.messages import Usage
 from perdure.core.turns import Position
 from perdure.core.turns import Turn
 from perdure.gateway import outcomes
@@ -107,6 +125,7 @@ from perdure.storage.schemas.schema_registry import SchemaRegistry
 from perdure.storage.state_records import C
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Progress
+from perdure.storage.subscriptions import EventReceived
 from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 from types import TracebackType
@@ -117,6 +136,7 @@ from typing import Literal
 from typing import Self
 import builtins
 import msgspec
+import os
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -158,6 +178,8 @@ class SyncBank:
         self, agent: str, *, tiers: Mapping[str, Any] | None = ...
     ) -> SyncAgentMemory: ...
     @property
+    def one_shot(self) -> SyncOneShotRuns: ...
+    @property
     def encryption(self) -> Encryption: ...
     @property
     def cache(self) -> RowCache | None: ...
@@ -185,6 +207,29 @@ class SyncBank:
         reroot: bool = ...,
     ) -> Forgotten: ...
     def forget_agent(self, name: str, *, reroot: bool = ...) -> Forgotten: ...
+    @property
+    def agents(self) -> SyncAgents: ...
+    def agent(
+        self,
+        name: str = ...,
+        *,
+        file: Path | str | None = ...,
+        prompt: str | None = ...,
+        model: str | None = ...,
+        tools: Iterable[Callable[..., Any]] | None = ...,
+        description: str | None = ...,
+        skills: Iterable[str] | None = ...,
+        tasks: Iterable[str] | None = ...,
+        limits: AgentLimits | Mapping[str, Any] | None = ...,
+        tiers: Mapping[str, Any] | None = ...,
+        strategy: str | None = ...,
+        budget: int | None = ...,
+        recall: bool | None = ...,
+        history_tools: bool | None = ...,
+        state: type[Any] = ...,
+        serve: bool = ...,
+        reason: str = ...,
+    ) -> SyncAgent: ...
     def join(self, hook: AppendHook) -> None: ...
     def collection(self, cls: type[T]) -> SyncCollection[T]: ...
     def transaction(self, options: Options = ...) -> SyncBankTransaction: ...
@@ -279,6 +324,7 @@ class SyncSession(SyncSessionReader):
         within: AppendHook | None = ...,
     ) -> list[int]: ...
     def resume(self, turn: str | int | Position) -> None: ...
+    def leave_turn(self) -> None: ...
     def describe(self, facts: Mapping[str, Any]) -> None: ...
     def archive(self) -> None: ...
     def fork(self, name: str, at: str | int | Position | None = ...) -> SyncSession: ...
@@ -712,6 +758,43 @@ class SyncReferences:
     def refill(self) -> int: ...
     def check(self) -> builtins.list[LayerProblem]: ...
 
+class SyncOneShotRuns:
+    def run(
+        self,
+        spec: str | os.PathLike[str],
+        *,
+        tasks: str | os.PathLike[str] = ...,
+        log: str | os.PathLike[str] = ...,
+        checks: str | Sequence[str] = ...,
+        command: Sequence[str] = ...,
+        folder: str | os.PathLike[str] = ...,
+        session: str | None = ...,
+        max_runs: int = ...,
+        max_cost: float = ...,
+        max_hours: float = ...,
+        silence: float = ...,
+        pause: float = ...,
+        investigator: str = ...,
+        model: str = ...,
+        prompt_to: PromptTo | None = ...,
+        recall: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def resume(
+        self,
+        run: str | None = ...,
+        *,
+        feedback: str = ...,
+        max_runs: int | None = ...,
+        max_cost: float | None = ...,
+        max_hours: float | None = ...,
+        folder: str | os.PathLike[str] = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def get(self, run: str) -> RunRecord: ...
+    def all(self) -> list[RunRecord]: ...
+    def iterations(self, run: str) -> list[RunIteration]: ...
+
 class SyncGateway:
     def warm(self) -> None: ...
     def has(self, purpose: Purpose) -> bool: ...
@@ -747,3 +830,141 @@ class SyncReplyStream:
     def finish(self) -> Reply: ...
     @property
     def reply(self) -> Reply: ...
+
+class SyncAgentState(Generic[S]):
+    def get(self) -> S: ...
+    def version(self) -> int: ...
+    def put(self, value: S, *, expected: int | None = ...) -> int: ...
+    def change(self, change: Callable[[S], S]) -> S: ...
+
+class SyncAgentReply:
+    message: AgentMessage
+    questions: tuple[AgentQuestion, ...]
+    @property
+    def id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def state(self) -> MessageState: ...
+    @property
+    def session(self) -> str: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def cost(self) -> int | None: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def stopped(self) -> Cap: ...
+    @property
+    def interrupted(self) -> tuple[str, ...]: ...
+    def feedback(self, score: float, note: str = ...) -> None: ...
+
+class SyncAgentStream:
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def __iter__(self) -> Iterator[object]: ...
+    @property
+    def reply(self) -> SyncAgentReply: ...
+
+class SyncAgent:
+    agents: SyncAgentWorker
+    tools: dict[str, AgentTool[..., Any]]
+    record: AgentRecord
+    version: AgentVersion
+    state: SyncAgentState[Any]
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def memory(self) -> SyncAgentMemory: ...
+    def ask(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+        deadline: float | None = ...,
+    ) -> SyncAgentReply: ...
+    def send(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> AgentMessage: ...
+    def stream(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> SyncAgentStream: ...
+    def result(self, id: str, *, deadline: float | None = ...) -> SyncAgentReply: ...
+    def messages(self, *, limit: int = ...) -> list[AgentMessage]: ...
+    def retry(self, id: str) -> AgentMessage: ...
+    def questions(self) -> list[AgentQuestion]: ...
+    def answer(
+        self, question: str, text: str = ..., *, approve: bool = ..., by: str = ...
+    ) -> AgentQuestion: ...
+    def schedule(
+        self,
+        when: str | float | timedelta | datetime | None = ...,
+        message: str = ...,
+        *,
+        every: str | float | timedelta | None = ...,
+        timezone: str = ...,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+    ) -> AgentSchedule: ...
+    def schedules(self) -> list[AgentSchedule]: ...
+    def cancel_schedule(self, id: str) -> None: ...
+    def versions(self) -> list[AgentVersion]: ...
+    def add_tools(self, *functions: Callable[..., Any]) -> None: ...
+    def on(
+        self, event: str, handler: Callable[[EventReceived], Awaitable[None]], *, name: str = ...
+    ) -> None: ...
+
+class SyncAgentWorker:
+    def send(
+        self,
+        agent: str,
+        body: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> AgentMessage: ...
+    def wait(self, id: str, *, deadline: float | None = ...) -> AgentMessage: ...
+    def answer_question(
+        self, question: str, text: str, *, approve: bool, by: str
+    ) -> AgentQuestion: ...
+    def hear(self, id: str, heard: Heard) -> Callable[[], None]: ...
+    def serve(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None: ...
+    def wake(self, name: str) -> None: ...
+    def stop(self, grace: float) -> None: ...
+
+class SyncAgents(SyncAgentWorker):
+    def get(self, name: str) -> SyncAgent: ...
+    def find(
+        self, *, skill: str = ..., task: str = ..., status: AgentStatus | None = ..., id: str = ...
+    ) -> list[AgentRecord]: ...
+    def versions(self, name: str) -> list[AgentVersion]: ...
+    def pause(self, name: str) -> AgentRecord: ...
+    def resume(self, name: str) -> AgentRecord: ...
+    def retire(self, name: str) -> AgentRecord: ...
+    def questions(self, agent: str | None = ...) -> list[AgentQuestion]: ...
+    def answer(
+        self, question: str, text: str = ..., *, approve: bool = ..., by: str = ...
+    ) -> AgentQuestion: ...
