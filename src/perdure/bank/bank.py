@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
+    from perdure.reflection.inbox import Inbox
+    from perdure.reflection.reflection import Reflection
+    from perdure.reflection.run_records import ReflectionRun
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
@@ -130,6 +134,8 @@ class Bank:
             await self.jobs.start()
             services.maintenance.schedule()
             await services.renditions.start()
+            if self.config.reflects_by_itself:
+                self.reflection.schedule()
             # Nobody who only opens or reads a bank waits for recall.
             self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
         except BaseException:
@@ -227,6 +233,24 @@ class Bank:
     @property
     def references(self) -> References:
         return self.services.recall.references
+
+    @cached_property
+    def reflection(self) -> Reflection:
+        """Memories distilled from past turns: runs, which can be listed and undone."""
+        from perdure.reflection.reflection import Reflection
+
+        return Reflection(self.services)
+
+    async def reflect(
+        self, agent: str | None = None, *, session: str | None = None, again: bool = False
+    ) -> list[ReflectionRun]:
+        """Distil memories from what is new; see `Reflection.reflect`."""
+        return await self.reflection.reflect(agent, session=session, again=again)
+
+    @property
+    def inbox(self) -> Inbox:
+        """Messages for the administrator."""
+        return self.reflection.inbox
 
     @property
     def encryption(self) -> Encryption:

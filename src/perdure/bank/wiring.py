@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.artifact_location import artifact_place, former_place
-from perdure.config import Config
+from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Unsupported
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
 
+_REFLECTION = "reflection"
 #: What a bank cannot do without.
 _NEEDED = frozenset(
     {
@@ -97,7 +100,8 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
+        settings = _with_reflection_budget(config)
+        return Gateway(store, settings, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -112,9 +116,16 @@ def make_services(
             counter=lambda: token_counts.counter,
             plain=services.mask_data,
             scrub=store.scrub,
-            withdraw=ContextForgetting(store, epochs).forget_memories,
+            withdraw=withdraw,
             encrypts=chain.encryption.encrypts if chain.encryption else None,
         )
+
+    async def withdraw(names: Iterable[str]) -> None:
+        from perdure.reflection.reflection_forgetting import ReflectionTraces
+
+        gone = tuple(names)
+        await ContextForgetting(store, epochs).forget_memories(gone)
+        await ReflectionTraces(store).forget_memories(gone)
 
     def make_masker() -> Masker | None:
         if not config.secrets.mask:
@@ -166,6 +177,7 @@ def make_services(
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.gateway.response_cache import GatewayRecords
+    from perdure.reflection.reflection_forgetting import ReflectionTraces
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -176,6 +188,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(services.epochs)
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
+    made.join(ReflectionTraces(services.store))
     made.forgotten.append(services.log.notify)
     return made
 
@@ -190,6 +203,20 @@ async def verify_services(
         yield problem
     async for fault in services.artifacts.check(referred=True):
         yield Problem(fault.referrer or fault.artifact, fault.what)
+
+
+def _with_reflection_budget(config: Config) -> GatewayConfig:
+    """The gateway's settings, with what reflection may spend in a day as a budget of its name."""
+    own, gateway = config.reflection, config.gateway
+    is_limited = own.tokens is not None or own.dollars is not None
+    if not (is_limited and gateway.models.reflect):
+        return gateway
+    if any(each.name == _REFLECTION for each in gateway.budgets):
+        return gateway  # the user's own of this name
+    budget = BudgetConfig(
+        name=_REFLECTION, purpose="reflect", per="day", tokens=own.tokens, dollars=own.dollars
+    )
+    return replace(gateway, budgets=(*gateway.budgets, budget))
 
 
 def _check_backend(url: str, store: Store) -> None:
