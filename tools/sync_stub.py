@@ -34,6 +34,10 @@ CLASSES = {
     "Contexts": "perdure.bank.contexts",
     "TransactionEvents": "perdure.bank.bank_transaction",
     "BankTransaction": "perdure.bank.bank_transaction",
+    "AgentMemory": "perdure.agents.agent_memory",
+    "Episodes": "perdure.agents.episodes",
+    "Interactions": "perdure.agents.interactions",
+    "WorkingMemory": "perdure.agents.working_memory",
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
@@ -48,6 +52,12 @@ ATTRIBUTES = {
         "artifacts": "SyncArtifactStore",
         "contexts": "SyncContexts",
         "windows": "SyncMemoryWindows",
+    },
+    "AgentMemory": {
+        "agent": "str",
+        "working": "SyncWorkingMemory",
+        "interactions": "SyncInteractions",
+        "episodes": "SyncEpisodes",
     },
     "BankTransaction": {
         "contexts": "SyncContexts",

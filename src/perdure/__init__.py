@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.interaction": "Interaction",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
@@ -31,13 +32,14 @@ _NAMES = {
     "perdure.context.history_tools": "HISTORY_TOOLS MEMORY_TOOLS",
     "perdure.context.session_tools": "Rendering",
     "perdure.core.actors": "acting_as",
+    "perdure.core.clock": "new_id",
     "perdure.core.errors": """
-        AccessDenied AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached BudgetTooSmall
-        Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig InvalidInput
-        InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
-        MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed PerdureError PromptTooLong
-        ProviderDown RateLimited Rejected SchemaMismatch StorageError StorageFull StreamBroken
-        TooLarge Unauthorized Unavailable UnknownBackend Unsupported
+        AccessDenied AgentError AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached
+        BudgetTooSmall Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig
+        InvalidInput InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
+        LeaseLost MessageParked MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed
+        PerdureError PromptTooLong ProviderDown RateLimited Rejected SchemaMismatch StorageError
+        StorageFull StreamBroken TooLarge Unauthorized Unavailable UnknownBackend Unsupported
     """,
     "perdure.core.messages": """
         ArtifactPointer Media Message Reasoning Text ToolCall ToolResult Unknown Usage
@@ -47,6 +49,10 @@ _NAMES = {
     "perdure.gateway.gateway": "Gateway",
     "perdure.history.log_records": "Link",
     "perdure.history.pruning": "prune_tool_results",
+    "perdure.history.strategies.history_strategy": """
+        HistorySegment HistoryStrategy SessionHistory
+    """,
+    "perdure.history.strategies.strategy_registry": "register_strategy unregister_strategy",
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",

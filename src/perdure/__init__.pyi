@@ -1,4 +1,5 @@
 # Made by tools/sync_stub.py from the table in __init__.py. Do not edit.
+from perdure.agents.interaction import Interaction as Interaction
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank
 from perdure.bank import open as open
@@ -12,7 +13,9 @@ from perdure.context.history_tools import HISTORY_TOOLS as HISTORY_TOOLS
 from perdure.context.history_tools import MEMORY_TOOLS as MEMORY_TOOLS
 from perdure.context.session_tools import Rendering as Rendering
 from perdure.core.actors import acting_as as acting_as
+from perdure.core.clock import new_id as new_id
 from perdure.core.errors import AccessDenied as AccessDenied
+from perdure.core.errors import AgentError as AgentError
 from perdure.core.errors import AllFailed as AllFailed
 from perdure.core.errors import ArtifactMissing as ArtifactMissing
 from perdure.core.errors import BadAnswer as BadAnswer
@@ -33,6 +36,8 @@ from perdure.core.errors import InvalidRecordType as InvalidRecordType
 from perdure.core.errors import InvalidURL as InvalidURL
 from perdure.core.errors import InvalidValue as InvalidValue
 from perdure.core.errors import KeyRefused as KeyRefused
+from perdure.core.errors import LeaseLost as LeaseLost
+from perdure.core.errors import MessageParked as MessageParked
 from perdure.core.errors import MigrationFailed as MigrationFailed
 from perdure.core.errors import NewerSchema as NewerSchema
 from perdure.core.errors import NoModel as NoModel
@@ -73,6 +78,11 @@ from perdure.gateway.calls import Tool as Tool
 from perdure.gateway.gateway import Gateway as Gateway
 from perdure.history.log_records import Link as Link
 from perdure.history.pruning import prune_tool_results as prune_tool_results
+from perdure.history.strategies.history_strategy import HistorySegment as HistorySegment
+from perdure.history.strategies.history_strategy import HistoryStrategy as HistoryStrategy
+from perdure.history.strategies.history_strategy import SessionHistory as SessionHistory
+from perdure.history.strategies.strategy_registry import register_strategy as register_strategy
+from perdure.history.strategies.strategy_registry import unregister_strategy as unregister_strategy
 from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit

@@ -8,6 +8,18 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from datetime import timedelta
 from pathlib import Path
+from perdure.agents.agent_memory import Ending
+from perdure.agents.agent_memory import MemoryContext
+from perdure.agents.agent_memory import SemanticRecall
+from perdure.agents.agent_stats import AgentStats
+from perdure.agents.episodes import Episode
+from perdure.agents.interaction import Interaction
+from perdure.agents.interaction_records import AgentTotals
+from perdure.agents.interaction_records import EvolutionEntry
+from perdure.agents.interaction_records import InteractionRecord
+from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.working_memory import WorkingSession
+from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
 from perdure.artifacts.artifact import ArtifactFault
 from perdure.artifacts.artifact import ArtifactInput
@@ -26,6 +38,7 @@ from perdure.config import Config
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context
 from perdure.context.session_tools import Rendering
+from perdure.core import clock
 from perdure.core.band_marks import BandMarks
 from perdure.core.clock import When
 from perdure.core.levels import Level
@@ -42,6 +55,8 @@ from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
 from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.outcomes import Judge
+from perdure.gateway.outcomes import Outcome
 from perdure.gateway.providers import Provider
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
@@ -52,6 +67,7 @@ from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_search import FoundTurn
+from perdure.jobs import Job
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor
 from perdure.recall.memory_records import Author
@@ -138,6 +154,9 @@ class SyncBank:
     def memories(self) -> SyncMemories: ...
     @property
     def references(self) -> SyncReferences: ...
+    def agent_memory(
+        self, agent: str, *, tiers: Mapping[str, Any] | None = ...
+    ) -> SyncAgentMemory: ...
     @property
     def encryption(self) -> Encryption: ...
     @property
@@ -283,6 +302,7 @@ class SyncSession(SyncSessionReader):
         recall: bool = ...,
         keep: bool = ...,
         reminders: Iterable[str] | None = ...,
+        strategy: str | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(
@@ -483,6 +503,77 @@ class SyncBankTransaction(SyncTransaction):
     contexts: SyncContexts
     memories: SyncMemoryWindows
     events: SyncTransactionEvents
+
+class SyncAgentMemory:
+    agent: str
+    working: SyncWorkingMemory
+    interactions: SyncInteractions
+    episodes: SyncEpisodes
+    def build_context(
+        self, request: str, *, session: str = ..., task: str = ..., limit: int | None = ...
+    ) -> MemoryContext: ...
+    def recall(
+        self,
+        query: str,
+        *,
+        task: str = ...,
+        outcome: Ending | None = ...,
+        provider: str = ...,
+        model: str = ...,
+        max_cost: float | None = ...,
+        since: When | None = ...,
+        limit: int | None = ...,
+    ) -> SemanticRecall: ...
+    def stats(self) -> AgentStats: ...
+    def store(self, interaction: Interaction) -> InteractionRecord: ...
+    def note(self, interaction: Interaction) -> None: ...
+
+class SyncEpisodes:
+    def begin(
+        self, transaction: SyncTransaction, interaction: Interaction, row: InteractionRecord
+    ) -> None: ...
+    def archive(self, job: Job) -> None: ...
+    def list(
+        self,
+        agent: str,
+        *,
+        session: str = ...,
+        task: str = ...,
+        success: bool | None = ...,
+        since: clock.When | None = ...,
+        limit: int = ...,
+    ) -> builtins.list[Episode]: ...
+    def read(self, path: str, *, agent: str = ...) -> dict[str, Any]: ...
+    def find(self, path: str, *, agent: str = ...) -> Episode: ...
+    def content(self, episode: Episode) -> dict[str, Any]: ...
+    def tend(self) -> None: ...
+    def expire(self) -> int: ...
+    def remove(self, episode: Episode) -> None: ...
+    def of_sessions(self, session: str, turns: tuple[int, ...] = ...) -> Iterator[Episode]: ...
+    def of_agent(self, agent: str) -> Iterator[Episode]: ...
+
+class SyncInteractions:
+    def record(
+        self, transaction: SyncTransaction, interaction: Interaction
+    ) -> InteractionRecord: ...
+    def rated(self, transaction: SyncTransaction, before: Outcome, after: Outcome) -> None: ...
+    def rate(self, agent: str, id: str, score: float, by: Judge = ...) -> None: ...
+    def evolved(self, transaction: SyncTransaction, agent: str, entry: EvolutionEntry) -> None: ...
+    def totals(self, agent: str) -> AgentTotals | None: ...
+    def patterns(self, agent: str) -> list[PatternFigures]: ...
+
+class SyncWorkingMemory:
+    def get(self, session: str) -> WorkingSession: ...
+    def sessions(self) -> list[WorkingShare]: ...
+    def update(
+        self,
+        session: str,
+        *,
+        messages: Iterable[tuple[str, str]] = ...,
+        task: Mapping[str, Any] | None = ...,
+        context: Mapping[str, Any] | None = ...,
+    ) -> WorkingSession: ...
+    def clear(self, session: str | None = ...) -> None: ...
 
 class SyncArtifactStore:
     @property

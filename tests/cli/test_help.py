@@ -21,7 +21,9 @@ EXPECTED = {
     *("recall", "share", "index", "index check", "index rebuild"),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
-    *(f"memory {each}" for each in ("retire", "restore", "delete", "history")),
+    *(f"memory {each}" for each in ("retire", "restore", "delete", "history", "audit")),
+    *("reflect", *(f"reflect {each}" for each in ("run", "list", "show", "undo"))),
+    *("inbox", *(f"inbox {each}" for each in ("list", "show", "accept", "dismiss"))),
     "reference",
     *(f"reference {each}" for each in ("add", "list", "show", "check", "remove")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
@@ -32,7 +34,10 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
+GROUPS = {
+    *("artifacts", "bank", "inbox", "index", "keys", "memory", "reference", "reflect", "schema"),
+    "token",
+}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

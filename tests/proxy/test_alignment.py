@@ -16,6 +16,7 @@ from perdure import wire as wires
 from perdure.bank.bank import Bank
 from perdure.core.messages import Message, Text, ToolCall
 from perdure.gateway.calls import TextDelta
+from perdure.server.proxy.alignment import ItemFacts, Recorded, align, gap
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_habits import parse
 from perdure.server.proxy.recorder import Recorder
@@ -341,3 +342,33 @@ def test_each_message_is_in_its_line_once(
             await play(World(bank, wire, blocks=blocks, same_ids=same_ids), ops)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_the_same_words_a_thousand_times_take_no_longer(forgotten: bool) -> None:
+    """Behind a summary, and beside what was forgotten; counted in comparisons."""
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    def work(count: int) -> int:
+        nonlocal compared
+        same = [Counted("reply yes") for _ in range(count)]
+        line = [Recorded(each, n, 1, 0, by_model=True) for n, each in enumerate(same, 1)]
+        first = Recorded(Counted("user a"), 0, 1, 0)
+        begin = [first, gap(0)] if forgotten else [first]
+        said = ItemFacts((Counted("user b"),), summary=not forgotten)
+        items = [ItemFacts((each,), by_model=True) for each in same]
+        start = [ItemFacts((Counted("user a"),)), said] if forgotten else [said]
+        compared = 0
+        align([*begin, *line], [*start, *items[1:], ItemFacts((Counted("user c"),))])
+        return compared
+
+    assert work(400) < 3 * work(200)

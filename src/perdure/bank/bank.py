@@ -40,6 +40,7 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent_memory import AgentMemory
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -157,6 +158,7 @@ class Bank:
                     await self.subscriptions.release()
                     await services.maintenance.close()
         finally:
+            await services.side_store.close()
             await self.store.close()
             if is_temporary(self.url, self.config):
                 import shutil
@@ -177,6 +179,7 @@ class Bank:
             try:
                 await self._stop_lazy()
             finally:
+                await self.services.side_store.close()
                 await self.store.close()
 
     async def settle(self) -> None:
@@ -252,6 +255,14 @@ class Bank:
         """Messages for the administrator."""
         return self.reflection.inbox
 
+    def agent_memory(self, agent: str, *, tiers: Mapping[str, Any] | None = None) -> AgentMemory:
+        """The four tiers of an agent's memory, also for one whose loop is your own. `tiers` are
+        settings of its own: see `AgentMemory`.
+        """
+        from perdure.agents.agent_memory import AgentMemory
+
+        return AgentMemory(self.services, agent, tiers=tiers)
+
     @property
     def encryption(self) -> Encryption:
         """Keys and their rotation. Raises `KeyRefused` if no master key is configured."""
@@ -292,10 +303,11 @@ class Bank:
     ) -> Session:
         """The session of this name (``agent/name``), made if it is not there.
 
-        `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model, `profile` how full the gradient plans its window (``full``, ``thrifty``,
-        or marks of one's own); for an existing session they change that. `type`, `state`, `tags`
-        and `link` (the tool call that started it) matter only if it is made.
+        `strategy` (``gradient``, ``regular``, ``one-shot``, or one that was registered) and
+        `budget` (in tokens) say how its history is shown to a model, `profile` how full the
+        gradient plans its window (``full``, ``thrifty``, or marks of one's own); for an existing
+        session they change that. `type`, `state`, `tags` and `link` (the tool call that started it)
+        matter only if it is made.
         """
         return await self._sessions.open(
             name,

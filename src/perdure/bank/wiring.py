@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.strategies.strategy_registry import parse_strategy, register_by_import
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
 from perdure.history.turn_reader import TurnReader
@@ -30,17 +31,22 @@ from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
+from perdure.storage.side_store import SideStore
 from perdure.storage.store import Progress, Store
 from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.verify import Problem, verify_store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
+    from perdure.gateway.outcomes import Outcome, RatingHook
     from perdure.history.secrets import Masker
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
+    from perdure.storage.transaction import Transaction
 
 _REFLECTION = "reflection"
+#: Seconds between two looks for episodes that are too old, and before the first one.
+_EXPIRE_EVERY, _EXPIRE_FIRST = 3_600.0, 60.0
 #: What a bank cannot do without.
 _NEEDED = frozenset(
     {
@@ -71,8 +77,10 @@ def make_services(
     is_open: Callable[[], bool] = lambda: False,
 ) -> Services:
     """`is_open` says whether models may be called. Raises `Unsupported` if the backend cannot hold
-    a bank.
+    a bank, `InvalidInput` if a configured strategy is none.
     """
+    register_by_import(config.history.strategies)
+    parse_strategy(config.history.strategy)
     masters = assembly.master_keys(config, master_key)
     chain = assembly.Chain(config, middleware, masters=masters, clock=clock)
     store = assembly.store(
@@ -101,7 +109,9 @@ def make_services(
         from perdure.gateway.gateway import Gateway
 
         settings = _with_reflection_budget(config)
-        return Gateway(store, settings, jobs=jobs, mask=services.mask_messages, clock=clock)
+        made = Gateway(store, settings, jobs=jobs, mask=services.mask_messages, clock=clock)
+        made.recorder.rated.append(_count_ratings(services))
+        return made
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -147,6 +157,7 @@ def make_services(
         config=config,
         chain=chain,
         store=store,
+        side_store=SideStore(store, config.agents.working_store, config, clock),
         jobs=jobs,
         subscriptions=subscriptions,
         maintenance=maintenance,
@@ -169,13 +180,34 @@ def make_services(
         make_recall=make_recall,
         make_masker=make_masker,
     )
+    jobs.every("episodes", _EXPIRE_EVERY, _tend_episodes(services), first=_EXPIRE_FIRST)
     log.listen(token_counts.note, token_counts.missed)
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)
     return services
 
 
+def _count_ratings(services: Services) -> RatingHook:
+    async def count(transaction: Transaction, before: Outcome, after: Outcome) -> None:
+        from perdure.agents.interactions import Interactions
+
+        await Interactions(services).rated(transaction, before, after)
+
+    return count
+
+
+def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
+    async def tend() -> None:
+        from perdure.agents.episodes import Episodes
+
+        await Episodes(services).tend()
+
+    return tend
+
+
 def make_forgetting(services: Services) -> Forgetting:
+    from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.response_cache import GatewayRecords
     from perdure.reflection.reflection_forgetting import ReflectionTraces
 
@@ -186,9 +218,11 @@ def make_forgetting(services: Services) -> Forgetting:
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
+    made.join(AgentForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(ReflectionTraces(services.store))
+    made.join(TierForgetting(services))
     made.forgotten.append(services.log.notify)
     return made
 

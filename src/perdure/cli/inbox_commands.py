@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from perdure.cli import readable, terminal
@@ -20,8 +19,9 @@ _KINDS = "proposal, layer, contradiction, candidate, note, junk, spend, trouble"
 
 
 def _as_json(message: InboxMessage) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(message)
-    return {"message": message.name, "status": message.status, **data}
+    from msgspec import to_builtins
+
+    return {"message": message.name, "status": message.status, **to_builtins(message)}
 
 
 async def list_(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from perdure.cli import readable, terminal
@@ -313,6 +312,8 @@ async def audit(
     ] = False,
 ) -> None:
     """Look for what is wrong with memories; keep the score, to compare it over time."""
+    from msgspec import to_builtins
+
     from perdure.reflection.memory_audit import MemoryAudit
 
     async with existing_bank(settings) as bank:
@@ -321,7 +322,7 @@ async def audit(
         posted = await auditor.propose(report) if propose else []
     if settings.json:
         names = [each.name for each in posted]
-        found = msgspec.to_builtins({"findings": report.findings, "scores": report.scores})
+        found = to_builtins({"findings": report.findings, "scores": report.scores})
         terminal.emit({"agent": agent, **found, "proposed": names})
         return
     rows = [(each.kind, ", ".join(each.keys), each.what) for each in report.findings]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from perdure.cli import readable, terminal
@@ -34,7 +33,7 @@ async def run(
         bool, typer.Option("--dry-run", help="Tell what it would read and may spend; ask nobody.")
     ] = False,
 ) -> None:
-    """Distil memories from what is new, with the models of `reflect`, or without any.
+    """Distil memories from what is new, with the models of `reflect` or without.
 
     What it spent is shown, and what is left of the day's budget; over it nothing starts.
     """
@@ -50,7 +49,7 @@ async def run(
             expected = await reflection.preview(agent, session=name, again=again)
             for each in expected:
                 foresee(each)
-            _end(settings, msgspec.to_builtins(expected))
+            _end(settings, _plain(expected))
             return
         runs = await reflection.reflect(agent, session=name, again=again, foresee=foresee)
         if not settings.json:
@@ -96,7 +95,7 @@ async def show(settings: CommandSettings, name: RunArgument) -> None:
         found, changes = await bank.reflection.get(name)
     operations = () if changes is None else changes.operations
     if settings.json:
-        told = msgspec.to_builtins(operations)
+        told = _plain(operations)
         terminal.emit({**_as_json(found), "operations": told, "undoable": changes is not None})
         return
     terminal.say(_told(found))
@@ -119,7 +118,7 @@ async def show(settings: CommandSettings, name: RunArgument) -> None:
 
 
 async def undo(settings: CommandSettings, name: RunArgument) -> None:
-    """Put back what a run changed: memories and their versions, and its open messages."""
+    """Put back what a run changed: memories, and its open messages."""
     async with changed_bank(settings) as bank:
         done = await bank.reflection.undo(name)
         if settings.json:
@@ -128,8 +127,14 @@ async def undo(settings: CommandSettings, name: RunArgument) -> None:
             terminal.say(f"{done.name} is undone: memories are as they were before it.")
 
 
+def _plain(value: object) -> Any:
+    from msgspec import to_builtins
+
+    return to_builtins(value)
+
+
 def _as_json(found: ReflectionRun) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(found)
+    data: dict[str, Any] = _plain(found)
     defaults = {"trigger": found.trigger, "mode": found.mode, "tokens": found.tokens}
     return {"run": found.name, **defaults, **data, "dollars": readable.in_dollars(found.cost)}
 

@@ -14,6 +14,7 @@ Variables: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``, and for each purpose 
 from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load
 from perdure.config.settings import (
     COMPRESSION_TASKS,
+    AgentsConfig,
     AlertConfig,
     ArtifactRule,
     ArtifactsConfig,
@@ -42,6 +43,7 @@ from perdure.config.settings import (
 
 __all__ = [
     "COMPRESSION_TASKS",
+    "AgentsConfig",
     "AlertConfig",
     "ArtifactRule",
     "ArtifactsConfig",

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.config.settings import (
+    AgentsConfig,
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
@@ -61,6 +62,7 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    agents: AgentsConfig = AgentsConfig()
 
     @property
     def reflects_by_itself(self) -> bool:

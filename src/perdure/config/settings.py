@@ -403,8 +403,10 @@ class HistoryConfig(Section, frozen=True):
     #: Tokens of a shortened result, unless its rule says otherwise.
     prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
-    strategy: Literal["gradient", "regular"] = "gradient"
+    strategy: str = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+    #: Strategies of your own, by name: ``my_package.history:Headlines``.
+    strategies: dict[str, str] = {}
     #: How full the gradient plans a window, unless the session says; and marks of your own instead
     #: of those of `full`.
     profile: Literal["full", "thrifty"] = "full"
@@ -528,3 +530,16 @@ class ProxyConfig(Section, frozen=True):
     #: Where requests go: by wire, `anthropic` and `openai`; one that is not named goes to the
     #: public API of its owner.
     upstreams: dict[Literal["anthropic", "openai"], str] = {}
+
+
+class AgentsConfig(Section, frozen=True):
+    """What agents keep of their work."""
+
+    #: Address of a store for working memory, such as a Valkey; empty: the bank.
+    working_store: str = ""
+    #: Seconds that a session's working memory is kept after its last use: 1 to 24 hours.
+    working_ttl: Annotated[float, msgspec.Meta(ge=3_600, le=86_400)] = 3_600.0
+    #: Bytes of an agent's working memory. What is oldest goes first.
+    working_bytes: Annotated[int, msgspec.Meta(ge=10_000)] = 1_000_000
+    #: Days for which episodes are kept.
+    episode_days: Annotated[int, msgspec.Meta(ge=1)] = 90

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -26,6 +26,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.rows import Index
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
 GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
@@ -127,13 +128,25 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
+#: Given the outcome before and after it was rated, in the transaction that keeps the rating.
+RatingHook: TypeAlias = Callable[[Transaction, Outcome, Outcome], Awaitable[None]]
+
+
+def is_overruled(known: Judge, by: Judge) -> bool:
+    """Whether what is known counts more than what this one says."""
+    return _RANK[known] > _RANK[by]
+
+
 class OutcomeRecorder:
     """Writes outcomes later: when `jobs` is idle, on `flush` and on `close`."""
 
     def __init__(
         self, store: Store, jobs: Runner | None = None, *, most: int = MOST_WAITING
     ) -> None:
+        self._store = store
         self._outcomes = store.collection(Outcome)
+        #: Called in the transaction of each rating.
+        self.rated: list[RatingHook] = []
         self._waiting: deque[Outcome] = deque()
         self._most = most
         self._lock = asyncio.Lock()
@@ -173,14 +186,20 @@ class OutcomeRecorder:
             )
         await self.flush()
 
-        def judged(found: Outcome | None) -> Outcome:
+        async def judge(transaction: Transaction) -> Outcome:
+            outcomes = transaction.collection(Outcome)
+            found = await outcomes.get(id)
             if found is None:
                 raise NotFound(f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply.")
-            if _RANK[found.quality_by] > _RANK[by]:
+            if is_overruled(found.quality_by, by):
                 return found
-            return msgspec.structs.replace(found, quality=float(score), quality_by=by)
+            judged = msgspec.structs.replace(found, quality=float(score), quality_by=by)
+            await outcomes.put(judged)
+            for hook in self.rated:
+                await hook(transaction, found, judged)
+            return judged
 
-        return await self._outcomes.change(id, judged)
+        return await self._store.transact(judge)
 
     async def close(self) -> None:
         """Write what is left, once; what cannot be written is lost, and logged."""

@@ -22,7 +22,6 @@ from perdure.core.input_types import require_mapping, require_text
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Link, agent_of, checked_agent
-from perdure.history.strategies.strategy import parse_strategy
 from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.remote_artifacts import RemoteArtifacts
 from perdure.remote.remote_memories import RemoteMemories
@@ -78,7 +77,7 @@ class RemoteBank:
         agent_of(name)
         body = {
             "name": name,
-            "strategy": None if strategy is None else parse_strategy(strategy),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "budget": budget_in(budget),
             "profile": None if profile is None else parse_profile(profile),
             "type": require_text(type, "type"),

@@ -29,7 +29,6 @@ from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.intake import resolved
 from perdure.history.log_records import Head, checked_agent
-from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.turn_search import FoundTurn
 from perdure.recall.sharing import EVERYBODY
 from perdure.recall.values import Recalled
@@ -172,7 +171,7 @@ class RemoteSession:
         profile: str | Mapping[str, float] | BandMarks | None = None,
     ) -> None:
         body = {
-            "strategy": None if strategy is None else parse_strategy(strategy),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "budget": budget_in(budget),
             "profile": None if profile is None else parse_profile(profile),
         }
@@ -295,6 +294,7 @@ class RemoteSession:
         recall: bool = True,
         keep: bool = True,
         reminders: Iterable[str] | None = (),
+        strategy: str | None = None,
     ) -> Context:
         body = {
             "canonical": prompt_in(prompt),
@@ -304,6 +304,7 @@ class RemoteSession:
             "budget": budget_in(budget),
             "recall": flag_in(recall, "recall"),
             "reminders": lines_in(reminders, "reminders"),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "continues": self._continues,
             "parts": True,
         }

@@ -43,6 +43,8 @@ class PromptRequest(RequestBody, frozen=True):
     budget: int | None = None
     recall: bool = True
     reminders: tuple[str, ...] = ()
+    #: Show it so, instead of as the session does.
+    strategy: str | None = None
     #: The turn that the caller wrote to last.
     continues: str | int | None = None
     #: Add the body of a request to such an API.
@@ -124,6 +126,7 @@ async def _compose(call: ServerCall, *, keep: bool) -> ExplainedContext:
         recall=body.recall,
         keep=keep,
         reminders=body.reminders,
+        strategy=body.strategy,
     )
     return ExplainedContext.of(context, body.wire, parts=body.parts)
 

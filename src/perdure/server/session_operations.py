@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -45,7 +45,7 @@ class NewSession(RequestBody, frozen=True):
     """A session that is made, if it is not there; see `Bank.session`."""
 
     name: str
-    strategy: Literal["gradient", "regular"] | None = None
+    strategy: str | None = None
     budget: int | None = None
     profile: Profile | None = None
     type: str = "session"
@@ -59,7 +59,7 @@ class SessionChange(RequestBody, frozen=True):
     """What is to be changed. `state` is merged into what is there."""
 
     state: dict[str, Any] = {}
-    strategy: Literal["gradient", "regular"] | None = None
+    strategy: str | None = None
     budget: int | None = None
     profile: Profile | None = None
 

@@ -21,7 +21,7 @@ from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.log_records import SessionRecord
 from perdure.history.manifest import RoundId
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.strategies.strategy_registry import parse_strategy
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
@@ -207,6 +207,7 @@ class Session(SessionReader):
         recall: bool = True,
         keep: bool = True,
         reminders: Iterable[str] | None = (),
+        strategy: str | None = None,
     ) -> Context:
         """What to send to a model: the history within the budget, and the prompt.
 
@@ -220,7 +221,8 @@ class Session(SessionReader):
         is in the window anyway. It runs once for a prompt, and its result stays once the prompt was
         appended. Before that, the prompt may be composed again with or without it: send the last
         one. `reminders` are lines of yours that stand near the prompt, beside ours of the history:
-        what the model can do, and must not forget.
+        what the model can do, and must not forget. `strategy` shows this prompt in another way
+        than the session's own.
 
         Send what `Context.to_chat`, `to_responses` or `to_messages` returns, and append the answer
         with ``context=``. With `keep` off nothing is written: a preview.
@@ -231,6 +233,8 @@ class Session(SessionReader):
         said, budget = prompt_in(prompt), budget_in(budget)
         masked, _ = await self._writer.intake.masked(said)
         record, head = await self._writer.current_state()
+        if strategy is not None:
+            record = msgspec.structs.replace(record, strategy=parse_strategy(strategy))
         return await self._composer.compose(
             record,
             head,

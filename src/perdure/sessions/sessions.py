@@ -8,7 +8,7 @@ from typing import Any
 from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.input_types import require_mapping, require_text
 from perdure.history.log_records import Link, SessionRecord
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.strategies.strategy_registry import parse_strategy
 from perdure.services import Services
 from perdure.sessions import session_info
 from perdure.sessions.session import Session

@@ -202,6 +202,14 @@ def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
     return joined(groups.whole(names), own, *(groups.turns(agent) for agent in filters.agents))
 
 
+def _of_turns(groups: GroupNumbers, only: Iterable[tuple[str, int]]) -> tuple[Range, ...]:
+    return joined(
+        places.turns(groups.numbers[session], turn, turn)
+        for session, turn in only
+        if session in groups.numbers and 0 < turn < LAST_TURN
+    )
+
+
 class Scopes:
     """Makes scopes. One for a bank: what it learned about groups and families is used again."""
 
@@ -231,6 +239,8 @@ class Scopes:
             references=groups.whole((REFERENCES,)),
             session=record.id,
         )
+        if question.only is not None:
+            scope = scope.only(_of_turns(groups, question.only))
         return narrowed(scope, question.filters)
 
     def _learned(self, numbers: Mapping[str, int]) -> GroupNumbers:

@@ -194,10 +194,10 @@ class ClientExchange:
     async def _rewritten(self, request: ClientRequest) -> SentRequest | None:
         """What is sent in place of the client's body; None: nothing is."""
         windows = self._proxy.windows
-        if not windows.may_be_due(request) and not self._proxy.settings.via_gateway:
+        if not await windows.may_be_due(request) and not self._proxy.settings.via_gateway:
             return None
         self._start_recording()
-        fits = windows.tokens(request) <= windows.budget
+        fits = await windows.count(request) <= windows.budget
         async with asyncio.timeout(_LOOKING if fits else _REWRITING):
             made = await self._made()
             if made is None or not made.turn:

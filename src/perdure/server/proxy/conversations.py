@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -21,10 +21,11 @@ from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, Denied, NotFound
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
+from perdure.history.import_cursors import CONVERSATION, was_forgotten
 from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
 from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
 from perdure.history.turn_log import Written
-from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
+from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align, gap
 from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
 from perdure.sessions.session import Session
@@ -33,11 +34,14 @@ from perdure.storage.options import STRONG
 
 #: Conversations that are kept in memory.
 _OPEN = 256
-#: Sessions that begin with the same words, of which the most recently used are compared.
-_ALIKE = 20
+#: Sessions that begin with the same words and are compared, the most recently used first: for a
+#: request that has no reply yet, and for others.
+_ALIKE, _ALIKE_WITH_REPLY = 20, 1_000
 #: Tags of a session: the client's id of the conversation; its first words, by their identity; and
 #: those with which it begins since the client compacted it.
-_ID, _FIRST, _SUMMARY = "conversation", "first", "summary"
+_ID, _FIRST, _SUMMARY = CONVERSATION, "first", "summary"
+#: In a session's state: it took the place of one that was forgotten, whose words its client has.
+_FORGOTTEN = "forgotten"
 
 
 class AnswerInProgress(Protocol):
@@ -64,6 +68,14 @@ class OthersWrote(Exception):
     """A conversation is not as it was when a request was compared with it."""
 
 
+class SessionGone(Exception):
+    """The session of a conversation was forgotten."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class Conversation:
     """One conversation: its session, and the line of what is recorded of it."""
 
@@ -84,11 +96,13 @@ class Conversation:
         self._ended = (0, 0)  # the newest turn, and how many messages it has
 
     async def refresh(self) -> Head:
-        """Read what others wrote. Call it with the lock."""
+        """Read what others wrote. Call it with the lock. Raises `SessionGone`."""
         head = await self.session.head()
         before, self._head = self._head, head
         if before is not None and _is_same(before, head):
             return head
+        if self.line and not head.pieces:
+            raise SessionGone(self.session.name)
         record = self.session.record
         if before is not None or record.line:
             found = await self._bank.store.collection(SessionRecord).get(record.id, STRONG)
@@ -100,11 +114,21 @@ class Conversation:
             self.session = Session(self._bank.services, record)
             self.own_turn = 0
         self.line = [part for part in self.line if part.turn < first] if first > 1 else []
+        if first == 1 and record.state.get(_FORGOTTEN):
+            self.line = [gap(0)]
+        forgotten = await self._bank.services.reader.forgotten(record, head, first)
         walk = self._bank.services.reader.walk(record, head, first, arriving=False)
         async for turn in walk:
             if not head.is_undone(turn.number):
+                if turn.number in forgotten:
+                    self._add_gap(turn.number)
                 await self._take(turn)
         return head
+
+    def _add_gap(self, turn: int) -> None:
+        if self.line and self.line[-1].is_gap:
+            self.line.pop()
+        self.line.append(gap(turn))
 
     @property
     def head(self) -> Head | None:
@@ -150,6 +174,12 @@ class Conversation:
         """Turns from this one on are no longer part of the line."""
         self.line = [part for part in self.line if part.turn < turn]
         self._ended = (0, 0)
+
+    @property
+    def last_reply(self) -> str:
+        """The identity of what the model said last, as of the last look; empty: nothing."""
+        replies = (part.identity for part in reversed(self.line) if part.by_model)
+        return next((each for each in replies if not is_weak(each)), "")
 
     @property
     def is_settled(self) -> bool:
@@ -207,6 +237,8 @@ class Conversations:
         #: The sessions of a conversation that has an id: its own, and its forks.
         self._known: dict[tuple[str, ...], list[str]] = {}
         self._finding = asyncio.Lock()
+        #: Told the name of each session that was forgotten.
+        self.dropped: Callable[[str], None] = lambda _: None
 
     async def find(self, request: ClientRequest, facts: Sequence[ItemFacts]) -> Conversation:
         """Raises `InvalidInput` if the header names no session, `Denied` if it names one of another
@@ -309,46 +341,62 @@ class Conversations:
         """The conversation that these items go on with; else one that they share a beginning with
         is forked; else it is a new one.
         """
-        own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
+        newest = _last_reply(facts)
+        if newest:
+            for conversation in reversed(self._open.values()):
+                if conversation.last_reply == newest and _is_of(
+                    conversation.session.record, who, agent
+                ):
+                    if await self._fits(conversation, facts):
+                        return conversation
+                    break
         best: tuple[int, Conversation] | None = None
-        for conversation in await self._alike(who, facts, agent):
+        async for conversation in self._alike(who, facts, agent):
             fits = await self._fits(conversation, facts)
             if fits and (best is None or fits > best[0]):
                 best = fits, conversation
+                if newest and conversation.last_reply == newest:
+                    break
         if best is not None:
             return best[1]
+        own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
         shared = await self._shared(own, facts, agent)
         return shared or await self._begun(_name(own, agent), own, facts)
 
     async def _alike(
         self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> list[Conversation]:
+    ) -> AsyncIterator[Conversation]:
         """Conversations of the same client and project that begin with the same words."""
         first = _first(facts)
         if not first:
-            return []
+            return
         begins = any_of(tagged(_FIRST, first), tagged(_SUMMARY, first))
-        query = self._records.query().where(begins).order_by("-last_active")
-        found: list[Conversation] = []
-        for record in await query.limit(_ALIKE).values():
-            owner = agent or (_agent(who, None) if who.folder else "")
-            if owner and record.agent != owner:
-                continue
-            if not owner and (
-                record.state.get("folder") or record.state.get("client") != who.client
-            ):
-                continue
-            opened = await self._opened(record.id)
-            if opened is not None:
-                found.append(opened)
-        return found
+        query = self._records.query().where(begins).order_by("-last_active").limit(_ALIKE)
+        if owner := _owner(who, agent):
+            query = query.where("agent", "=", owner)
+        left = _ALIKE_WITH_REPLY if _last_reply(facts) else _ALIKE
+        cursor: str | None = None
+        while left > 0:
+            page = await query.page(after=cursor)
+            for record in page.values:
+                if not _is_of(record, who, agent):
+                    continue
+                opened = await self._opened(record.id)
+                if opened is not None:
+                    yield opened
+                left -= 1
+            cursor = page.next
+            if cursor is None:
+                return
 
     async def _shared(
         self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
     ) -> Conversation | None:
         """A fork of the conversation with which these items share most, if they share a reply."""
-        best: tuple[int, int, Conversation] | None = None
-        candidates = await self._alike(who, facts, agent)
+        if not _last_reply(facts):
+            return None
+        best: tuple[int, Conversation] | None = None
+        candidates = [each async for each in self._alike(who, facts, agent)]
         if who.forked_from:
             origin = msgspec.structs.replace(who, conversation=who.forked_from, sub_agent="")
             names = await self._sessions_of(origin, agent)
@@ -356,13 +404,12 @@ class Conversations:
         for conversation in candidates:
             async with conversation.lock:
                 await conversation.refresh()
-                found = align(conversation.line, facts)
-                at = shared_turn(conversation.line, found)
-            if at and (best is None or at > best[1]):
-                best = len(found.matched), at, conversation
+                at = shared_turn(conversation.line, align(conversation.line, facts))
+            if at and (best is None or at > best[0]):
+                best = at, conversation
         if best is None:
             return None
-        _, at, parent = best
+        at, parent = best
         name = _name(who, agent)
         try:
             session = await parent.session.fork(name, at)
@@ -400,6 +447,12 @@ class Conversations:
             return None
         return sum(not is_weak(part.identity) for part in line)
 
+    def drop(self, name: str) -> None:
+        """The session was forgotten: what comes next of its conversation begins another."""
+        self.dropped(name)
+        self._open.pop(name, None)
+        self._known = {key: names for key, names in self._known.items() if name not in names}
+
     async def _opened(self, name: str) -> Conversation | None:
         found = self._open.pop(name, None)
         if found is not None:
@@ -414,7 +467,8 @@ class Conversations:
         self, name: str, who: ConversationId, facts: Sequence[ItemFacts]
     ) -> Conversation:
         tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
-        state = {"client": who.client, "folder": who.folder}
+        gone = await was_forgotten(self._bank.store, name)
+        state = {"client": who.client, "folder": who.folder, _FORGOTTEN: gone}
         link = None
         if who.sub_agent or who.parent:
             # A sub-agent's parent is the conversation itself, or another sub-agent in it.
@@ -451,6 +505,28 @@ def shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
     if found.kept == len(line):
         return line[-1].turn
     return max((part.turn for part in line if part.turn < line[found.kept].turn), default=0)
+
+
+def _owner(who: ConversationId, agent: str | None) -> str:
+    """The agent that all sessions of a client and project belong to; empty if there is no one such,
+    because the project is not known.
+    """
+    return agent or (_agent(who, None) if who.folder else "")
+
+
+def _is_of(record: SessionRecord, who: ConversationId, agent: str | None) -> bool:
+    """Whether a session is of the client and the project of a request."""
+    if owner := _owner(who, agent):
+        return record.agent == owner
+    return not record.state.get("folder") and record.state.get("client") == who.client
+
+
+def _last_reply(facts: Sequence[ItemFacts]) -> str:
+    """The identity of what the model said last; empty if it said nothing."""
+    for item in reversed(facts):
+        if item.by_model and (strong := [each for each in item.identities if not is_weak(each)]):
+            return strong[-1]
+    return ""
 
 
 def _numbered(name: str, number: int) -> str:

@@ -49,6 +49,7 @@ class Proxy:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
+        self.recorder.conversations.dropped = self.windows.drop
         self.report = ProxyReport(bank.config.gateway.prices)
         self.backlog = RecordingBacklog()
         self._services = ProxyServices(

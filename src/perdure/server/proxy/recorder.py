@@ -30,6 +30,7 @@ from perdure.server.proxy.conversations import (
     Conversations,
     OthersWrote,
     Said,
+    SessionGone,
     shared_turn,
 )
 from perdure.storage.transaction import Transaction
@@ -68,9 +69,18 @@ class Recorder:
         the one that is expected. Raises `Denied` if the session is of another agent than the
         caller's, and what the store raises.
         """
-        facts = self.items.facts(request.wire, request.items)
-        conversation = await self.conversations.find(request, facts)
+        facts = await self.items.facts.read(request.wire, request.items)
         self._spoken += 1
+        while True:
+            try:
+                return await self._record(request, facts, answer)
+            except SessionGone as gone:
+                self.conversations.drop(gone.name)
+
+    async def _record(
+        self, request: ClientRequest, facts: Sequence[ItemFacts], answer: AnswerInProgress | None
+    ) -> Recording:
+        conversation = await self.conversations.find(request, facts)
         while True:
             await conversation.settle()
             async with conversation.lock:
@@ -98,9 +108,13 @@ class Recorder:
         conversation = self.conversations.opened(request.id)
         if conversation is None:
             return None
-        facts = self.items.facts(request.wire, request.items)
+        facts = await self.items.facts.read(request.wire, request.items)
         async with conversation.lock:
-            await conversation.refresh()
+            try:
+                await conversation.refresh()
+            except SessionGone as gone:
+                self.conversations.drop(gone.name)
+                return None
             found, line = align(conversation.line, facts), conversation.line
             at = [n if n < found.kept else -1 for n in found.matched]
             places = [RoundId(line[n].turn, line[n].round) if n >= 0 else None for n in at]
@@ -203,7 +217,7 @@ class Recorder:
         """
         line = conversation.line
         first = line[kept].turn
-        stay: int | None = line[kept].message
+        stay: int | None = max(line[kept].message, 0)
         before = line[kept - 1] if kept else None
         if before is not None and before.turn < first and _is_open(before):
             # What is taken back shares this turn, and must not get the answer that comes now.
