@@ -18,6 +18,8 @@ from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
+from perdure.reflection.inbox import InboxMessage
+from perdure.reflection.run_records import AppliedOperation, ReflectionRun, RunChanges
 from perdure.server.operations import Operation, TokenScope
 from tests.server.conftest import RunningServer, StartServer
 
@@ -31,6 +33,8 @@ _PATHS = {
     "key": "M-1",
     "tool": "history_get_turn",
     "layer": "rules",
+    "run": "R-1",
+    "message": "I-1",
     "number": "1",
     "collection": "perdure_sessions",
 }
@@ -86,6 +90,15 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
         cost=1,
     )
     await bank.collection(Outcome).put(outcome)
+    id, now = f"{agent}/00000001", bank.store.now()
+    run = ReflectionRun(id=id, agent=agent, state="done", started=now, why=word)
+    await bank.collection(ReflectionRun).put(run)
+    await bank.collection(RunChanges).put(
+        RunChanges(id=id, operations=(AppliedOperation(op="add", text=word),))
+    )
+    await bank.collection(InboxMessage).put(
+        InboxMessage(id=id, agent=agent, kind="note", title=word, text=word)
+    )
     (pointer,) = (await session.turn(1)).messages[0].parts
     assert isinstance(pointer, ArtifactPointer)
     named = {"agent": agent, "name": name, "chat": "any"}
@@ -106,6 +119,8 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         [info.name for info in await bank.sessions(agent=agent, archived=True)],
         await bank.collection(Outcome).query().where("agent", "=", agent).values(),
         await bank.references.list(),
+        await bank.inbox.list(agent, status=None),
+        await bank.reflection.list(agent),
     ]
 
 

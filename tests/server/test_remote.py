@@ -53,6 +53,8 @@ LOCAL_METHODS = {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         "verify": "GET /api/v1/checks/bank",
+        "agent_memory": _STORE,
+        "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -113,6 +112,7 @@ class Bank:
         self.contexts = Contexts(self.store, services.mask_data)
         self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
+        self._reflection: Reflection | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
     # Its life ---------------------------------------------------------------------------------
@@ -237,12 +237,14 @@ class Bank:
     def references(self) -> References:
         return self.services.recall.references
 
-    @cached_property
+    @property
     def reflection(self) -> Reflection:
         """Memories distilled from past turns: runs, which can be listed and undone."""
-        from perdure.reflection.reflection import Reflection
+        if self._reflection is None:
+            from perdure.reflection.reflection import Reflection
 
-        return Reflection(self.services)
+            self._reflection = Reflection(self.services)
+        return self._reflection
 
     async def reflect(
         self, agent: str | None = None, *, session: str | None = None, again: bool = False

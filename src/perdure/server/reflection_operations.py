@@ -124,6 +124,8 @@ async def get_message(call: ServerCall) -> NamedMessage:
 async def accept_message(call: ServerCall) -> NamedMessage:
     """Carry out what a message proposes. What a person wrote is changed only by one."""
     name, caller = _named(call, "message"), call.caller.name
+    if (await call.bank.inbox.get(name)).kind == "layer":
+        call.require_all_agents()  # reference layers are everybody's
     by = person(caller) if call.body.person else machine(caller)
     return NamedMessage.of(await call.bank.inbox.accept(name, by=by))
 
