@@ -15,6 +15,7 @@ READS = {
     "export": "GET /api/v1/sessions/{agent}/{name}/export",
     "models": "GET /api/v1/models",
     "costs": "GET /api/v1/costs",
+    "batches": "GET /api/v1/batches",
     "context": "POST /api/v1/sessions/{agent}/{name}/context/preview",
     "recall": "POST /api/v1/sessions/{agent}/{name}/recall",
     "share": "GET /api/v1/sessions/{agent}/{name}/readers",

@@ -16,15 +16,17 @@ from perdure.bank.bank_info import BankInfo
 from perdure.bank.bank_transaction import BankTransaction
 from perdure.bank.contexts import Contexts
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
-from perdure.config import Config
+from perdure.config import Config, ModelsConfig
 from perdure.core.band_marks import BandMarks
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.input_types import require_path, require_text
 from perdure.core.turns import Position
+from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.history.forget_sessions import Forgetting, Forgotten
 from perdure.history.log_records import Link
 from perdure.history.turn_log import AppendHook
+from perdure.jobs import Job
 from perdure.sessions.session import Session
 from perdure.sessions.session_info import SessionInfo, list_sessions, turn_numbers
 from perdure.sessions.sessions import Sessions
@@ -137,6 +139,9 @@ class Bank:
             await services.renditions.start()
             if self.config.reflects_by_itself:
                 self.reflection.schedule()
+            if self.config.gateway.models != ModelsConfig():
+                # Batches that an earlier process sent. Without models there are none.
+                self.jobs.register(BATCHES, self._drive_batch, retries=RETRIES, timeout=TIMEOUT)
             # Nobody who only opens or reads a bank waits for recall.
             self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
         except BaseException:
@@ -151,6 +156,7 @@ class Bank:
         services = self.services
         try:
             await services.renditions.stop()
+            await self.jobs.unregister(BATCHES)
             await self._stop_lazy()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
@@ -199,6 +205,9 @@ class Bank:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def _drive_batch(self, job: Job) -> None:
+        await self.services.gateway.batch.drive(job)
 
     async def _start_recall(self) -> None:
         await asyncio.sleep(_START_RECALL_AFTER)

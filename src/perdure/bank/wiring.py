@@ -208,7 +208,7 @@ def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
     from perdure.agents.tier_forgetting import TierForgetting
-    from perdure.gateway.response_cache import GatewayRecords
+    from perdure.gateway.gateway_records import GatewayRecords
     from perdure.reflection.reflection_forgetting import ReflectionTraces
 
     async def flush_outcomes() -> None:

@@ -14,6 +14,7 @@ from perdure.cli import (
     audit_commands,
     backup_commands,
     bank_commands,
+    batch_commands,
     check_commands,
     context_commands,
     cost_commands,
@@ -92,6 +93,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "forget": (forget_commands.forget, "planner/auth --turn T-4"),
     "ask": (ask_commands.ask, '"What is a turn?" --model ollama/qwen3'),
     "models": (model_commands.models, "--reach"),
+    "batches": (batch_commands.batches, ""),
     "costs": (cost_commands.costs, "--by day --since 30d"),
     "context": (context_commands.context, 'planner/auth -p "What did we decide?" --text'),
     "recall": (

@@ -234,6 +234,8 @@ class ProviderConfig(Section, frozen=True):
     needs_key: bool | None = None
     #: The path of embeddings; empty if it has none.
     embeddings: str | None = None
+    #: Whether it has the batch mode of OpenAI or, with the wire ``messages``, of Anthropic.
+    batch: bool | None = None
     #: Further headers, sent with each request. Not for keys: they are shown.
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
@@ -334,6 +336,12 @@ class GatewayConfig(Section, frozen=True):
     cache: bool = False
     #: Seconds for which an answer may be used again.
     cache_ttl: Seconds = 86_400.0
+    #: Whether batches go through providers' batch modes, at half price; otherwise live.
+    batch: bool = True
+    #: Seconds until a batch that was sent is looked at; further pauses grow, up to 15 minutes.
+    batch_poll: Seconds = 60.0
+    #: Live calls of a batch at the same time, where the provider has no batch mode.
+    batch_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 4
     providers: dict[str, ProviderConfig] = {}
     models: ModelsConfig = ModelsConfig()
     #: Kinds of work, by the name that callers give them.

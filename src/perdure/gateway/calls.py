@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 from perdure import wire
 from perdure.config import choices
 from perdure.core.errors import BadAnswer, InvalidInput
-from perdure.core.messages import Message, Part, Role, Usage
+from perdure.core.messages import Message, Part, Role, Usage, sound
 from perdure.wire.plain import plain
 
 #: What a call is for. Each has candidate models of its own.
@@ -285,8 +285,8 @@ def _messages(given: Any) -> tuple[Message, ...]:
         raise InvalidInput("There are no messages to send.", hint="Give at least one.")
     for at, message in enumerate(found):
         parts: Any = message.parts
-        sound = isinstance(parts, tuple | list) and all(type(part) in _PARTS for part in parts)
-        if message.role not in get_args(Role) or not sound:
+        is_sound = isinstance(parts, tuple | list) and all(type(part) in _PARTS for part in parts)
+        if message.role not in get_args(Role) or not is_sound:
             raise InvalidInput(
                 f"Request.messages[{at}] cannot be {_shown(message)}.",
                 hint=f"Make it like Message(role, (Text(text),)), with one of the roles"
@@ -422,6 +422,16 @@ def check_purpose(given: Any) -> None:
             f"Models are not called for {given!r}.", hint=f"Use one of {', '.join(PURPOSES)}."
         )
 
+
+def packed(value: msgspec.Struct) -> bytes:
+    """Encoded to be stored; half surrogate pairs, which models leave, are replaced."""
+    try:
+        return _pack(value)
+    except UnicodeEncodeError:
+        return _pack(sound(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+_pack = msgspec.msgpack.Encoder().encode
 
 _LONGEST = 120  # of at most four bytes each: what an index holds
 

@@ -24,6 +24,9 @@ from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
 from perdure.core.messages import Usage
 from perdure.gateway import fallback, local, outcomes, requests, streams
 from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
+from perdure.gateway.batches.batch_apis import BatchLimits
+from perdure.gateway.batches.batch_driver import BatchPace
+from perdure.gateway.batches.batches import Batches
 from perdure.gateway.breaker import BreakerPolicy
 from perdure.gateway.budgets import Budget, BudgetStatus
 from perdure.gateway.calls import (
@@ -85,9 +88,12 @@ class Gateway:
         tripping: BreakerPolicy | None = None,
         backoff: Backoff | None = None,
         health: ModelHealth | None = None,
+        batch_pace: BatchPace | None = None,
+        batch_limits: BatchLimits | None = None,
     ) -> None:
-        """`jobs` writes outcomes when idle; without it, `settle` and `close` do. An answer that
-        `mask` would change is not cached. Raises `InvalidConfig`.
+        """`jobs` writes outcomes when idle; without it, `settle` and `close` do. It drives batches,
+        if `batch.drive` is registered there. An answer that `mask` would change is not cached.
+        Raises `InvalidConfig`.
         """
         self.config = config = config or GatewayConfig()
         self.catalog = ModelCatalog(config, environ)
@@ -115,6 +121,23 @@ class Gateway:
             environ,
             clock,
             config.timeout,
+        )
+        #: Many requests at once, at half price.
+        self.batch = Batches(
+            store,
+            self._state,
+            self.transport,
+            jobs,
+            self._candidates,
+            lambda request, candidate, options: self._built(
+                request, candidate, options, stream=False
+            ),
+            self.complete,
+            mask=mask,
+            enabled=config.batch,
+            concurrency=config.batch_concurrency,
+            pace=batch_pace or BatchPace(first=config.batch_poll),
+            limits=batch_limits,
         )
 
     async def warm(self) -> None:
@@ -253,15 +276,18 @@ class Gateway:
         options: CallOptions,
         attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]],
     ) -> R:
-        await self.memory.load()
         return await fallback.first(
             options,
-            self._ordered(options),
+            await self._candidates(options),
             attempt,
             seconds=self.config.deadline if options.deadline is None else options.deadline,
             backoff=self._backoff,
             open_calls=self._open_calls,
         )
+
+    async def _candidates(self, options: CallOptions) -> list[ModelCandidate]:
+        await self.memory.load()
+        return self._ordered(options)
 
     def _ordered(self, options: CallOptions) -> list[ModelCandidate]:
         candidates = self.catalog.candidates(options)

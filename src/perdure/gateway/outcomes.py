@@ -89,6 +89,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cost: int | None = None
     cached: bool = False
     streamed: bool = False
+    #: By a provider's batch mode: the latency is that of the whole batch.
+    batched: bool = False
     fallback: int = 0
     #: From 0 to 1, and who says so.
     quality: float | None = None

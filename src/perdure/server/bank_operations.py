@@ -14,6 +14,7 @@ from perdure.bank import BankInfo
 from perdure.core import clock
 from perdure.core.errors import Corrupted, NotFound
 from perdure.gateway import model_status
+from perdure.gateway.batches.batch_records import BatchView
 from perdure.gateway.calls import PURPOSES, indexable
 from perdure.gateway.outcomes import By, Outcome, cost_of
 from perdure.history.artifact_uses import find_use
@@ -192,6 +193,21 @@ async def _models(call: ServerCall, *, reach: bool) -> ModelReport:
     )
 
 
+class BatchesQuery(RequestQuery, frozen=True):
+    """Whose batches, and how many."""
+
+    agent: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
+
+
+async def get_batches(call: ServerCall) -> list[BatchView]:
+    """Batches of requests to models, the newest first."""
+    query = call.query
+    agent = call.agent_within(query.agent)
+    found = await call.bank.gateway.batch.list(limit=query.limit, agent=agent)
+    return [BatchView.of(record) for record in found]
+
+
 # Artifacts ------------------------------------------------------------------------------------
 
 
@@ -338,6 +354,7 @@ OPERATIONS = (
     ),
     Operation.of("GET", "/api/v1/models", get_models, TokenScope.READ),
     Operation.of("POST", "/api/v1/models/reach", reach_models, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/batches", get_batches, TokenScope.READ, query=BatchesQuery),
     Operation.of("GET", "/api/v1/artifacts", get_artifacts, TokenScope.ADMIN, query=ArtifactsQuery),
     Operation.of(
         "GET", "/api/v1/artifacts/{artifact}", get_artifact, TokenScope.READ, produces=_BYTES

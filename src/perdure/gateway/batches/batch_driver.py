@@ -1,0 +1,541 @@
+"""Takes a batch from one state to the next. One process at a time has it (`jobs`), and whoever lost
+it to another writes nothing more (`BatchRecord.owner`).
+
+Each step is recorded before the next begins. That a part is about to be sent is recorded first, so
+that after a crash, or a call whose answer never came, the provider's batches are looked through
+before it is sent again. Results, costs and budgets are written in one transaction, item by item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.clock import SECOND, new_id
+from perdure.core.display import plural
+from perdure.core.errors import GatewayError, InvalidConfig, RateLimited, Rejected
+from perdure.core.messages import Usage
+from perdure.gateway import quality
+from perdure.gateway.attempts import GatewayState, credible
+from perdure.gateway.batches.batch_apis import (
+    BatchApi,
+    RemoteBatch,
+    ResultLine,
+    SentPart,
+    StillUnknown,
+    batch_api,
+    is_not_there,
+    is_refused,
+)
+from perdure.gateway.batches.batch_records import (
+    FINAL,
+    BatchItem,
+    BatchPart,
+    BatchRecord,
+    BatchState,
+    ItemState,
+    item_key,
+    number_of,
+)
+from perdure.gateway.calls import Request, packed
+from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.outcomes import Outcome
+from perdure.gateway.prices import batch_price
+from perdure.gateway.provider_keys import require_key
+from perdure.gateway.requests import ProviderRequest
+from perdure.gateway.response_cache import Mask
+from perdure.gateway.transport import Transport
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+_log = logging.getLogger(__name__)
+
+#: Items that are read, or whose results are written, at once.
+PORTION = 100
+#: How often results that lack lines are fetched again before the lines count as lost.
+_GAPS = 2
+#: How long providers keep results, at least. Microseconds.
+_KEPT = 29 * 86_400 * SECOND
+
+
+class BatchPace(msgspec.Struct, frozen=True):
+    """When a batch is looked at again, in seconds."""
+
+    #: After it was sent; each further pause is half as long again, up to the longest.
+    first: float = 60.0
+    longest: float = 900.0
+    #: Until a batch that was created stands in the provider's list at the latest.
+    lag: float = 60.0
+
+    def pause(self, count: int) -> float:
+        return min(self.first * 1.5 ** min(count, 50), max(self.longest, self.first))
+
+
+class LostBatch(Exception):
+    """Another process has the batch: nothing more is written here."""
+
+
+class OwnedBatch:
+    """A batch that is driven here, and its changes."""
+
+    def __init__(self, store: Store, record: BatchRecord) -> None:
+        self._store = store
+        self._lock = asyncio.Lock()
+        self.record = record
+
+    @classmethod
+    async def take(cls, store: Store, id: str) -> OwnedBatch | None:
+        """None if there is nothing left to do about it."""
+        token = new_id()
+
+        async def take(transaction: Transaction) -> BatchRecord | None:
+            batches = transaction.collection(BatchRecord)
+            found = await batches.get(id)
+            if found is None or found.state in FINAL:
+                return None
+            await batches.put(taken := replace(found, owner=token))
+            return taken
+
+        record = await store.transact(take)
+        return None if record is None else cls(store, record)
+
+    async def update(self, **changes: Any) -> None:
+        await self.write(lambda record: replace(record, **changes))
+
+    async def update_part(self, at: int, **changes: Any) -> BatchPart:
+        await self.write(lambda record: with_part(record, at, **changes))
+        return self.record.parts[at]
+
+    async def write(self, change: Callable[[BatchRecord], BatchRecord]) -> None:
+        async def write(transaction: Transaction) -> BatchRecord:
+            changed = change(await self.check(transaction))
+            await transaction.collection(BatchRecord).put(changed)
+            return changed
+
+        await self.commit(write)
+
+    async def commit(self, body: Callable[[Transaction], Awaitable[BatchRecord]]) -> None:
+        """A transaction that calls `check` and returns the record as it wrote it."""
+        async with self._lock:  # live calls end at the same time
+            self.record = await self._store.transact(body)
+
+    async def check(self, transaction: Transaction) -> BatchRecord:
+        """The record as it is. Raises `LostBatch`."""
+        found = await transaction.collection(BatchRecord).get(self.record.id)
+        if found is None or found.owner != self.record.owner:
+            raise LostBatch
+        return found
+
+
+class BatchDriver:
+    """Drives batches of providers that have a batch mode."""
+
+    def __init__(
+        self,
+        store: Store,
+        state: GatewayState,
+        transport: Transport,
+        *,
+        pace: BatchPace,
+        build: Callable[[Request, ModelCandidate, BatchRecord], ProviderRequest],
+        mask: Mask | None,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._transport = transport
+        self._pace = pace
+        self._build = build
+        self._mask = mask
+
+    async def advance(self, batch: OwnedBatch) -> float | None:
+        """Do what can be done now. Returns the seconds until there is more; None: it is over."""
+        try:
+            candidate = self._state.catalog.find(_name(batch.record))
+            key = await require_key(candidate.provider, self._state.environ)
+            api = batch_api(self._transport, candidate, key)
+            pauses = [
+                pause
+                for at, part in enumerate(batch.record.parts)
+                if part.state not in FINAL
+                and (pause := await self._step(batch, at, api, candidate)) is not None
+            ]
+        except (GatewayError, InvalidConfig) as exc:
+            return await self._failed(batch, exc)
+        except StillUnknown as exc:
+            why = f"Whether it was sent is not known until {exc} has ended."
+            pauses = [await self._wait(batch, why)]
+        if any(part.state not in FINAL for part in batch.record.parts):
+            pause = min(pauses, default=0.0)
+            await batch.update(next_look=self._state.clock() + int(pause * SECOND))
+            return pause
+        await self._end(batch)
+        return None
+
+    async def _failed(self, batch: OwnedBatch, exc: GatewayError | InvalidConfig) -> float | None:
+        """Try again later, unless the provider refuses what was not sent yet."""
+        if isinstance(exc, Rejected) and not any(
+            part.remote or part.sending or part.state is not BatchState.WRITTEN
+            for part in batch.record.parts
+        ):
+            for at in range(len(batch.record.parts)):
+                await self._refuse(batch, at, exc.message, exc.kind)
+            await self._end(batch)
+            return None
+        return await self._wait(batch, exc.message, getattr(exc, "retry_after", None))
+
+    async def _wait(self, batch: OwnedBatch, why: str, asked: float | None = None) -> float:
+        pause = max(self._pace.pause(batch.record.failures), asked or 0.0)
+        next_look = self._state.clock() + int(pause * SECOND)
+        failures = batch.record.failures + 1
+        await batch.update(failures=failures, error=why, next_look=next_look)
+        return pause
+
+    # Steps ------------------------------------------------------------------------------------
+
+    async def _step(
+        self, batch: OwnedBatch, at: int, api: BatchApi, candidate: ModelCandidate
+    ) -> float | None:
+        part = batch.record.parts[at]
+        if not part.remote:
+            pause = await self._send(batch, at, api, candidate)
+            if pause is not None or batch.record.parts[at].state in FINAL:
+                return pause
+            return self._pace.pause(0)
+        return await self._look(batch, at, api)
+
+    async def _send(
+        self, batch: OwnedBatch, at: int, api: BatchApi, candidate: ModelCandidate
+    ) -> float | None:
+        part = batch.record.parts[at]
+        if part.sending and (pause := await self._recover(batch, at, api)) is not None:
+            return pause
+        part = batch.record.parts[at]
+        if part.remote:
+            return None
+        lines = await self._lines(batch, part, api, candidate)
+        if not lines:  # cancelled, or forgotten
+            await self._close(batch, at, ItemState.CANCELLED, BatchState.CANCELLED)
+            return None
+        name = self._name(batch.record, at)
+        try:
+            if not part.file and (file := await api.upload(lines, name)):
+                part = await batch.update_part(at, file=file)
+            begun = self._state.clock()
+            await batch.update_part(at, sending=begun)
+            if self._state.clock() - begun > self._pace.lag / 2 * SECOND:
+                return 0.0  # the process stood still: somebody else may be looking for it by now
+            remote = await api.create(lines, part.file, name)
+        except GatewayError as exc:
+            if not is_refused(exc):
+                raise  # it may be there
+            await batch.update_part(at, sending=0)
+            if not isinstance(exc, Rejected):
+                raise
+            await self._refuse(batch, at, exc.message, exc.kind)
+            return None
+        await self._sent(batch, at, remote.id)
+        return None
+
+    async def _lines(
+        self, batch: OwnedBatch, part: BatchPart, api: BatchApi, candidate: ModelCandidate
+    ) -> list[bytes]:
+        lines, gone = list[bytes](), dict[int, ResultLine]()
+        if batch.record.cancel:
+            return lines
+        async for item in self._items(batch.record, part):
+            if item.forgotten:
+                gone[item.number] = ResultLine(wire_id="", state=ItemState.CANCELLED)
+            elif item.state is ItemState.WAITING:
+                call = self._build(item.asked(), candidate, batch.record)
+                lines.append(api.line(item.wire_id, call))
+        await self._apply(batch, gone, error="forgotten")
+        return lines
+
+    async def _recover(self, batch: OwnedBatch, at: int, api: BatchApi) -> float | None:
+        """Find what was sent without an answer; seconds to wait if that cannot be told yet."""
+        part = batch.record.parts[at]
+        known = await self._known()
+        found = await api.find(self._name(batch.record, at), known)
+        if found:
+            await self._sent(batch, at, found[0])
+            for twice in found[1:]:
+                _log.warning("batch %s was sent twice; %s is cancelled", batch.record.id, twice)
+                with suppress(GatewayError):
+                    await api.cancel(twice)
+            return None
+        left = part.sending / SECOND + self._pace.lag - self._state.clock() / SECOND
+        if left > 0:
+            return min(left, self._pace.first)
+        await batch.update_part(at, sending=0)
+        return None
+
+    async def _sent(self, batch: OwnedBatch, at: int, remote: str) -> None:
+        now = self._state.clock()
+
+        def change(record: BatchRecord) -> BatchRecord:
+            found = with_part(record, at, remote=remote, state=BatchState.SENT, sent=now)
+            is_all = all(part.state is not BatchState.WRITTEN for part in found.parts)
+            state = BatchState.SENT if is_all else found.state
+            return replace(found, state=state, failures=0, error="")
+
+        await batch.write(change)
+
+    async def _look(self, batch: OwnedBatch, at: int, api: BatchApi) -> float | None:
+        part = batch.record.parts[at]
+        if batch.record.cancel and not part.cancelling:
+            try:
+                await api.cancel(part.remote)
+            except GatewayError as exc:
+                if not is_refused(exc) or isinstance(exc, RateLimited):
+                    raise
+            part = await batch.update_part(at, cancelling=True)
+        try:
+            remote = await api.look(part.remote)
+        except GatewayError as exc:
+            if not is_not_there(exc):
+                raise
+            if part.looks == 0 and self._is_young(part):
+                return self._pace.pause(0)
+            await self._close(batch, at, ItemState.MISSING, BatchState.ENDED, error="gone")
+            return None
+        if remote.state == "in_progress":
+            pause = self._pace.pause(part.looks + 1)
+
+            def change(record: BatchRecord) -> BatchRecord:
+                state = BatchState.IN_PROGRESS
+                found = with_part(record, at, state=state, looks=part.looks + 1)
+                return replace(found, state=state, failures=0, error="")
+
+            await batch.write(change)
+            return pause
+        if remote.state == "failed":
+            return await self._refused_late(batch, at, remote)
+        return await self._collect(batch, at, api, remote)
+
+    async def _refused_late(self, batch: OwnedBatch, at: int, remote: RemoteBatch) -> float | None:
+        if remote.crowded and not batch.record.cancel:
+            looks = batch.record.parts[at].looks + 1
+            await batch.update_part(
+                at, remote="", file="", sending=0, sent=0, looks=looks, state=BatchState.WRITTEN
+            )
+            return await self._wait(batch, remote.error)
+        await self._refuse(batch, at, remote.error or "The provider refused the batch.", "rejected")
+        return None
+
+    async def _collect(
+        self, batch: OwnedBatch, at: int, api: BatchApi, remote: RemoteBatch
+    ) -> float | None:
+        part = batch.record.parts[at]
+        lines = dict[int, ResultLine]()
+        try:
+            async for line in api.results(remote):
+                number = number_of(line.wire_id, batch.record.run)
+                if number is not None and number in part.numbers:
+                    lines.setdefault(number, line)
+                if len(lines) >= PORTION:
+                    await self._apply(batch, lines)
+                    lines = {}
+        except GatewayError as exc:
+            if not is_not_there(exc):
+                raise
+            # They may not be there yet, though the batch has ended; or not any more.
+            if self._state.clock() - part.sent < _KEPT:
+                return await self._wait(batch, exc.message)
+        await self._apply(batch, lines)
+        unfinished = remote.unfinished or ItemState.MISSING
+        if unfinished is ItemState.MISSING and part.gaps < _GAPS:
+            missing = 0
+            async for item in self._items(batch.record, part):
+                missing += item.state is ItemState.WAITING
+            if missing:
+                await batch.update_part(at, gaps=part.gaps + 1)
+                return await self._wait(batch, f"The results lack {plural(missing, 'line')}.")
+        await self._close(batch, at, unfinished, BatchState.ENDED)
+        # What the provider would keep for ever; it has cost what it has cost.
+        await api.clean_up(remote, part.file)
+        return None
+
+    async def _refuse(self, batch: OwnedBatch, at: int, why: str, kind: str) -> None:
+        await self._close(batch, at, ItemState.ERRORED, BatchState.FAILED, error=kind, reason=why)
+
+    async def _close(
+        self,
+        batch: OwnedBatch,
+        at: int,
+        left: ItemState,
+        state: BatchState,
+        *,
+        error: str = "",
+        reason: str = "",
+    ) -> None:
+        """End a part: what still waits becomes `left`."""
+        part = batch.record.parts[at]
+        waiting = list[int]()
+        async for item in self._items(batch.record, part):
+            if item.state is ItemState.WAITING:
+                waiting.append(item.number)
+        for begin in range(0, len(waiting), PORTION):
+            await self._apply(
+                batch,
+                {
+                    number: ResultLine(wire_id="", state=left)
+                    for number in waiting[begin : begin + PORTION]
+                },
+                error=error,
+                reason=reason,
+            )
+        await batch.update_part(at, state=state, error=reason)
+
+    async def _end(self, batch: OwnedBatch) -> None:
+        states = {part.state for part in batch.record.parts}
+        state = states.pop() if len(states) == 1 else BatchState.ENDED
+        if state is BatchState.ENDED and set(batch.record.counts) == {ItemState.CANCELLED}:
+            state = BatchState.CANCELLED
+        error = next((part.error for part in batch.record.parts if part.error), "")
+        now = self._state.clock()
+        await batch.update(state=state, ended=now, error=error, failures=0, next_look=0)
+
+    # Results ----------------------------------------------------------------------------------
+
+    async def _apply(
+        self,
+        batch: OwnedBatch,
+        lines: dict[int, ResultLine],
+        *,
+        error: str = "",
+        reason: str = "",
+    ) -> None:
+        """Write results, outcomes and what was spent, in one transaction."""
+        if not lines:
+            return
+
+        async def apply(transaction: Transaction) -> BatchRecord:
+            record = await batch.check(transaction)
+            items = transaction.collection(BatchItem)
+            keys = [item_key(record.run, number) for number in lines]
+            found = dict(zip(lines, await items.get_many(keys), strict=True))
+            done = [
+                self._done(record, item, lines[number], error, reason)
+                for number, item in found.items()
+                if item is not None and item.state is ItemState.WAITING
+            ]
+            await items.put_many(item for item, _, _ in done)
+            outcomes = transaction.collection(Outcome)
+            await outcomes.put_many(outcome for _, outcome, _ in done)
+            await self._state.ledger.settle_many(
+                transaction,
+                [
+                    (found_item.reservation(record.holds), tokens, item.cost)
+                    for item, _, tokens in done
+                    if (found_item := found[item.number]) is not None
+                ],
+            )
+            record = counted(record, [item for item, _, _ in done])
+            await transaction.collection(BatchRecord).put(record)
+            return record
+
+        await batch.commit(apply)
+
+    def _done(
+        self, record: BatchRecord, item: BatchItem, line: ResultLine, error: str, reason: str
+    ) -> tuple[BatchItem, Outcome, int]:
+        """The item with its result, its outcome, and the tokens that it took."""
+        answer = None if line.answer is None else credible(line.answer)
+        usage = (answer.message.usage if answer is not None else None) or Usage()
+        part = record.parts[record.part_of(item.number)]
+        if line.error is not None:
+            error, reason = line.error.kind, line.error.message
+        cost, tokens = 0 if line.state is not ItemState.MISSING else None, 0
+        guess = None
+        if answer is not None:
+            cost = batch_price(self._state.prices.cost(record.provider, record.model, usage))
+            tokens = (usage.input or 0) + (usage.output or 0)
+            if item.request:
+                guess = quality.heuristic(answer, item.asked())
+        if line.state is ItemState.MISSING or (answer is not None and usage.input is None):
+            tokens = max(tokens, item.tokens)  # nobody says: as if all of it
+        candidate = self._state.catalog.find(_name(record))
+        options = replace(record.options, session=item.session, agent=item.agent)
+        outcome = Outcome.of(
+            options,
+            candidate,
+            id=new_id(),
+            started=part.sent or record.written,
+            success=line.state is ItemState.SUCCEEDED,
+            error="" if line.state is ItemState.SUCCEEDED else error or line.state.value,
+            complexity=self._state.catalog.complexity(options),
+            latency=max(0, self._state.clock() - (part.sent or record.written)) / SECOND,
+            cost=cost,
+            batched=True,
+            quality=guess,
+        ).having(usage if answer is not None else None)
+        content = b""
+        if answer is not None and not item.forgotten:
+            message = answer.message
+            if self._mask is not None:
+                (message,) = self._mask((message,))
+            content = packed(replace(answer, message=message))
+        done = replace(
+            item,
+            state=line.state,
+            request=b"",
+            answer=content,
+            provider=record.provider,
+            model=record.model,
+            cost=cost,
+            outcome=outcome.id,
+            error=outcome.error,
+            reason=reason,
+        )
+        return done, outcome, tokens
+
+    async def _items(self, record: BatchRecord, part: BatchPart) -> AsyncIterator[BatchItem]:
+        items = self._store.collection(BatchItem)
+        for begin in range(part.first, part.first + part.count, PORTION):
+            last = min(begin + PORTION, part.first + part.count)
+            keys = [item_key(record.run, number) for number in range(begin, last)]
+            for item in await items.get_many(keys):
+                if item is not None:
+                    yield item
+
+    async def _known(self) -> frozenset[str]:
+        """The provider's ids of all batches in the bank."""
+        known = set[str]()
+        async for record in self._store.collection(BatchRecord).walk():
+            known.update(part.remote for part in record.parts if part.remote)
+        return frozenset(known)
+
+    def _name(self, record: BatchRecord, at: int) -> SentPart:
+        part = record.parts[at]
+        return SentPart(record.run, at, part.numbers, part.sending or record.written)
+
+    def _is_young(self, part: BatchPart) -> bool:
+        return self._state.clock() - part.sent < self._pace.lag * SECOND
+
+
+def with_part(record: BatchRecord, at: int, **changes: Any) -> BatchRecord:
+    parts = list(record.parts)
+    parts[at] = replace(parts[at], **changes)
+    return replace(record, parts=tuple(parts))
+
+
+def counted(record: BatchRecord, done: Iterable[BatchItem]) -> BatchRecord:
+    """The record after these items, which were waiting, are done."""
+    counts, cost, unknown = dict(record.counts), record.cost, record.unknown_costs
+    for item in done:
+        counts[ItemState.WAITING] = counts.get(ItemState.WAITING, 0) - 1
+        counts[item.state] = counts.get(item.state, 0) + 1
+        cost += item.cost or 0
+        unknown += item.cost is None
+    counts = {state: count for state, count in counts.items() if count}
+    return replace(record, counts=counts, cost=cost, unknown_costs=unknown)
+
+
+def _name(record: BatchRecord) -> str:
+    return f"{record.provider}{'#' if '://' in record.provider else '/'}{record.model}"
