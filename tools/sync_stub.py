@@ -43,6 +43,12 @@ CLASSES = {
     "References": "perdure.recall.references.references",
     "Gateway": "perdure.gateway.gateway",
     "ReplyStream": "perdure.gateway.reply_stream",
+    "AgentState": "perdure.agents.agent_state",
+    "AgentReply": "perdure.agents.agent",
+    "AgentStream": "perdure.agents.agent",
+    "Agent": "perdure.agents.agent",
+    "AgentWorker": "perdure.agents.agent_worker",
+    "Agents": "perdure.agents.agents",
 }
 #: Attributes that constructors set, where that is how callers reach another of these.
 ATTRIBUTES = {
@@ -65,6 +71,14 @@ ATTRIBUTES = {
         "events": "SyncTransactionEvents",
     },
     "CollectionReader": {"name": "str"},
+    "Agent": {
+        "agents": "SyncAgentWorker",
+        "tools": "dict[str, AgentTool[..., Any]]",
+        "record": "AgentRecord",
+        "version": "AgentVersion",
+        "state": "SyncAgentState[Any]",
+    },
+    "AgentReply": {"message": "AgentMessage", "questions": "tuple[AgentQuestion, ...]"},
 }
 #: Set by hand: the function runs in the calling thread.
 BY_HAND = {"Bank": {"transact"}, "Session": {"answer"}}

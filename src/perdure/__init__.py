@@ -20,6 +20,10 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent": "Agent AgentReply",
+    "perdure.agents.agent_records": "AgentLimits",
+    "perdure.agents.agent_tools": "ToolContext tool",
+    "perdure.agents.agents": "Agents",
     "perdure.agents.interaction": "Interaction",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",

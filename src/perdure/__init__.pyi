@@ -1,4 +1,10 @@
 # Made by tools/sync_stub.py from the table in __init__.py. Do not edit.
+from perdure.agents.agent import Agent as Agent
+from perdure.agents.agent import AgentReply as AgentReply
+from perdure.agents.agent_records import AgentLimits as AgentLimits
+from perdure.agents.agent_tools import ToolContext as ToolContext
+from perdure.agents.agent_tools import tool as tool
+from perdure.agents.agents import Agents as Agents
 from perdure.agents.interaction import Interaction as Interaction
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank

@@ -17,6 +17,7 @@ agent_states         ``router``                what its program keeps
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -132,7 +133,7 @@ class AgentMailbox(msgspec.Struct, frozen=True):
 @system_record(
     "agent_messages",
     indexes=[
-        Index(("state", "due")),
+        Index(("state", "due", "agent")),
         Index(("agent", "state")),
         Index(("agent", "sender_key")),
         Index(("session", "turn")),
@@ -161,6 +162,7 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     ended: int = 0
     attempts: int = 0  # Failures that were its own.
     deaths: int = 0  # Processes that died since it last made progress.
+    outages: int = 0  # Attempts since then that failed because a provider was away.
     error: str = ""
     reply: Annotated[str, Compressed()] = ""
     agent_version: int = 0
@@ -178,6 +180,9 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     output: int = 0
     cost: int | None = None  # Picodollars.
     seconds: float = 0.0  # Of work.
+    #: What a person thinks of the reply: from 0 to 1, and in words.
+    score: float | None = None
+    note: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -227,7 +232,7 @@ class AgentQuestion(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     answered_by: str = ""
 
 
-@system_record("agent_schedules", indexes=[Index(("next",)), Index(("agent",))])
+@system_record("agent_schedules", indexes=[Index(("next", "agent")), Index(("agent", "next"))])
 class AgentSchedule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A message that is sent at a time, or again and again."""
 
@@ -282,12 +287,11 @@ def message_key(agent: str, seq: int) -> str:
     return f"{agent}/{numbered(seq)}"
 
 
-def call_key(message: str, call: str) -> str:
-    """Of a tool call: its id is the model's, and may be anything."""
-    import hashlib
-
+def call_key(message: str, step: int, call: str) -> str:
+    """Of a tool call in a reply of a message: its id is the model's, and may be anything."""
     fit = call if call.isascii() and call.isalnum() and len(call) <= 40 else ""
-    return f"{message}/{fit or hashlib.sha256(call.encode('utf-8', 'replace')).hexdigest()[:32]}"
+    name = fit or hashlib.sha256(call.encode("utf-8", "replace")).hexdigest()[:32]
+    return f"{message}/{step:04d}.{name}"
 
 
 def labels_of(skills: tuple[str, ...], tasks: tuple[str, ...]) -> dict[str, str]:

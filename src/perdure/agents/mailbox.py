@@ -100,9 +100,9 @@ class Mailboxes:
         found = dict[str, None]()
         now = self._store.now()
         for state in ("accepted", "working"):
-            finder = self._messages.query().where("state", "=", state).where("due", "<=", now)
-            for message in await finder.order_by("due").limit(1_000).values():
-                found[message.agent] = None
+            due = self._messages.query().where("state", "=", state).where("due", "<=", now)
+            for row in await due.group_by("agent").aggregate(STRONG, messages="count"):
+                found[row["agent"]] = None
         return list(found)
 
     async def list(

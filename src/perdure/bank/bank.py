@@ -41,7 +41,10 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
     from perdure.agents.agent_memory import AgentMemory
+    from perdure.agents.agent_records import AgentLimits
+    from perdure.agents.agents import Agents
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -115,6 +118,7 @@ class Bank:
         self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
         self._reflection: Reflection | None = None
+        self._agents: Agents | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
     # Its life ---------------------------------------------------------------------------------
@@ -155,6 +159,8 @@ class Bank:
         self._is_open, self._was_closed = False, True
         services = self.services
         try:
+            if self._agents is not None:
+                await self._agents.stop(self.config.jobs.grace)
             await services.renditions.stop()
             await self.jobs.unregister(BATCHES)
             await self._stop_lazy()
@@ -362,6 +368,73 @@ class Bank:
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
         """Forget an agent for good: its sessions and all that is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
+
+    # Agents -----------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> Agents:
+        """The agents of this bank: found, paused, their messages, questions and schedules."""
+        if self._agents is None:
+            from perdure.agents.agents import Agents
+
+            self._agents = Agents(self._sessions)
+        return self._agents
+
+    async def agent(
+        self,
+        name: str = "",
+        *,
+        file: Path | str | None = None,
+        prompt: str | None = None,
+        model: str | None = None,
+        tools: Iterable[Callable[..., Any]] | None = None,
+        description: str | None = None,
+        skills: Iterable[str] | None = None,
+        tasks: Iterable[str] | None = None,
+        limits: AgentLimits | Mapping[str, Any] | None = None,
+        tiers: Mapping[str, Any] | None = None,
+        strategy: str | None = None,
+        budget: int | None = None,
+        recall: bool | None = None,
+        history_tools: bool | None = None,
+        state: type[Any] = dict,
+        serve: bool = True,
+        reason: str = "",
+    ) -> Agent:
+        """The agent of this name, made if there is none and a prompt or a file is given.
+
+        `file` is a Claude Code agent file; what is given beside it counts more. What differs from
+        the current version makes another. `tools` are Python functions (see `perdure.tool`);
+        `limits` what one message may take (steps, tokens, dollars, seconds); `tiers` settings of
+        its memory; `strategy`, `budget` and `recall` as for a session and its contexts; `state` the
+        type of `agent.state`. With `serve`, this process does its messages from now on, if it has
+        all its tools.
+
+        Raises `NotFound` if there is no such agent and nothing to make it from, `Conflict` if the
+        file is of another project than the agent, `InvalidInput`.
+        """
+        from perdure.agents.agent_opening import open_agent
+
+        return await open_agent(
+            self.agents,
+            name,
+            file=file,
+            prompt=prompt,
+            model=model,
+            tools=tools,
+            description=description,
+            skills=skills,
+            tasks=tasks,
+            limits=limits,
+            tiers=tiers,
+            strategy=strategy,
+            budget=budget,
+            recall=recall,
+            history_tools=history_tools,
+            state=state,
+            serve=serve and self._is_open,
+            reason=reason,
+        )
 
     def join(self, hook: AppendHook) -> None:
         """Run a hook inside the transaction of every append: see `history.turn_log`."""

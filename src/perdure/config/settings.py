@@ -541,8 +541,14 @@ class ProxyConfig(Section, frozen=True):
 
 
 class AgentsConfig(Section, frozen=True):
-    """What agents keep of their work."""
+    """How agents work, and what they keep of it."""
 
+    #: Seconds after which an agent is taken over from a process on another host that is silent.
+    lease: Seconds = 30.0
+    #: Seconds between two looks for messages of other processes, and for schedules.
+    poll: Seconds = 1.0
+    #: How often a message is tried before it is parked. While a provider is away, it waits.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
     #: Address of a store for working memory, such as a Valkey; empty: the bank.
     working_store: str = ""
     #: Seconds that a session's working memory is kept after its last use: 1 to 24 hours.

@@ -17,7 +17,7 @@ from perdure.core.clock import When
 from perdure.core.levels import Level, parse_level
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
-from perdure.history.answer_drafts import Partial
+from perdure.history.answer_drafts import DraftGuard, Partial
 from perdure.history.epochs import Epoch
 from perdure.history.log_records import SessionRecord
 from perdure.history.manifest import RoundId
@@ -127,6 +127,12 @@ class Session(SessionReader):
         """
         await self._writer.resume(turn)
 
+    async def leave_turn(self) -> None:
+        """What is appended next has nothing to do with what this object wrote before: a prompt
+        opens a turn of its own, and leaves the one before it as it is.
+        """
+        await self._writer.leave_turn()
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         """Merge facts into the session's state. Secrets in them are masked."""
         await self._writer.describe(facts)
@@ -143,12 +149,18 @@ class Session(SessionReader):
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, *, model: str = "", resume: Partial | None = None) -> StreamedAnswer:
+    def answer(
+        self,
+        *,
+        model: str = "",
+        resume: Partial | None = None,
+        guard: DraftGuard | None = None,
+    ) -> StreamedAnswer:
         """Stream an answer to the open turn; see `streamed_answers`. With `resume`, it continues a
         partial one; entering or finishing it raises `InvalidInput` if others completed, closed or
-        dropped that.
+        dropped that. `guard` runs in each of its transactions: what it raises writes nothing.
         """
-        return self._writer.answer(model, resume)
+        return self._writer.answer(model, resume, guard)
 
     async def partials(self) -> list[Partial]:
         """Answers that are arriving, or were when their process died; `writer` says which."""
