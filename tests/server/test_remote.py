@@ -53,16 +53,20 @@ LOCAL_METHODS = {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         "verify": "GET /api/v1/checks/bank",
+        "agent": _STORE,
         "agent_memory": _STORE,
         "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
         "tail": "/api/v1/live",
+        "leave_turn": "of an agent's loop, which has the bank open",
     },
     "Memories": {
         **dict.fromkeys(("get_many", "merged_into", "rivals", "doubles", "similar"), "not asked"),
-        **dict.fromkeys(("contradict", "withdraw", "refill"), "parts of their own use them"),
+        **dict.fromkeys(
+            ("contradict", "withdraw", "refill", "topic_weights"), "parts of their own use them"
+        ),
     },
 }
 LOCAL_PARAMETERS = {
