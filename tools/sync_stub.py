@@ -41,6 +41,7 @@ CLASSES = {
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
+    "OneShotRuns": "perdure.agents.one_shot.one_shot_runs",
     "Gateway": "perdure.gateway.gateway",
     "ReplyStream": "perdure.gateway.reply_stream",
     "AgentState": "perdure.agents.agent_state",

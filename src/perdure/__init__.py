@@ -25,6 +25,8 @@ _NAMES = {
     "perdure.agents.agent_tools": "ToolContext tool",
     "perdure.agents.agents": "Agents",
     "perdure.agents.interaction": "Interaction",
+    "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
+    "perdure.agents.one_shot.run_state": "RunEvent",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",

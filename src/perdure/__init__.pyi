@@ -6,6 +6,10 @@ from perdure.agents.agent_tools import ToolContext as ToolContext
 from perdure.agents.agent_tools import tool as tool
 from perdure.agents.agents import Agents as Agents
 from perdure.agents.interaction import Interaction as Interaction
+from perdure.agents.one_shot.run_records import ExitRecord as ExitRecord
+from perdure.agents.one_shot.run_records import RunIteration as RunIteration
+from perdure.agents.one_shot.run_records import RunRecord as RunRecord
+from perdure.agents.one_shot.run_state import RunEvent as RunEvent
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank
 from perdure.bank import open as open

@@ -31,6 +31,10 @@ from perdure.agents.interaction_records import AgentTotals
 from perdure.agents.interaction_records import EvolutionEntry
 from perdure.agents.interaction_records import InteractionRecord
 from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.one_shot.run_records import PromptTo
+from perdure.agents.one_shot.run_records import RunIteration
+from perdure.agents.one_shot.run_records import RunRecord
+from perdure.agents.one_shot.run_state import Progress
 from perdure.agents.working_memory import WorkingSession
 from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
@@ -135,6 +139,7 @@ from typing import Literal
 from typing import Self
 import builtins
 import msgspec
+import os
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -182,6 +187,8 @@ class SyncBank:
     def agent_memory(
         self, agent: str, *, tiers: Mapping[str, Any] | None = ...
     ) -> SyncAgentMemory: ...
+    @property
+    def one_shot(self) -> SyncOneShotRuns: ...
     @property
     def encryption(self) -> Encryption: ...
     @property
@@ -761,6 +768,43 @@ class SyncReferences:
     def sync(self, *, max_age: float = ...) -> Synced: ...
     def refill(self) -> int: ...
     def check(self) -> builtins.list[LayerProblem]: ...
+
+class SyncOneShotRuns:
+    def run(
+        self,
+        spec: str | os.PathLike[str],
+        *,
+        tasks: str | os.PathLike[str] = ...,
+        log: str | os.PathLike[str] = ...,
+        checks: str | Sequence[str] = ...,
+        command: Sequence[str] = ...,
+        folder: str | os.PathLike[str] = ...,
+        session: str | None = ...,
+        max_runs: int = ...,
+        max_cost: float = ...,
+        max_hours: float = ...,
+        silence: float = ...,
+        pause: float = ...,
+        investigator: str = ...,
+        model: str = ...,
+        prompt_to: PromptTo | None = ...,
+        recall: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def resume(
+        self,
+        run: str | None = ...,
+        *,
+        feedback: str = ...,
+        max_runs: int | None = ...,
+        max_cost: float | None = ...,
+        max_hours: float | None = ...,
+        folder: str | os.PathLike[str] = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def get(self, run: str) -> RunRecord: ...
+    def all(self) -> list[RunRecord]: ...
+    def iterations(self, run: str) -> list[RunIteration]: ...
 
 class SyncGateway:
     def warm(self) -> None: ...

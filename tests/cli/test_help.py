@@ -16,7 +16,7 @@ from tests.cli.conftest import Run
 EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
-    *("ask", "models", "costs", "batches"),
+    *("ask", "models", "costs", "batches", "run", "runs"),
     *("proxy", "serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
     "memory",

@@ -28,8 +28,12 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 def this_process() -> ProcessIdentity:
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """Of a process of this host, which lives."""
     host, boot = _machine()
-    pid = os.getpid()
     return ProcessIdentity(host, boot, pid, _started(pid) or "")
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from perdure.agents.agent_memory import AgentMemory
     from perdure.agents.agent_records import AgentLimits
     from perdure.agents.agents import Agents
+    from perdure.agents.one_shot.one_shot_runs import OneShotRuns
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
@@ -279,6 +280,13 @@ class Bank:
         from perdure.agents.agent_memory import AgentMemory
 
         return AgentMemory(self.services, agent, tiers=tiers)
+
+    @property
+    def one_shot(self) -> OneShotRuns:
+        """Runs of agents that are woken again and again until their tasks are done."""
+        from perdure.agents.one_shot.one_shot_runs import OneShotRuns
+
+        return OneShotRuns(self._sessions)
 
     @property
     def encryption(self) -> Encryption:

@@ -207,6 +207,7 @@ def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.one_shot.run_forgetting import RunForgetting
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.gateway_records import GatewayRecords
     from perdure.reflection.reflection_forgetting import ReflectionTraces
@@ -219,6 +220,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
+    made.join(RunForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(ReflectionTraces(services.store))

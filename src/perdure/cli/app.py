@@ -30,6 +30,7 @@ from perdure.cli import (
     reference_commands,
     reflection_commands,
     rendition_commands,
+    run_commands,
     schema_commands,
     serve_commands,
     session_commands,
@@ -102,6 +103,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     ),
     "proxy": (proxy_commands.proxy, "--budget 60000 -- claude"),
     "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
+    "run": (run_commands.run, 'SPEC.md --tasks TASKS.md --check "make test" -- claude -p'),
+    "runs": (run_commands.runs, ""),
     "share": (session_commands.share, "planner/auth coder"),
     "renditions": (rendition_commands.renditions, ""),
     "simulate": (simulate_commands.simulate, "~/.claude/projects --budget 60000"),
@@ -185,6 +188,7 @@ _WITHOUT = {
 }
 _JSON = {
     "proxy": "Print what was kept and saved as a JSON object, in the last line on stderr.",
+    "run": "Print the run as a JSON object on stdout when it stops; progress goes to stderr.",
     "serve": "Print the addresses as a JSON object, in the first line on stdout.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",

@@ -19,11 +19,11 @@ from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.transaction import Transaction
 
 #: ``stopped`` did only a part, because money or a model was missing; ``refused`` did not begin.
-RunState: TypeAlias = Literal[
+ReflectionState: TypeAlias = Literal[
     "extracting", "consolidating", "applying", "done", "stopped", "refused", "undone"
 ]
 #: A run in one of these is taken up again by whoever comes next.
-UNFINISHED: tuple[RunState, ...] = ("extracting", "consolidating", "applying")
+UNFINISHED: tuple[ReflectionState, ...] = ("extracting", "consolidating", "applying")
 Trigger: TypeAlias = Literal["hand", "schedule"]
 Phase: TypeAlias = Literal["extract", "consolidate"]
 #: ``intended`` was written before it was sent: whether it was answered is not known yet.
@@ -71,7 +71,7 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     id: Annotated[str, Key()]  # agent/number
     agent: Annotated[str, Indexed()]
-    state: Annotated[RunState, Indexed()]
+    state: Annotated[ReflectionState, Indexed()]
     trigger: Trigger = "hand"
     #: Empty if no model is configured: then an algorithm does what it can.
     mode: Literal["", "live", "batch"] = ""

@@ -37,9 +37,9 @@ from perdure.reflection.operations import (
 from perdure.reflection.run_messages import message
 from perdure.reflection.run_records import (
     ReflectionRun,
+    ReflectionState,
     RunAnswer,
     RunCall,
-    RunState,
     SessionSpan,
 )
 from perdure.reflection.run_scope import RunScope, span_view
@@ -297,7 +297,9 @@ class RunWalk:
             title = f"{self.run.name} stopped before its end"
             self._messages.append(message(self.run, kind, title, self._why))
 
-    async def _save(self, *, state: RunState, calls: Iterable[RunCall] | None = None) -> None:
+    async def _save(
+        self, *, state: ReflectionState, calls: Iterable[RunCall] | None = None
+    ) -> None:
         def change(found: ReflectionRun | None) -> ReflectionRun:
             run = found or self.run
             return replace(run, state=state, calls=run.calls if calls is None else tuple(calls))
