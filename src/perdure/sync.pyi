@@ -98,7 +98,7 @@ from perdure.recall.references.references import Synced
 from perdure.recall.values import Recalled
 from perdure.reflection.inbox import Inbox
 from perdure.reflection.reflection import Reflection
-from perdure.reflection.run_records import ReflectionRun
+from perdure.reflection.reflection_records import ReflectionRun
 from perdure.sessions.session_info import SessionInfo
 from perdure.sessions.session_reader import TailMessage
 from perdure.storage.adapter import Capability

@@ -16,7 +16,7 @@ from perdure.recall.memory_records import person
 from perdure.reflection.lease import held
 from perdure.reflection.model_calls import LiveCalls
 from perdure.reflection.reflection import Reflection
-from perdure.reflection.run_records import ReflectionLease, ReflectionRun, RunAnswer
+from perdure.reflection.reflection_records import ReflectionLease, ReflectionRun, RunAnswer
 from perdure.testing import ReceivedRequest, ScriptedFault, ScriptedModel
 from tests.reflection.oracle import add, all_memories, answering, config, on, opened, talk
 

@@ -16,8 +16,8 @@ from perdure.recall.memory_records import MemoryQuote, person
 from perdure.reflection.apply_run import RunFindings, apply_run, undo_run
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.lease import held
-from perdure.reflection.operations import CheckedOperation, MemoryOperation
-from perdure.reflection.run_records import ReflectionRun, RunChanges, run_id
+from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
+from perdure.reflection.reflection_records import ReflectionRun, RunChanges, run_id
 from tests.reflection.oracle import add, all_memories, answering, on, opened, talk
 
 WORDS = ("port", "deploy", "night", "backup", "login", "cat", "release", "branch")

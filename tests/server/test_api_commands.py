@@ -67,6 +67,7 @@ CHANGES = {
 #: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
 APART = {
     *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
+    *("run", "runs"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),

@@ -19,7 +19,7 @@ from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
 from perdure.reflection.inbox import InboxMessage
-from perdure.reflection.run_records import AppliedOperation, ReflectionRun, RunChanges
+from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun, RunChanges
 from perdure.server.operations import Operation, TokenScope
 from tests.server.conftest import RunningServer, StartServer
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from perdure.recall.references.references import References
     from perdure.reflection.inbox import Inbox
     from perdure.reflection.reflection import Reflection
-    from perdure.reflection.run_records import ReflectionRun
+    from perdure.reflection.reflection_records import ReflectionRun
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption

@@ -13,7 +13,7 @@ from perdure.core.display import plural
 
 if TYPE_CHECKING:
     from perdure.reflection.reflection import RunPreview
-    from perdure.reflection.run_records import ReflectionRun
+    from perdure.reflection.reflection_records import ReflectionRun
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Its name: planner/R-3.")]
 AgentOption = Annotated[str | None, typer.Option("--agent", help="Only for this agent.")]

@@ -19,11 +19,10 @@ from perdure.recall.memories.memory_writer import MemoryWriter
 from perdure.recall.memory_records import FormerMemory, LastNumber, Memory, numbers_of, version_id
 from perdure.reflection import topic_weights
 from perdure.reflection.inbox import InboxMessage, post
-from perdure.reflection.lease import HeldLease
+from perdure.reflection.lease import LeaseHolder
+from perdure.reflection.operation_checks import CheckedOperation, Refused
 from perdure.reflection.operation_plan import OperationPlan
-from perdure.reflection.operations import CheckedOperation, Refused
-from perdure.reflection.run_messages import draft_message, proposal_message
-from perdure.reflection.run_records import (
+from perdure.reflection.reflection_records import (
     AppliedOperation,
     MemoryRevision,
     ReflectionCursor,
@@ -35,6 +34,7 @@ from perdure.reflection.run_records import (
     no_run,
     parse_run,
 )
+from perdure.reflection.run_messages import draft_message, proposal_message
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -57,7 +57,7 @@ class RunFindings(msgspec.Struct, frozen=True, kw_only=True):
 async def apply_run(
     store: Store,
     writer: MemoryWriter,
-    lease: HeldLease,
+    lease: LeaseHolder,
     run: ReflectionRun,
     findings: RunFindings,
     *,

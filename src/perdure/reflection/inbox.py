@@ -18,8 +18,8 @@ from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.history.log_records import checked_agent
 from perdure.recall.memory_records import Author, Memory, MemoryQuote, acting
 from perdure.recall.recall import Recall
-from perdure.reflection.operations import MemoryOperation
-from perdure.reflection.run_records import next_number
+from perdure.reflection.operation_checks import MemoryOperation
+from perdure.reflection.reflection_records import next_number
 from perdure.services import Services
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, system_record

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from perdure.core.clock import SECOND, new_id, to_datetime
 from perdure.core.errors import Conflict, PerdureError
-from perdure.reflection.run_records import ReflectionLease
+from perdure.reflection.reflection_records import ReflectionLease
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -17,7 +17,7 @@ from perdure.storage.transaction import Transaction
 LEASE = 60.0
 
 
-class HeldLease:
+class LeaseHolder:
     """The right to reflect for an agent, until it is lost."""
 
     def __init__(self, store: Store, agent: str, seconds: float) -> None:
@@ -83,9 +83,9 @@ class HeldLease:
 
 
 @asynccontextmanager
-async def held(store: Store, agent: str, seconds: float = LEASE) -> AsyncIterator[HeldLease]:
+async def held(store: Store, agent: str, seconds: float = LEASE) -> AsyncIterator[LeaseHolder]:
     """Hold the lease of an agent. Raises `Conflict` if another process has it."""
-    lease = HeldLease(store, agent, seconds)
+    lease = LeaseHolder(store, agent, seconds)
     await lease.take()
     renewing = asyncio.create_task(lease.renew(), name="perdure-reflection-lease")
     try:

@@ -33,7 +33,7 @@ from perdure.recall.memory_records import (
     machine,
     memory_id,
 )
-from perdure.reflection.operations import (
+from perdure.reflection.operation_checks import (
     CAPS,
     OUTDATED,
     OVER_CAP,
@@ -42,7 +42,7 @@ from perdure.reflection.operations import (
     OperationName,
     Refused,
 )
-from perdure.reflection.run_records import MemoryRevision
+from perdure.reflection.reflection_records import MemoryRevision
 
 AUTHOR = machine("reflection")
 #: Of what a weight lacks, so much is added for evidence from a turn that is new.

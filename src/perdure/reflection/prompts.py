@@ -13,7 +13,7 @@ from perdure.core.display import one_line
 from perdure.gateway.calls import Request, Shape
 from perdure.recall.memory_records import KINDS, Memory, MemoryKind
 from perdure.recall.references.layers import LayerRecord
-from perdure.reflection.operations import OPERATIONS, CheckedOperation
+from perdure.reflection.operation_checks import OPERATIONS, CheckedOperation
 from perdure.reflection.view import ViewWindow, short_names, written
 
 #: The newest version of these texts.

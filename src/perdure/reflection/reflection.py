@@ -23,8 +23,7 @@ from perdure.reflection import lease as leases
 from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
 from perdure.reflection.inbox import Inbox, post
 from perdure.reflection.model_calls import LiveCalls, ModelCalls
-from perdure.reflection.run_messages import message
-from perdure.reflection.run_records import (
+from perdure.reflection.reflection_records import (
     UNFINISHED,
     ReflectionCursor,
     ReflectionRun,
@@ -35,8 +34,9 @@ from perdure.reflection.run_records import (
     parse_run,
     run_id,
 )
+from perdure.reflection.run_messages import message
 from perdure.reflection.run_scope import RunScope, agents, find_scope
-from perdure.reflection.run_walk import Question, RunWalk, tokens_left
+from perdure.reflection.run_walk import RunQuestion, RunWalk, tokens_left
 from perdure.services import Services
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -198,7 +198,7 @@ class Reflection:
         found = await query.where("state", "in", [*UNFINISHED]).values()
         return min(found, key=lambda run: run.id, default=None)
 
-    async def _walk(self, scope: RunScope) -> tuple[RunWalk, builtins.list[Question]]:
+    async def _walk(self, scope: RunScope) -> tuple[RunWalk, builtins.list[RunQuestion]]:
         recall = await self._services.loaded_recall()
         walk = RunWalk(self._services, recall, scope, self._calls())
         return walk, await walk.prepare(scope.spans)
@@ -209,7 +209,7 @@ class Reflection:
         return LiveCalls(self._services.gateway) if self.has_model else None
 
     async def _preview(
-        self, scope: RunScope, walk: RunWalk, questions: builtins.list[Question]
+        self, scope: RunScope, walk: RunWalk, questions: builtins.list[RunQuestion]
     ) -> RunPreview:
         operations: tuple[str, ...] = ()
         if not self.has_model:
@@ -237,7 +237,7 @@ class Reflection:
         self,
         scope: RunScope,
         walk: RunWalk,
-        questions: builtins.list[Question],
+        questions: builtins.list[RunQuestion],
         trigger: Trigger,
     ) -> ReflectionRun:
         """Write down what is intended, before anything is sent."""

@@ -14,7 +14,7 @@ from perdure.history.log_records import agent_of
 from perdure.recall.memory_records import LastNumber, source_of
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.memory_audit import AuditScore
-from perdure.reflection.run_records import (
+from perdure.reflection.reflection_records import (
     ReflectionCursor,
     ReflectionLease,
     ReflectionRun,

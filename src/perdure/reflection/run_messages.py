@@ -9,9 +9,9 @@ from perdure.core.display import one_line, plural
 from perdure.recall.memory_records import MemoryQuote
 from perdure.recall.references.layers import FEW, MANY
 from perdure.reflection.inbox import InboxMessage, MessageKind
+from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
 from perdure.reflection.operation_plan import OperationPlan, Proposal
-from perdure.reflection.operations import CheckedOperation, MemoryOperation
-from perdure.reflection.run_records import ReflectionRun
+from perdure.reflection.reflection_records import ReflectionRun
 
 _TITLE = 100
 _word = re.compile(r"[^a-z0-9]+").sub

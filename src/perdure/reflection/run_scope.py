@@ -9,7 +9,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.levels import Level
 from perdure.history.log_records import Head, SessionRecord, agent_of
-from perdure.reflection.run_records import ReflectionCursor, SessionSpan
+from perdure.reflection.reflection_records import ReflectionCursor, SessionSpan
 from perdure.reflection.view import SMOOTH_TURNS, ViewedTurn, gather
 from perdure.services import Services
 from perdure.sessions.session_info import existing_session

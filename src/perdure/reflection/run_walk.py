@@ -22,26 +22,26 @@ from perdure.recall.memory_records import Memory
 from perdure.recall.recall import Recall
 from perdure.recall.references.layers import LayerRecord
 from perdure.reflection import prompts, topic_weights
-from perdure.reflection.algorithm import AlgorithmFindings, find_by_algorithm
+from perdure.reflection.algorithm_findings import AlgorithmFindings, find_by_algorithm
 from perdure.reflection.apply_run import RunFindings, apply_run
-from perdure.reflection.evidence import EvidenceFinder
+from perdure.reflection.cited_turns import EvidenceFinder
 from perdure.reflection.inbox import InboxMessage, MessageKind
-from perdure.reflection.lease import HeldLease
+from perdure.reflection.lease import LeaseHolder
 from perdure.reflection.model_calls import CallResult, ModelCalls
-from perdure.reflection.operations import (
+from perdure.reflection.operation_checks import (
     CheckedOperation,
     InvalidAnswer,
     Refused,
     check_answer,
 )
-from perdure.reflection.run_messages import message
-from perdure.reflection.run_records import (
+from perdure.reflection.reflection_records import (
     ReflectionRun,
     ReflectionState,
     RunAnswer,
     RunCall,
     SessionSpan,
 )
+from perdure.reflection.run_messages import message
 from perdure.reflection.run_scope import RunScope, span_view
 from perdure.reflection.view import ViewedTurn, ViewWindow, broad_view, windows
 from perdure.services import Services
@@ -55,7 +55,7 @@ EXPECTED_ANSWER = 1_500
 _JUNK = 10
 
 
-class Question(msgspec.Struct, frozen=True):
+class RunQuestion(msgspec.Struct, frozen=True):
     """What one call is about."""
 
     call: RunCall
@@ -100,11 +100,11 @@ class RunWalk:
         assert self._run is not None  # noqa: S101 (for the type checker)
         return self._run
 
-    async def prepare(self, spans: Sequence[SessionSpan]) -> list[Question]:
+    async def prepare(self, spans: Sequence[SessionSpan]) -> list[RunQuestion]:
         """Read what is to be asked about. Sends and writes nothing."""
         self._memories = await self._recall.memories.list(self._scope.agent)
         self._layers = await self._recall.references.list()
-        questions = list[Question]()
+        questions = list[RunQuestion]()
         for place, span in enumerate(spans, 1):
             turns = await span_view(self._services, self._scope, span, self._config.view)
             read = self._scope.read.get(span.session, 0)
@@ -113,7 +113,7 @@ class RunWalk:
                 continue
             for part, window in enumerate(self._windows(turns), 1):
                 call = RunCall(id=f"extract-{place}-{part}", phase="extract", span=span, part=part)
-                questions.append(Question(call, window))
+                questions.append(RunQuestion(call, window))
         if self._calls is not None:
             sessions = list(self._scope.sessions.values())
             self._broad = self._windows(
@@ -121,7 +121,7 @@ class RunWalk:
             )
         return questions
 
-    def questions(self, questions: Sequence[Question]) -> int:
+    def questions(self, questions: Sequence[RunQuestion]) -> int:
         """How many questions there are in all."""
         return len(questions) + len(self._broad)
 
@@ -130,7 +130,7 @@ class RunWalk:
             self._services, self._scope, run, self._finder, self._memories
         )
 
-    def estimate(self, questions: Sequence[Question]) -> int:
+    def estimate(self, questions: Sequence[RunQuestion]) -> int:
         """Tokens that asking may take, answers included."""
         counter = self._services.counter
         known = counter.count("\n".join(memory.text for memory in self._memories)) + _OVERHEAD
@@ -138,7 +138,7 @@ class RunWalk:
         return sum(window.tokens + known + EXPECTED_ANSWER for window in asked)
 
     async def finish(
-        self, lease: HeldLease, run: ReflectionRun, questions: Sequence[Question]
+        self, lease: LeaseHolder, run: ReflectionRun, questions: Sequence[RunQuestion]
     ) -> ReflectionRun:
         """Ask what is not answered, and apply it. Raises `Conflict` if the lease is lost."""
         self._run = run
@@ -153,7 +153,7 @@ class RunWalk:
 
     # The phases -------------------------------------------------------------------------------
 
-    async def _extract(self, questions: Sequence[Question]) -> None:
+    async def _extract(self, questions: Sequence[RunQuestion]) -> None:
         requests = {
             each.call.id: prompts.extraction(each.window, self._memories, self._layers)
             for each in questions
@@ -179,7 +179,7 @@ class RunWalk:
             await self._save(state="consolidating", calls=(*self.run.calls, *calls))
         candidates = [each for each in self._operations if each.asked.op == "add"]
         questions = [
-            Question(call, window) for call, window in zip(calls, self._broad, strict=True)
+            RunQuestion(call, window) for call, window in zip(calls, self._broad, strict=True)
         ]
         requests = {
             each.call.id: prompts.consolidation(
@@ -192,7 +192,7 @@ class RunWalk:
             if (text := answers.get(question.call.id)) is not None:
                 await self._check(question, text)
 
-    async def _check(self, question: Question, text: str) -> None:
+    async def _check(self, question: RunQuestion, text: str) -> None:
         shown = {memory.key: memory for memory in self._memories}
         try:
             good, bad = await check_answer(text, self._finder, question.names, shown)
@@ -204,7 +204,7 @@ class RunWalk:
         self._operations += [self._masked(each) for each in good]
         self._refused += bad
 
-    async def _apply(self, lease: HeldLease) -> ReflectionRun:
+    async def _apply(self, lease: LeaseHolder) -> ReflectionRun:
         if self.run.state != "applying":
             await self._save(state="applying")
         if len(self._refused) >= _JUNK:

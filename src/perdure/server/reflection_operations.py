@@ -9,7 +9,7 @@ import msgspec
 from perdure.recall.memory_records import machine, person
 from perdure.reflection.inbox import InboxMessage, MessageKind
 from perdure.reflection.memory_audit import MemoryAudit, MemoryAuditReport
-from perdure.reflection.run_records import AppliedOperation, ReflectionRun
+from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun
 from perdure.server.memory_operations import Authored
 from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 

@@ -18,12 +18,12 @@ from perdure.core.turns import Turn
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory
 from perdure.reflection import view
+from perdure.reflection.cited_turns import Citation, EvidenceFinder
 from perdure.reflection.command_fixes import find_fixes, uses_of
-from perdure.reflection.evidence import Citation, EvidenceFinder
 from perdure.reflection.inbox import InboxMessage
-from perdure.reflection.operations import CheckedOperation, MemoryOperation
+from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
+from perdure.reflection.reflection_records import ReflectionRun
 from perdure.reflection.run_messages import message
-from perdure.reflection.run_records import ReflectionRun
 from perdure.reflection.run_scope import RunScope
 from perdure.services import Services
 

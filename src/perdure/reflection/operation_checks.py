@@ -34,7 +34,7 @@ from perdure.recall.memory_records import (
     checked_tags,
     checked_text,
 )
-from perdure.reflection.evidence import Citation, EvidenceFinder, TurnWords, normalised
+from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
 
 OperationName: TypeAlias = Literal[
     "add", "reinforce", "update", "merge", "retire", "topic", "layer", "note"
