@@ -62,6 +62,7 @@ _NAMES = {
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",
+    "perdure.remote.connect_sync": "connect_sync",
     "perdure.remote.remote_bank": "RemoteBank connect",
     "perdure.remote.remote_session": "RemoteSession",
     "perdure.storage.assembly": "open_store",

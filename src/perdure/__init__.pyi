@@ -97,6 +97,7 @@ from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit
 from perdure.recall.values import Recalled as Recalled
+from perdure.remote.connect_sync import connect_sync as connect_sync
 from perdure.remote.remote_bank import RemoteBank as RemoteBank
 from perdure.remote.remote_bank import connect as connect
 from perdure.remote.remote_session import RemoteSession as RemoteSession

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.display import plural
-from perdure.core.errors import GatewayError, InvalidConfig, RateLimited, Rejected
+from perdure.core.errors import GatewayError, InvalidConfig, RateLimited, Rejected, Unauthorized
 from perdure.core.messages import Usage
 from perdure.gateway import quality
 from perdure.gateway.attempts import GatewayState, credible
@@ -158,6 +158,10 @@ class BatchDriver:
         try:
             candidate = self._state.catalog.find(_name(batch.record))
             key = await require_key(candidate.provider, self._state.environ)
+        except (InvalidConfig, Unauthorized) as exc:
+            # Another process may know the provider, and have its key.
+            return await self._wait(batch, exc.message)
+        try:
             api = batch_api(self._transport, candidate, key)
             pauses = [
                 pause
@@ -165,8 +169,8 @@ class BatchDriver:
                 if part.state not in FINAL
                 and (pause := await self._step(batch, at, api, candidate)) is not None
             ]
-        except (GatewayError, InvalidConfig) as exc:
-            return await self._failed(batch, exc)
+        except GatewayError as exc:
+            return await self._wait(batch, exc.message, getattr(exc, "retry_after", None))
         except StillUnknown as exc:
             why = f"Whether it was sent is not known until {exc} has ended."
             pauses = [await self._wait(batch, why)]
@@ -315,17 +319,17 @@ class BatchDriver:
             await batch.write(change)
             return pause
         if remote.state == "failed":
-            return await self._refused_late(batch, at, remote)
+            return await self._refused_late(batch, at, api, remote)
         return await self._collect(batch, at, api, remote)
 
-    async def _refused_late(self, batch: OwnedBatch, at: int, remote: RemoteBatch) -> float | None:
+    async def _refused_late(
+        self, batch: OwnedBatch, at: int, api: BatchApi, remote: RemoteBatch
+    ) -> float | None:
         if remote.crowded and not batch.record.cancel:
-            looks = batch.record.parts[at].looks + 1
-            await batch.update_part(
-                at, remote="", file="", sending=0, sent=0, looks=looks, state=BatchState.WRITTEN
-            )
+            await batch.update_part(at, remote="", sending=0, sent=0, state=BatchState.WRITTEN)
             return await self._wait(batch, remote.error)
         await self._refuse(batch, at, remote.error or "The provider refused the batch.", "rejected")
+        await api.clean_up(remote, batch.record.parts[at].file)
         return None
 
     async def _collect(

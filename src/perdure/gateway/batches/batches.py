@@ -53,6 +53,7 @@ from perdure.gateway.calls import (
 )
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.prices import batch_price
+from perdure.gateway.provider_keys import require_key
 from perdure.gateway.requests import ProviderRequest
 from perdure.gateway.response_cache import Mask
 from perdure.gateway.transport import Transport
@@ -127,13 +128,16 @@ class Batches:
         what is sent too: it lies in the bank.
 
         Raises `BudgetReached` if not all of it fits: nothing is sent then; `NoModel`,
-        `InvalidInput` for no requests, or a key that stands for others.
+        `Unauthorized` if the provider's key is missing; `InvalidInput` for no requests, or a key
+        that stands for others.
         """
         options = check_options(options)
         jobs = self._worker()
         asked = {id: self._masked(to_request(each)) for id, each in _checked(requests).items()}
         candidate = (await self._order(options))[0]
         mode: BatchMode = "batch" if self._enabled and candidate.provider.batch else "live"
+        if mode == "batch":
+            await require_key(candidate.provider, self._state.environ)
         run = new_id()
         items, sizes, assumed = list[BatchItem](), list[int](), 0
         costs = list[int | None]()
@@ -174,9 +178,6 @@ class Batches:
         )
         if key and (there := await self._batches.get(record.id)) is not None:
             return _same(there, record, key)
-        # Before the record, which makes them count: one transaction could not hold them all.
-        for begin in range(0, len(items), _PORTION):
-            await self._items.put_many(items[begin : begin + _PORTION])
 
         async def write(transaction: Transaction) -> BatchRecord:
             batches = transaction.collection(BatchRecord)
@@ -193,13 +194,16 @@ class Batches:
             await jobs.enqueue(transaction, BATCHES, record.id, key=record.id)
             return written
 
-        written: BatchRecord | None = None
         try:
-            written = await self._store.transact(write)
+            # Before the record, which makes them count: one transaction could not hold them all.
+            for begin in range(0, len(items), _PORTION):
+                await self._items.put_many(items[begin : begin + _PORTION])
+            return await self._store.transact(write)
         finally:
-            if written is None or written.run != run:
+            # Also if it is cancelled, when it may be there all the same.
+            there = await self._batches.get(record.id)
+            if there is None or there.run != run:
                 await self._items.delete_many(item.id for item in items)
-        return written
 
     async def get(self, batch: BatchRecord | str) -> BatchRecord:
         """As it is in the bank. Raises `NotFound`."""
