@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
     from perdure.gateway.outcomes import Outcome, RatingHook
     from perdure.history.secrets import Masker
+    from perdure.learning.evolution import StepHook
+    from perdure.learning.experiment_records import EvolutionStep
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
     from perdure.storage.transaction import Transaction
@@ -107,11 +110,30 @@ def make_services(
         if not is_open():
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
+        from perdure.learning.judging import with_judging_budget
+        from perdure.learning.learning import Learning
 
-        settings = _with_reflection_budget(config)
-        made = Gateway(store, settings, jobs=jobs, mask=services.mask_messages, clock=clock)
-        made.recorder.rated.append(_count_ratings(services))
-        return made
+        mask = services.mask_messages
+        learning = Learning(
+            store,
+            jobs,
+            config,
+            lambda: services.gateway,
+            mask=mask,
+            on_step=_note_step(services),
+            clock=clock,
+        )
+        gateway = Gateway(
+            store,
+            _with_reflection_budget(config, with_judging_budget(config)),
+            jobs=jobs,
+            mask=mask,
+            clock=clock,
+            selector=learning.selector,
+        )
+        gateway.recorder.listen(learning)
+        gateway.recorder.rated.append(_count_ratings(services))
+        return gateway
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -196,6 +218,22 @@ def _count_ratings(services: Services) -> RatingHook:
     return count
 
 
+def _note_step(services: Services) -> StepHook:
+    async def note(transaction: Transaction, step: EvolutionStep) -> None:
+        from perdure.agents.interaction_records import EvolutionEntry
+        from perdure.agents.interactions import Interactions
+
+        entry = EvolutionEntry(
+            time=step.at,
+            change=f"{step.kind}: {step.reason}",
+            evidence=msgspec.to_builtins(step.evidence) or {},
+            by=step.by,
+        )
+        await Interactions(services).evolved(transaction, step.agent, entry)
+
+    return note
+
+
 def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
     async def tend() -> None:
         from perdure.agents.episodes import Episodes
@@ -210,6 +248,7 @@ def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.one_shot.run_forgetting import RunForgetting
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.gateway_records import GatewayRecords
+    from perdure.learning.learning import LearningRecords
     from perdure.reflection.reflection_forgetting import ReflectionTraces
 
     async def flush_outcomes() -> None:
@@ -218,6 +257,7 @@ def make_forgetting(services: Services) -> Forgetting:
 
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
+    made.join(LearningRecords(services.store))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))
@@ -241,9 +281,9 @@ async def verify_services(
         yield Problem(fault.referrer or fault.artifact, fault.what)
 
 
-def _with_reflection_budget(config: Config) -> GatewayConfig:
+def _with_reflection_budget(config: Config, gateway: GatewayConfig) -> GatewayConfig:
     """The gateway's settings, with what reflection may spend in a day as a budget of its name."""
-    own, gateway = config.reflection, config.gateway
+    own = config.reflection
     is_limited = own.tokens is not None or own.dollars is not None
     if not (is_limited and gateway.models.reflect):
         return gateway

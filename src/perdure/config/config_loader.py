@@ -17,6 +17,7 @@ from perdure.config.settings import (
     EncryptionConfig,
     GatewayConfig,
     HistoryConfig,
+    LearningConfig,
     MetricsConfig,
     ModelsConfig,
     ProxyConfig,
@@ -60,6 +61,7 @@ class Config(Section, frozen=True):
     reflection: ReflectionConfig = ReflectionConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
+    learning: LearningConfig = LearningConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
     agents: AgentsConfig = AgentsConfig()
