@@ -26,6 +26,10 @@ EXPECTED = {
     *("inbox", *(f"inbox {each}" for each in ("list", "show", "accept", "dismiss"))),
     "reference",
     *(f"reference {each}" for each in ("add", "list", "show", "check", "remove")),
+    "canon",
+    *(f"canon {each}" for each in ("list", "show", "write", "promote", "history")),
+    *(f"canon {each}" for each in ("restore", "remove")),
+    *("agent", "agent stats", "agent episodes"),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -35,7 +39,17 @@ EXPECTED = {
 }
 #: Commands that hold others.
 GROUPS = {
-    *("artifacts", "bank", "inbox", "index", "keys", "memory", "reference", "reflect", "schema"),
+    "agent",
+    "artifacts",
+    "bank",
+    "canon",
+    "inbox",
+    "index",
+    "keys",
+    "memory",
+    "reference",
+    "reflect",
+    "schema",
     "token",
 }
 

@@ -63,6 +63,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
         "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
+        "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
