@@ -21,7 +21,7 @@ from perdure.agents.process_identity import identity_of, is_dead
 from perdure.config.settings import GatewayConfig, ModelsConfig, PriceConfig
 from perdure.core.messages import ToolCall
 from perdure.history.strategies.one_shot_strategy import OneShotBrief
-from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.patience import VARIABLES
 from tests.waiting import until
 
@@ -154,6 +154,14 @@ async def test_stuck_after_three_runs_without_a_change(stage: Stage, bank: perdu
     # A person may want it to be tried again: it is, from then on.
     record = await bank.one_shot.resume(record.id)
     assert (record.status, record.iterations) == ("stuck", 6)
+
+
+async def test_the_bank_in_the_folder_is_no_work(stage: Stage) -> None:
+    async with perdure.open(
+        f"sqlite:///{stage.folder / 'memory.db'}", config=perdure.Config()
+    ) as bank:
+        record = await stage.run(bank, {"record": CONTINUE})
+    assert (record.status, record.iterations) == ("stuck", 3)
 
 
 def _in_git(folder: Path) -> None:
@@ -375,6 +383,36 @@ async def test_a_model_works_with_the_three_files(stage: Stage) -> None:
     assert '"code":0' in results[3].content[0].text  # type: ignore[union-attr]
     assert results[4].is_error
     assert "Build the attic." in model.requests[0].messages[-1].text
+
+
+async def test_a_model_that_was_interrupted_begins_afresh(stage: Stage) -> None:
+    call = ToolCall("c-1", "read_file", '{"file": "spec"}')
+    asked = asyncio.Event()
+
+    async def answer(request: ReceivedRequest) -> ScriptedAnswer | str:
+        if "This is run 2" in request.messages[1].text:
+            (stage.folder / "TASKS.md").write_text("- [x] one\n- [x] two\n")
+            return json.dumps(DONE)
+        if len(request.messages) > 2:  # after its first tool
+            asked.set()
+            await asyncio.sleep(600)
+        return ScriptedAnswer(calls=(call,))
+
+    async with ScriptedModel(answer) as model:
+        gateway = GatewayConfig(
+            providers={"scripted": model.provider_config()},
+            models=ModelsConfig(chat="scripted/any"),
+        )
+        async with perdure.open(stage.url, config=perdure.Config(gateway=gateway)) as bank:
+            running = asyncio.create_task(stage.run(bank, command=()))
+            await asyncio.wait_for(asked.wait(), 60)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            record = await bank.one_shot.resume(folder=stage.folder)
+            turns = await (await bank.existing_session(record.session)).turns()
+    assert (record.status, record.iterations) == ("done", 2)
+    assert [len(turn.messages) for turn in turns] == [3, 2]
 
 
 # What survives --------------------------------------------------------------------------------

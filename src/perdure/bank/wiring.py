@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.artifact_location import artifact_place, former_place
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
     from perdure.gateway.outcomes import Outcome, RatingHook
     from perdure.history.secrets import Masker
+    from perdure.learning.evolution import StepHook
+    from perdure.learning.experiment_records import EvolutionStep
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
     from perdure.storage.transaction import Transaction
@@ -104,10 +108,30 @@ def make_services(
         if not is_open():
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
+        from perdure.learning.judging import with_judging_budget
+        from perdure.learning.learning import Learning
 
-        made = Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
-        made.recorder.rated.append(_count_ratings(services))
-        return made
+        mask = services.mask_messages
+        learning = Learning(
+            store,
+            jobs,
+            config,
+            lambda: services.gateway,
+            mask=mask,
+            on_step=_note_step(services),
+            clock=clock,
+        )
+        gateway = Gateway(
+            store,
+            with_judging_budget(config),
+            jobs=jobs,
+            mask=mask,
+            clock=clock,
+            selector=learning.selector,
+        )
+        gateway.recorder.listen(learning)
+        gateway.recorder.rated.append(_count_ratings(services))
+        return gateway
 
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
@@ -185,6 +209,22 @@ def _count_ratings(services: Services) -> RatingHook:
     return count
 
 
+def _note_step(services: Services) -> StepHook:
+    async def note(transaction: Transaction, step: EvolutionStep) -> None:
+        from perdure.agents.interaction_records import EvolutionEntry
+        from perdure.agents.interactions import Interactions
+
+        entry = EvolutionEntry(
+            time=step.at,
+            change=f"{step.kind}: {step.reason}",
+            evidence=msgspec.to_builtins(step.evidence) or {},
+            by=step.by,
+        )
+        await Interactions(services).evolved(transaction, step.agent, entry)
+
+    return note
+
+
 def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
     async def tend() -> None:
         from perdure.agents.episodes import Episodes
@@ -196,9 +236,11 @@ def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.canon import Canon
     from perdure.agents.one_shot.run_forgetting import RunForgetting
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.gateway_records import GatewayRecords
+    from perdure.learning.learning import LearningRecords
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -206,12 +248,14 @@ def make_forgetting(services: Services) -> Forgetting:
 
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
+    made.join(LearningRecords(services.store))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(TierForgetting(services))
+    made.join(Canon(services))
     made.forgotten.append(services.log.notify)
     return made
 

@@ -17,6 +17,7 @@ from perdure.config.settings import (
     EncryptionConfig,
     GatewayConfig,
     HistoryConfig,
+    LearningConfig,
     MetricsConfig,
     ModelsConfig,
     ProxyConfig,
@@ -58,6 +59,7 @@ class Config(Section, frozen=True):
     recall: RecallConfig = RecallConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
+    learning: LearningConfig = LearningConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
     agents: AgentsConfig = AgentsConfig()

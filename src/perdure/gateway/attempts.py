@@ -333,7 +333,7 @@ class Attempt:
             fallback=self._share.position,
             quality=guess,
         )
-        self._state.recorder.note(outcome.having(self._usage()))
+        self._state.recorder.note(outcome.having(self._usage()), self._request, self.answer)
 
     def _secrets(self) -> list[str]:
         return secrets_of(self.candidate.provider, self.key)
