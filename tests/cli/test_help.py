@@ -24,6 +24,10 @@ EXPECTED = {
     *(f"memory {each}" for each in ("retire", "restore", "delete", "history")),
     "reference",
     *(f"reference {each}" for each in ("add", "list", "show", "check", "remove")),
+    "canon",
+    *(f"canon {each}" for each in ("list", "show", "write", "promote", "history")),
+    *(f"canon {each}" for each in ("restore", "remove")),
+    *("agent", "agent stats", "agent episodes"),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -32,7 +36,18 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
+GROUPS = {
+    "agent",
+    "artifacts",
+    "bank",
+    "canon",
+    "index",
+    "keys",
+    "memory",
+    "reference",
+    "schema",
+    "token",
+}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

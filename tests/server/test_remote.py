@@ -62,6 +62,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
+        "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",

@@ -123,7 +123,8 @@ class AgentMemory:
         """What it has in mind in this session, what it recalls of similar requests, and what it
         has learnt about this task. Working memory that cannot be reached is left out.
         """
-        request = require_text(request, "request")
+        request, task = require_text(request, "request"), require_text(task, "task")
+        session = require_text(session, "session")
         working = await self._in_mind(session) if session else None
         recalled = await self.recall(request, limit=limit)
         stats = await self.stats()
@@ -166,7 +167,9 @@ class AgentMemory:
         )
         if outcome not in (None, "success", "failure"):
             raise InvalidInput(f"No outcome is {outcome!r}.", hint="Use 'success' or 'failure'.")
-        wanted = _Wanted(task, outcome, provider, model, max_cost)
+        texts = {"task": task, "provider": provider, "model": model}
+        named = {name: require_text(value, name) for name, value in texts.items()}
+        wanted = _Wanted(**named, outcome=outcome, max_cost=max_cost)
         if wanted == _Wanted():
             return await self._with_rows(await self._ask(question))
         rows = await self._fitting(wanted)

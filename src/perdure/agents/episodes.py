@@ -24,6 +24,7 @@ from perdure.agents.interaction_records import InteractionRecord
 from perdure.artifacts import Artifact
 from perdure.core import clock
 from perdure.core.errors import Corrupted, InvalidInput, NotFound
+from perdure.core.input_types import require_text
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, SessionRecord, checked_agent
 from perdure.jobs import Job
@@ -133,6 +134,7 @@ class Episodes:
         limit: int = 50,
     ) -> builtins.list[Episode]:
         """An agent's episodes, the newest first."""
+        session, task = require_text(session, "session"), require_text(task, "task")
         now = self._services.store.now()
         oldest = self._oldest()
         if since is not None:
@@ -164,7 +166,7 @@ class Episodes:
 
     async def find(self, path: str, *, agent: str = "") -> Episode:
         """The same without its content."""
-        key = path.removeprefix(_FOLDER)
+        key, agent = require_text(path, "path").removeprefix(_FOLDER), require_text(agent, "agent")
         found = await self._rows.get(key) if key else None
         if found is None:
             wanted = self._rows.query().where("interaction", "=", key).limit(1)
@@ -220,13 +222,13 @@ class Episodes:
         self, session: str, turns: tuple[int, ...] = ()
     ) -> AsyncIterator[Episode]:
         """The episodes of a session, or of some of its turns."""
-        query = self._rows.query().where("session", "=", session)
+        query = self._rows.query().where("session", "=", require_text(session, "session"))
         for episode in await query.values():
             if not turns or episode.turn in turns:
                 yield episode
 
     async def of_agent(self, agent: str) -> AsyncIterator[Episode]:
-        async for episode in self._rows.walk(f"{agent}/"):
+        async for episode in self._rows.walk(f"{checked_agent(agent)}/"):
             yield episode
 
     # ------------------------------------------------------------------------------------------

@@ -42,9 +42,11 @@ from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
+    from perdure.agents.agent_identity import Identities
     from perdure.agents.agent_memory import AgentMemory
     from perdure.agents.agent_records import AgentLimits
     from perdure.agents.agents import Agents
+    from perdure.agents.canon import Canon
     from perdure.agents.one_shot.one_shot_runs import OneShotRuns
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
@@ -254,6 +256,20 @@ class Bank:
         from perdure.agents.agent_memory import AgentMemory
 
         return AgentMemory(self.services, agent, tiers=tiers)
+
+    @property
+    def canon(self) -> Canon:
+        """Knowledge that agents share, written by people or promoted from memories."""
+        from perdure.agents.canon import Canon
+
+        return Canon(self.services)
+
+    @property
+    def identities(self) -> Identities:
+        """Who the agents are: durable ids, public keys, signatures."""
+        from perdure.agents.agent_identity import Identities
+
+        return Identities(self.store)
 
     @property
     def one_shot(self) -> OneShotRuns:

@@ -236,6 +236,7 @@ def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:
 
 def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.agent_forgetting import AgentForgetting
+    from perdure.agents.canon import Canon
     from perdure.agents.one_shot.run_forgetting import RunForgetting
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.gateway_records import GatewayRecords
@@ -254,6 +255,7 @@ def make_forgetting(services: Services) -> Forgetting:
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(TierForgetting(services))
+    made.join(Canon(services))
     made.forgotten.append(services.log.notify)
     return made
 

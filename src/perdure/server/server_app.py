@@ -14,6 +14,7 @@ from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
 from perdure.server import (
+    agent_service_operations,
     bank_operations,
     chat_operations,
     context_operations,
@@ -43,6 +44,7 @@ def all_routes() -> tuple[Route, ...]:
         *turn_operations.OPERATIONS,
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
+        *agent_service_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
         *live_socket.OPERATIONS,
         *chat_operations.OPERATIONS,
