@@ -40,6 +40,8 @@ _PATHS = {
     "collection": "perdure_sessions",
     "entry": "rules-of-theirs",
     "interaction": "one",
+    "question": "call",
+    "schedule": "later",
     "registered": OTHER,
 }
 #: What bodies and queries name, all of it the other agent's.
@@ -60,6 +62,7 @@ _OTHERS: dict[str, Any] = {
     "link": {"session": THEIRS},
     "memory": f"{OTHER}/M-1",
     "message": "Pay it.",
+    "mode": "accept",
     "messages": "Go on.",
     "name": THEIRS,
     "person": True,
@@ -69,6 +72,7 @@ _OTHERS: dict[str, Any] = {
     "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
     "score": 0.5,
+    "state": {"word": "zebra"},
     "session": THEIRS,
     "sessions": [THEIRS],
     "signature": "ed25519:none:none",
@@ -114,6 +118,16 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
     await bank.agent_memory(agent).store(
         Interaction(id="one", agent=agent, task=word, request=word, response=word)
     )
+    made = await bank.agent(agent, prompt=word, serve=False)
+    asking = AgentMessage(
+        id=id, agent=agent, seq=1, body=word, session=session.name, turn=1, state="asking"
+    )
+    await bank.collection(AgentMessage).put(asking)
+    question = AgentQuestion(id=f"{id}/call", agent=agent, message=id, kind="question", text=word)
+    await bank.collection(AgentQuestion).put(question)
+    schedule = AgentSchedule(id=f"{agent}/later", agent=agent, next=now * 2, body=word)
+    await bank.collection(AgentSchedule).put(schedule)
+    await made.state.put({"word": word})
     await bank.canon.write(
         f"rules-of-{'mine' if agent == 'mine' else 'theirs'}",
         f"# {word}",
@@ -144,6 +158,10 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         await bank.reflection.list(agent),
         await bank.canon.list(),
         await bank.agent_memory(agent).stats(),
+        await bank.collection(AgentMessage).query().where("agent", "=", agent).values(),
+        await bank.agents.questions(agent),
+        await bank.agents.schedules.list(agent),
+        await (await bank.agents.get(agent)).state.get(),
         await bank.agent_memory(agent).episodes.list(agent),
     ]
 

@@ -163,7 +163,7 @@ async def send_message(call: ServerCall) -> Response:
     return Response(msgspec.json.encode(await _view(agent, message)), media_type=JSON)
 
 
-async def get_messages(call: ServerCall) -> list[MessageView]:
+async def get_agent_messages(call: ServerCall) -> list[MessageView]:
     """Messages of an agent, the newest first."""
     query: MessagesQuery = call.query
     agent = await _agent(call)
@@ -172,25 +172,25 @@ async def get_messages(call: ServerCall) -> list[MessageView]:
     return [await _view(agent, each) for each in found]
 
 
-async def get_message(call: ServerCall) -> MessageView:
+async def get_agent_message(call: ServerCall) -> MessageView:
     """A message and what became of it."""
     agent = await _agent(call)
     return await _view(agent, await agent.agents.mailboxes.get(_message_id(call)))
 
 
-async def retry_message(call: ServerCall) -> MessageView:
+async def retry_agent_message(call: ServerCall) -> MessageView:
     """Have a parked message done after all."""
     agent = await _agent(call)
     return await _view(agent, await agent.retry(_message_id(call)))
 
 
-async def cancel_message(call: ServerCall) -> MessageView:
+async def cancel_agent_message(call: ServerCall) -> MessageView:
     """Take back a message that has not begun, or that was parked."""
     agent = await _agent(call)
     return await _view(agent, await agent.agents.mailboxes.cancel(_message_id(call)))
 
 
-async def rate_message(call: ServerCall) -> None:
+async def rate_agent_message(call: ServerCall) -> None:
     """Rate a reply: what the choice of models is learnt from."""
     body: ScoreBody = call.body
     agent = await _agent(call)
@@ -211,12 +211,12 @@ async def put_agent_state(call: ServerCall) -> StateView:
     return StateView(await agent.state.put(plain, expected=body.expected), plain)
 
 
-async def get_schedules(call: ServerCall) -> list[AgentSchedule]:
+async def get_agent_schedules(call: ServerCall) -> list[AgentSchedule]:
     """What will be sent to an agent, the next one first."""
     return await (await _agent(call)).schedules()
 
 
-async def add_schedule(call: ServerCall) -> AgentSchedule:
+async def add_agent_schedule(call: ServerCall) -> AgentSchedule:
     """Send a message to an agent later, or again and again."""
     body: ScheduleBody = call.body
     return await (await _agent(call)).schedule(
@@ -230,18 +230,18 @@ async def add_schedule(call: ServerCall) -> AgentSchedule:
     )
 
 
-async def cancel_schedule(call: ServerCall) -> None:
+async def cancel_agent_schedule(call: ServerCall) -> None:
     """Send it no more."""
     agent = await _agent(call)
     await agent.cancel_schedule(f"{agent.name}/{call.path['schedule']}")
 
 
-async def get_questions(call: ServerCall) -> list[AgentQuestion]:
+async def get_agent_questions(call: ServerCall) -> list[AgentQuestion]:
     """What an agent asks people, the oldest first."""
     return await (await _agent(call)).questions()
 
 
-async def answer_question(call: ServerCall) -> AgentQuestion:
+async def answer_agent_question(call: ServerCall) -> AgentQuestion:
     """Answer a question, or allow a call or not; its turn goes on."""
     body: AnswerBody = call.body
     agent = await _agent(call)
@@ -324,22 +324,24 @@ OPERATIONS = (
         body=MessageBody,
         produces=f"{JSON}, {_STREAM}",
     ),
-    Operation.of("GET", f"{AGENT}/messages", get_messages, _READ, query=MessagesQuery),
-    Operation.of("GET", MESSAGE, get_message, _READ),
-    Operation.of("DELETE", MESSAGE, cancel_message, _WRITE),
-    Operation.of("POST", f"{MESSAGE}/retry", retry_message, _WRITE),
-    Operation.of("POST", f"{MESSAGE}/rating", rate_message, _WRITE, body=ScoreBody),
+    Operation.of("GET", f"{AGENT}/messages", get_agent_messages, _READ, query=MessagesQuery),
+    Operation.of("GET", MESSAGE, get_agent_message, _READ),
+    Operation.of("DELETE", MESSAGE, cancel_agent_message, _WRITE),
+    Operation.of("POST", f"{MESSAGE}/retry", retry_agent_message, _WRITE),
+    Operation.of("POST", f"{MESSAGE}/rating", rate_agent_message, _WRITE, body=ScoreBody),
     Operation.of(
         "POST",
         f"{MESSAGE}/questions/{{question}}",
-        answer_question,
+        answer_agent_question,
         _WRITE,
         body=AnswerBody,
     ),
-    Operation.of("GET", f"{AGENT}/questions", get_questions, _READ),
+    Operation.of("GET", f"{AGENT}/questions", get_agent_questions, _READ),
     Operation.of("GET", f"{AGENT}/state", get_agent_state, _READ),
     Operation.of("PUT", f"{AGENT}/state", put_agent_state, _WRITE, body=StateBody),
-    Operation.of("GET", f"{AGENT}/schedules", get_schedules, _READ),
-    Operation.of("POST", f"{AGENT}/schedules", add_schedule, _WRITE, body=ScheduleBody, status=201),
-    Operation.of("DELETE", f"{AGENT}/schedules/{{schedule}}", cancel_schedule, _WRITE),
+    Operation.of("GET", f"{AGENT}/schedules", get_agent_schedules, _READ),
+    Operation.of(
+        "POST", f"{AGENT}/schedules", add_agent_schedule, _WRITE, body=ScheduleBody, status=201
+    ),
+    Operation.of("DELETE", f"{AGENT}/schedules/{{schedule}}", cancel_agent_schedule, _WRITE),
 )
