@@ -128,19 +128,6 @@ def make_services(
         gateway.recorder.rated.append(_count_ratings(services))
         return gateway
 
-    def make_learning() -> Learning:
-        from perdure.learning.learning import Learning
-
-        return Learning(
-            store,
-            jobs,
-            config,
-            lambda: services.gateway,
-            mask=services.mask_messages,
-            on_step=_note_step(services),
-            clock=clock,
-        )
-
     def make_recall() -> Recall:
         from perdure.recall.recall_services import make_recall
 
@@ -205,7 +192,7 @@ def make_services(
         ),
         epochs=epochs,
         make_gateway=make_gateway,
-        make_learning=make_learning,
+        make_learning=lambda: _make_learning(services, clock),
         make_recall=make_recall,
         make_masker=make_masker,
     )
@@ -215,6 +202,20 @@ def make_services(
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)
     return services
+
+
+def _make_learning(services: Services, clock: Clock) -> Learning:
+    from perdure.learning.learning import Learning
+
+    return Learning(
+        services.store,
+        services.jobs,
+        services.config,
+        lambda: services.gateway,
+        mask=services.mask_messages,
+        on_step=_note_step(services),
+        clock=clock,
+    )
 
 
 def _count_ratings(services: Services) -> RatingHook:
