@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -493,6 +495,56 @@ async def test_a_harness_killed_at_any_step_is_resumed(stage: Stage, step: int) 
     assert [each.turn for each in found] == [turn.number for turn in turns]
     assert all(turn.status != "open" for turn in turns)
     assert len(stage.prompts()) <= len(found)
+
+
+@pytest.mark.slow
+async def test_killed_again_and_again_it_gets_there(stage: Stage) -> None:
+    """At random moments, by a fixed seed."""
+    (stage.folder / "TASKS.md").write_text("- [ ] a task\n" * 6)
+    command = stage.plan(*[{"tick": 1, "record": CONTINUE}] * 6, {"record": DONE})
+    delays, began = random.Random(18), "run"
+    for _ in range(10):
+        harness = _harness(stage, began, "never", command)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(harness.wait, delays.uniform(0.5, 2.0))
+        _killed(harness)
+        async with perdure.open(stage.url, config=perdure.Config()) as bank:
+            began = "resume" if await bank.one_shot.all() else "run"
+    async with perdure.open(stage.url, config=perdure.Config()) as bank:
+        (record,) = await bank.one_shot.all()
+        if record.status != "done":
+            record = await bank.one_shot.resume(record.id, max_runs=100)
+        found = await bank.one_shot.iterations(record.id)
+        turns = await (await bank.existing_session(record.session)).turns()
+        assert not [each async for each in bank.verify()]
+    assert record.status == "done"
+    assert {each.phase for each in found} == {"decided"}
+    assert [each.turn for each in found] == [turn.number for turn in turns]
+    assert len(stage.prompts()) <= len(found)
+
+
+GATE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from perdure.agents.one_shot.process_group import GroupLimits, run_group
+
+async def started(process):
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+spool = Path(sys.argv[1])
+asyncio.run(run_group(["touch", str(spool / "begun")], spool, folder=str(spool),
+                      limits=GroupLimits(silence=60, seconds=60), started=started))
+"""
+
+
+async def test_no_agent_begins_before_it_is_written_down(tmp_path: Path) -> None:
+    code = [sys.executable, "-c", GATE, str(tmp_path)]
+    harness = await asyncio.create_subprocess_exec(*code, stdout=subprocess.PIPE)
+    out, _ = await asyncio.wait_for(harness.communicate(), 60)
+    assert harness.returncode == -signal.SIGKILL
+    await until(lambda: is_dead(identity_of(int(out))))
+    assert not (tmp_path / "begun").exists()
 
 
 async def test_an_agent_at_work_is_ended_when_its_run_is_resumed(stage: Stage) -> None:

@@ -37,6 +37,7 @@ from perdure.testing import (
     ScriptedFault,
     ScriptedModel,
 )
+from tests.conftest import DURABLE
 from tests.gateway.batching import (
     HASTY,
     WIRES,
@@ -576,10 +577,10 @@ async def test_forgotten_sessions(sent: bool) -> None:
 
 
 @every_wire
-async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, store_url: str) -> None:
     faults = BatchFaults(looks=20, cut=1, busy=1)
     async with ScriptedModel(echo, batch_faults=faults) as model:
-        url = f"sqlite:///{tmp_path}/bank.db"
         config = config_for(model.url, wire, budgets=[BUDGET])
         busy = 0
 
@@ -591,8 +592,8 @@ async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, tmp_path: 
 
         model.batches.hook = alone
         async with (
-            Store(adapter_for(url, clocks.now)) as one,
-            Store(adapter_for(url, clocks.now)) as two,
+            Store(adapter_for(store_url, clocks.now)) as one,
+            Store(adapter_for(store_url, clocks.now)) as two,
             driven(one, config) as first,
             driven(two, config) as second,
         ):

@@ -19,6 +19,8 @@ from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
+from perdure.reflection.inbox import InboxMessage
+from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun, RunChanges
 from perdure.server.operations import Operation, TokenScope
 from tests.server.conftest import RunningServer, StartServer
 
@@ -32,6 +34,8 @@ _PATHS = {
     "key": "M-1",
     "tool": "history_get_turn",
     "layer": "rules",
+    "run": "R-1",
+    "message": "I-1",
     "number": "1",
     "collection": "perdure_sessions",
     "entry": "rules-of-theirs",
@@ -98,6 +102,15 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
         cost=1,
     )
     await bank.collection(Outcome).put(outcome)
+    id, now = f"{agent}/00000001", bank.store.now()
+    run = ReflectionRun(id=id, agent=agent, state="done", started=now, why=word)
+    await bank.collection(ReflectionRun).put(run)
+    await bank.collection(RunChanges).put(
+        RunChanges(id=id, operations=(AppliedOperation(op="add", text=word),))
+    )
+    await bank.collection(InboxMessage).put(
+        InboxMessage(id=id, agent=agent, kind="note", title=word, text=word)
+    )
     await bank.agent_memory(agent).store(
         Interaction(id="one", agent=agent, task=word, request=word, response=word)
     )
@@ -127,6 +140,8 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         [info.name for info in await bank.sessions(agent=agent, archived=True)],
         await bank.collection(Outcome).query().where("agent", "=", agent).values(),
         await bank.references.list(),
+        await bank.inbox.list(agent, status=None),
+        await bank.reflection.list(agent),
         await bank.canon.list(),
         await bank.agent_memory(agent).stats(),
         await bank.agent_memory(agent).episodes.list(agent),

@@ -62,6 +62,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
+        "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
         "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
@@ -71,7 +72,9 @@ LOCAL_METHODS = {
     },
     "Memories": {
         **dict.fromkeys(("get_many", "merged_into", "rivals", "doubles", "similar"), "not asked"),
-        **dict.fromkeys(("contradict", "withdraw", "refill"), "parts of their own use them"),
+        **dict.fromkeys(
+            ("contradict", "withdraw", "refill", "topic_weights"), "parts of their own use them"
+        ),
     },
 }
 LOCAL_METHODS["References"] = {

@@ -82,6 +82,7 @@ class AgentWorker:
         #: What learning and the memory tiers put into the loop.
         self.seams = AgentSeams()
         self.seams.record.append(Interactions(services).record)
+        self.seams.variant = self._variant
         self._config = services.config.agents
         self._leases = AgentLeases(services.store, seconds=self._config.lease)
         self._leases.on_lost = self._lost
@@ -330,6 +331,10 @@ class AgentWorker:
             await self._failed(lease, message, exc)
         finally:
             self._tell(message.id)
+
+    async def _variant(self, agent: str, session: str) -> AgentVariant | None:
+        found: AgentVariant = await self.services.learning.experiments.variant(agent, session)
+        return found
 
     async def _run_of(
         self, served: ServedAgent, lease: HeldLease, message: AgentMessage

@@ -21,6 +21,7 @@ from perdure.cli import (
     context_commands,
     cost_commands,
     forget_commands,
+    inbox_commands,
     index_commands,
     key_commands,
     memory_commands,
@@ -29,6 +30,7 @@ from perdure.cli import (
     proxy_commands,
     recall_commands,
     reference_commands,
+    reflection_commands,
     rendition_commands,
     run_commands,
     schema_commands,
@@ -68,6 +70,18 @@ class Border(TyperGroup):
             if settings.json:
                 terminal.emit({"error": terminal.described(exc)})
             raise typer.Exit(1) from exc
+
+
+def _with_default(name: str) -> type[TyperGroup]:
+    class DefaultGroup(TyperGroup):
+        """Runs one of its commands if none is named."""
+
+        def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+            if not args or (args[0].startswith("-") and args[0] != "--help"):
+                args = [name, *args]
+            return super().parse_args(ctx, args)
+
+    return DefaultGroup
 
 
 #: Every command: its function, and what its example gives it.
@@ -112,6 +126,15 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "memory restore": (memory_commands.restore, "planner/M-7"),
     "memory delete": (memory_commands.delete, "planner/M-7"),
     "memory history": (memory_commands.history, "planner/M-7"),
+    "memory audit": (memory_commands.audit, "planner --propose"),
+    "reflect run": (reflection_commands.run, "--agent planner --dry-run"),
+    "reflect list": (reflection_commands.list_, "--agent planner"),
+    "reflect show": (reflection_commands.show, "planner/R-3"),
+    "reflect undo": (reflection_commands.undo, "planner/R-3"),
+    "inbox list": (inbox_commands.list_, "planner --kind proposal"),
+    "inbox show": (inbox_commands.show, "planner/I-2"),
+    "inbox accept": (inbox_commands.accept, "planner/I-2"),
+    "inbox dismiss": (inbox_commands.dismiss, "planner/I-2"),
     "reference add": (reference_commands.add, "oauth.md"),
     "reference list": (reference_commands.list_, ""),
     "reference show": (reference_commands.show, "oauth"),
@@ -155,6 +178,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
 }
 GROUPS = {
     "memory": "Look at memories, what an agent has learnt, and correct them.",
+    "reflect": "Distil memories from past turns; `perdure reflect` alone is `reflect run`.",
+    "inbox": "Read messages of reflection, decide on proposals; alone, it lists them.",
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
     "canon": "Look at the canon, knowledge that agents share, and write it.",
     "agent": "Look at agents: what they do, and what they learnt from it.",
@@ -165,6 +190,8 @@ GROUPS = {
     "token": "Say who may call the server, and for how long.",
     "artifacts": "Look at artifacts: content that is kept by its hash.",
 }
+#: Groups that do something without a further word.
+_DEFAULTS = {"reflect": "run", "inbox": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
     "simulate": ("bank",),
@@ -199,7 +226,13 @@ def _make_app() -> typer.Typer:
     )
     groups = {"": made}
     for name, about in GROUPS.items():
-        groups[name] = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+        default = _DEFAULTS.get(name)
+        groups[name] = typer.Typer(
+            cls=TyperGroup if default is None else _with_default(default),
+            help=about,
+            no_args_is_help=default is None,
+            rich_markup_mode=None,
+        )
         made.add_typer(groups[name], name=name)
     for words, (work, example) in COMMANDS.items():
         group, _, name = words.rpartition(" ")

@@ -506,6 +506,26 @@ class RecallConfig(Section, frozen=True):
     references: str = ""
 
 
+class ReflectionConfig(Section, frozen=True):
+    """How memories are distilled from past turns."""
+
+    #: Hours between two runs in the background; 0: only by hand. Nothing runs by itself unless a
+    #: model is configured for `reflect` …
+    every: Annotated[float, msgspec.Meta(ge=0)] = 8.0
+    #: … or this is set: then what an algorithm finds.
+    without_model: bool = False
+    #: Minutes without a message after which a session is idle. Others wait for the next run.
+    idle: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    #: Tokens of history that a run looks at in all, and of one request.
+    view: Annotated[int, msgspec.Meta(ge=1_000, le=2_000_000)] = 1_000_000
+    window: Annotated[int, msgspec.Meta(ge=4_000, le=2_000_000)] = 150_000
+    #: What may be spent in a day (UTC). None: no limit of its own.
+    tokens: Count | None = 4_000_000
+    dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    #: Days after which the weight of a topic that nobody speaks of is half.
+    half_life: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+
+
 #: Bytes of a request's body.
 _Bytes = Annotated[int, msgspec.Meta(ge=1_024)]
 

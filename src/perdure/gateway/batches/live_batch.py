@@ -8,20 +8,20 @@ reserved counts as spent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import BudgetReached, DeadlineExceeded, GatewayError, InvalidInput
-from perdure.gateway.batches.batch_driver import PORTION, BatchPace, OwnedBatch, counted
+from perdure.gateway.batches.batch_driver import BatchPace
 from perdure.gateway.batches.batch_records import (
     BatchItem,
     BatchRecord,
     BatchState,
     ItemState,
-    item_key,
 )
+from perdure.gateway.batches.owned_batch import OwnedBatch, counted, items_of
 from perdure.gateway.calls import CallOptions, ModelAnswer, Reply, Request, packed
 from perdure.gateway.ledger import Ledger
 from perdure.gateway.response_cache import Mask
@@ -64,11 +64,12 @@ class LiveBatches:
             async with room:
                 await self._ask(batch, item)
 
-        async for portion in self._waiting(batch.record):
+        async for portion in items_of(self._store, batch.record):
             try:
                 async with asyncio.TaskGroup() as group:
                     for item in portion:
-                        group.create_task(ask(item))
+                        if item.state is ItemState.WAITING:
+                            group.create_task(ask(item))
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
         if batch.record.counts.get(ItemState.WAITING):
@@ -80,13 +81,6 @@ class LiveBatches:
         state = BatchState.CANCELLED if only_cancelled else BatchState.ENDED
         await batch.update(state=state, ended=self._store.now(), error="", failures=0, next_look=0)
         return None
-
-    async def _waiting(self, record: BatchRecord) -> AsyncIterator[list[BatchItem]]:
-        items = self._store.collection(BatchItem)
-        for begin in range(0, record.items, PORTION):
-            numbers = range(begin, min(begin + PORTION, record.items))
-            found = await items.get_many([item_key(record.run, number) for number in numbers])
-            yield [item for item in found if item and item.state is ItemState.WAITING]
 
     async def _ask(self, batch: OwnedBatch, item: BatchItem) -> None:
         """Afterwards it waits only if it is to be tried again later."""
