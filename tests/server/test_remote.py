@@ -79,6 +79,9 @@ LOCAL_METHODS = {
 }
 LOCAL_METHODS["References"] = {
     **dict.fromkeys(("numbered", "sync", "refill"), "parts of their own use them"),
+    **dict.fromkeys(
+        ("get_for", "hidden_from", "put_canon", "remove_canon"), "parts of their own use them"
+    ),
     "add_file": "files are the server's: send the text",
 }
 LOCAL_PARAMETERS = {

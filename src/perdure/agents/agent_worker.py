@@ -18,6 +18,7 @@ import msgspec
 from perdure.agents import questions
 from perdure.agents.agent_lease import AgentLeases, HeldLease, beat
 from perdure.agents.agent_loop import MessageRun
+from perdure.agents.agent_memory import AgentMemory
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
@@ -318,7 +319,12 @@ class AgentWorker:
             return
         try:
             run = await self._run_of(served, lease, message)
-            await run.run()
+            memory = AgentMemory(self.services, served.name, tiers=run.version.tiers)
+            await memory.begin(message.session, message.task, message.context)
+            done = await run.run()
+            self._tell(message.id)
+            if done.state == "done":
+                await memory.note(interaction_of(done), ends_task=True)
         except (LeaseLost, Closed, StorageError):
             raise
         except Exception as exc:  # noqa: BLE001  # a bad message must not stop the others
