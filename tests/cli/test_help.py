@@ -29,7 +29,8 @@ EXPECTED = {
     "canon",
     *(f"canon {each}" for each in ("list", "show", "write", "promote", "history")),
     *(f"canon {each}" for each in ("restore", "remove")),
-    *("agent", "agent stats", "agent episodes"),
+    *("agent", "agent stats", "agent episodes", "agent rate", "agent evolve"),
+    *(f"agent evolve {each}" for each in ("show", "accept", "dismiss", "revert")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -40,6 +41,7 @@ EXPECTED = {
 #: Commands that hold others.
 GROUPS = {
     "agent",
+    "agent evolve",
     "artifacts",
     "bank",
     "canon",

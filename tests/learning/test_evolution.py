@@ -55,7 +55,7 @@ def make_evolution(
     return made, experiments
 
 
-RECALL = StrategyChanges(recall_limit=3)
+RECALL = StrategyChanges(recall=False)
 
 
 async def run_sessions(
@@ -118,7 +118,7 @@ async def test_a_variant_that_is_better_waits_for_a_person_and_can_be_taken_back
     evolution, experiments = make_evolution(store)
     await evolution.start("router", RECALL)
     with pytest.raises(InvalidInput, match="has a test already"):
-        await evolution.start("router", StrategyChanges(recall_limit=8))
+        await evolution.start("router", StrategyChanges(budget=9_000))
     with pytest.raises(NotFound, match="waits to be accepted"):
         await evolution.accept("router")
     await run_sessions(experiments, gain=0.2)
@@ -213,6 +213,7 @@ async def test_rising_costs_start_a_test_of_a_cheaper_model(store: Store) -> Non
     for _ in range(100):
         learned.note(outcome(LARGE, dollars=0.02))
     assert await evolution.consider("router") is None
+    learned.note(outcome(SMALL))  # it may be asked, too
     for _ in range(300):
         learned.note(outcome(LARGE, dollars=0.06))
     found = await evolution.consider("router")

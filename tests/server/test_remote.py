@@ -78,8 +78,10 @@ LOCAL_METHODS = {
     },
 }
 LOCAL_METHODS["References"] = {
-    **dict.fromkeys(("numbered", "sync", "refill", "hidden_from"), "parts of their own use them"),
-    **dict.fromkeys(("put_canon", "remove_canon"), "the canon has operations of its own"),
+    **dict.fromkeys(("numbered", "sync", "refill"), "parts of their own use them"),
+    **dict.fromkeys(
+        ("get_for", "hidden_from", "put_canon", "remove_canon"), "parts of their own use them"
+    ),
     "add_file": "files are the server's: send the text",
 }
 LOCAL_PARAMETERS = {

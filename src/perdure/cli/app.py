@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_evolve_commands,
     agent_stats_commands,
     artifact_commands,
     ask_commands,
@@ -148,6 +149,14 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "canon restore": (canon_commands.restore, "refunds 2"),
     "canon remove": (canon_commands.remove, "refunds"),
     "agent stats": (agent_stats_commands.stats, "planner --table agent_performance --since 30d"),
+    "agent rate": (
+        agent_evolve_commands.rate,
+        '0195f3a2c4d8 0.9 "Just what I asked for."',
+    ),
+    "agent evolve show": (agent_evolve_commands.show, "planner"),
+    "agent evolve accept": (agent_evolve_commands.accept, "planner"),
+    "agent evolve dismiss": (agent_evolve_commands.dismiss, "planner"),
+    "agent evolve revert": (agent_evolve_commands.revert, "planner"),
     "agent episodes": (agent_stats_commands.episodes, "planner --failed --since 7d"),
     "index check": (index_commands.check, ""),
     "index rebuild": (index_commands.rebuild, ""),
@@ -183,6 +192,7 @@ GROUPS = {
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
     "canon": "Look at the canon, knowledge that agents share, and write it.",
     "agent": "Look at agents: what they do, and what they learnt from it.",
+    "agent evolve": "Look at tests of how an agent works, and decide on what won.",
     "index": "Look after the index that recall searches in.",
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
@@ -233,7 +243,8 @@ def _make_app() -> typer.Typer:
             no_args_is_help=default is None,
             rich_markup_mode=None,
         )
-        made.add_typer(groups[name], name=name)
+        parent, _, last = name.rpartition(" ")
+        groups[parent].add_typer(groups[name], name=last)
     for words, (work, example) in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         # The mark in front keeps the line as it is, however wide the terminal.

@@ -36,8 +36,6 @@ from perdure.storage.store import Store
 _log = logging.getLogger(__name__)
 #: Outcomes from which stretches are taken up after a restart.
 _RECENT = 500
-#: Seconds between two looks at the tests of agents.
-EVERY = 60.0
 
 
 class Learning:
@@ -87,11 +85,11 @@ class Learning:
             config=settings,
             may_judge=self._may_judge,
             on_step=on_step,
+            budgets=(config.history.budget // 2,),
             clock=clock,
         )
         #: Agents whose calls came since they were last looked at.
         self._touched = set[str]()
-        jobs.every("evolution", EVERY, self.evolve, first=EVERY)
         self._seed = SeedSelector(store)
         selectors: dict[str, Selector] = {
             "learned": self.learned,
