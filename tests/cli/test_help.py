@@ -19,6 +19,10 @@ EXPECTED = {
     *("ask", "models", "costs", "batches"),
     *("proxy", "serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
+    "agent",
+    *(f"agent {each}" for each in ("add", "list", "show", "ask", "send", "messages", "retry")),
+    *(f"agent {each}" for each in ("questions", "answer", "schedule", "schedules", "unschedule")),
+    *(f"agent {each}" for each in ("versions", "pause", "resume", "remove")),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
     *(f"memory {each}" for each in ("retire", "restore", "delete", "history")),
@@ -32,7 +36,7 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
+GROUPS = {"agent", "artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

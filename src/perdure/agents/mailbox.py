@@ -110,10 +110,9 @@ class Mailboxes:
     ) -> list[AgentMessage]:
         """The newest first."""
         finder = self._messages.query().where("agent", "=", agent)
-        if len(states) == 1:
-            finder = finder.where("state", "=", states[0])
-        found = await finder.order_by("-key").limit(limit).values()
-        return [each for each in found if not states or each.state in states]
+        if states:
+            finder = finder.where("state", "in", list(states))
+        return await finder.order_by("-key").limit(limit).values()
 
     async def change(
         self,

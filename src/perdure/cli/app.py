@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_commands,
     artifact_commands,
     ask_commands,
     audit_commands,
@@ -96,6 +97,22 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "metrics": (metrics_commands.metrics, "--prometheus"),
     "conformance": (check_commands.conformance, "memory://"),
     "doctor": (check_commands.doctor, ""),
+    "agent add": (agent_commands.add, ".claude/agents/router.md"),
+    "agent list": (agent_commands.list_, "--skill triage"),
+    "agent show": (agent_commands.show, "router"),
+    "agent ask": (agent_commands.ask, 'router "Where does this go?" --task email_routing'),
+    "agent send": (agent_commands.send, 'router "Sort the inbox." --key inbox-2026-12-01'),
+    "agent messages": (agent_commands.messages, "router --state parked"),
+    "agent retry": (agent_commands.retry, "router/00000012"),
+    "agent questions": (agent_commands.questions, ""),
+    "agent answer": (agent_commands.answer, 'router/00000012/0001.c1 "Twelve."'),
+    "agent schedule": (agent_commands.schedule, 'router "0 9 * * 1-5" "Sort the inbox."'),
+    "agent schedules": (agent_commands.schedules, "router"),
+    "agent unschedule": (agent_commands.unschedule, "router/019c…"),
+    "agent versions": (agent_commands.versions, "router --use 2"),
+    "agent pause": (agent_commands.pause, "router"),
+    "agent resume": (agent_commands.resume, "router"),
+    "agent remove": (agent_commands.remove, "router"),
     "memory add": (memory_commands.add, 'planner "The staging port is 8123." --kind fact'),
     "memory list": (memory_commands.list_, 'planner --words "staging port"'),
     "memory show": (memory_commands.show, "planner/M-7"),
@@ -140,6 +157,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "artifacts move": (artifact_commands.move, "s3://bucket/artifacts"),
 }
 GROUPS = {
+    "agent": "Make agents, talk to them, look after what they wait for.",
     "memory": "Look at memories, what an agent has learnt, and correct them.",
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
     "index": "Look after the index that recall searches in.",
