@@ -26,7 +26,7 @@ from perdure.core.messages import ToolResult
 from perdure.gateway.calls import TextDelta
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
-from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
+from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.agents.loop.conftest import Brain, OpenBank, calls
 from tests.waiting import until
 
@@ -440,3 +440,25 @@ async def test_forgetting_an_agent_leaves_nothing(bank: Bank, brain: Brain, tmp_
     await bank.close()
     for file in tmp_path.rglob("bank.db*"):
         assert b"zirkonium" not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+async def test_five_hundred_agents_in_one_process(bank: Bank, brain: Brain) -> None:
+    def look(number: int) -> str:
+        return f"found {number}"
+
+    def asked(request: ReceivedRequest) -> ScriptedAnswer:
+        last = request.messages[-1]
+        if last.results:
+            return ScriptedAnswer(last.results[0].text)
+        number = last.text.rpartition("#")[2].split("<")[0].strip()
+        return calls(("look", f'{{"number": {number}}}'))
+
+    brain.default = asked
+    agents = [await bank.agent(f"a{number}", prompt="Look.", tools=[look]) for number in range(500)]
+    replies = await asyncio.gather(
+        *(agent.ask(f"Number #{number}") for number, agent in enumerate(agents))
+    )
+    assert [reply.text for reply in replies] == [f"found {number}" for number in range(500)]
+    again = await asyncio.gather(*(agent.ask("Number #7", key="again") for agent in agents))
+    assert {(reply.text, reply.turn) for reply in again} == {("found 7", 2)}
