@@ -229,6 +229,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),
     ),
+    "selection": (
+        Target("share_of_oracle", 0.95, "utility, to knowing everything", at_least=True),
+        Target("gap_closed", 0.75, "from chance to knowing everything", at_least=True),
+        Target("wrong_prior", 0.92, "the share, every model taken for another tier", at_least=True),
+        Target("ahead_of_best_other", 0, "of the share, over the best other policy", at_least=True),
+    ),
+    "ab": (
+        Target("false_positives", 0.05, "of tests between equals, looked at after each session"),
+        Target("power", 0.8, "of gains of 0.05 found in 400 sessions a side", at_least=True),
+        Target("trend.false_alarms", 2, "per 10,000 labels without a change"),
+        Target("trend.found", 0.99, "of falls by 0.20, in 200 labels", at_least=True),
+    ),
 }
 
 

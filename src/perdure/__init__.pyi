@@ -5,7 +5,12 @@ from perdure.agents.agent_records import AgentLimits as AgentLimits
 from perdure.agents.agent_tools import ToolContext as ToolContext
 from perdure.agents.agent_tools import tool as tool
 from perdure.agents.agents import Agents as Agents
+from perdure.agents.agent_identity import SigningKey as SigningKey
 from perdure.agents.interaction import Interaction as Interaction
+from perdure.agents.one_shot.run_records import ExitRecord as ExitRecord
+from perdure.agents.one_shot.run_records import RunIteration as RunIteration
+from perdure.agents.one_shot.run_records import RunRecord as RunRecord
+from perdure.agents.one_shot.run_state import RunEvent as RunEvent
 from perdure.artifacts import Artifact as Artifact
 from perdure.bank import Bank as Bank
 from perdure.bank import open as open
@@ -93,6 +98,7 @@ from perdure.jobs import Job as Job
 from perdure.recall.memory_records import Memory as Memory
 from perdure.recall.values import Hit as Hit
 from perdure.recall.values import Recalled as Recalled
+from perdure.remote.connect_sync import connect_sync as connect_sync
 from perdure.remote.remote_bank import RemoteBank as RemoteBank
 from perdure.remote.remote_bank import connect as connect
 from perdure.remote.remote_session import RemoteSession as RemoteSession

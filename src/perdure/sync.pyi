@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from datetime import timedelta
 from pathlib import Path
+from perdure.agents.agent_identity import AgentIdentity
 from perdure.agents.agent_memory import Ending
 from perdure.agents.agent_memory import MemoryContext
 from perdure.agents.agent_memory import SemanticRecall
@@ -25,12 +26,19 @@ from perdure.agents.agent_state import S
 from perdure.agents.agent_stats import AgentStats
 from perdure.agents.agent_tools import AgentTool
 from perdure.agents.agent_worker import Heard
+from perdure.agents.canon import CanonEntry
+from perdure.agents.canon import CanonText
+from perdure.agents.canon import CanonVersion
 from perdure.agents.episodes import Episode
 from perdure.agents.interaction import Interaction
 from perdure.agents.interaction_records import AgentTotals
 from perdure.agents.interaction_records import EvolutionEntry
 from perdure.agents.interaction_records import InteractionRecord
 from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.one_shot.run_records import PromptTo
+from perdure.agents.one_shot.run_records import RunIteration
+from perdure.agents.one_shot.run_records import RunRecord
+from perdure.agents.one_shot.run_state import Progress
 from perdure.agents.working_memory import WorkingSession
 from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
@@ -74,6 +82,7 @@ from perdure.gateway.outcomes import Outcome
 from perdure.gateway.providers import Provider
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
+from perdure.history.forget_sessions import ForgetScope
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Head
@@ -82,16 +91,21 @@ from perdure.history.log_records import SessionRecord
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_search import FoundTurn
 from perdure.jobs import Job
+from perdure.learning.learning import Learning
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor
 from perdure.recall.memory_records import Author
 from perdure.recall.memory_records import FormerMemory
 from perdure.recall.memory_records import Memory
 from perdure.recall.references.files import LayerProblem
+from perdure.recall.references.layer_writer import WithLayer
 from perdure.recall.references.layers import Layer
 from perdure.recall.references.layers import LayerRecord
 from perdure.recall.references.references import Synced
 from perdure.recall.values import Recalled
+from perdure.reflection.inbox import Inbox
+from perdure.reflection.reflection import Reflection
+from perdure.reflection.reflection_records import ReflectionRun
 from perdure.sessions.session_info import SessionInfo
 from perdure.sessions.session_reader import TailMessage
 from perdure.storage.adapter import Capability
@@ -132,6 +146,7 @@ from typing import Literal
 from typing import Self
 import builtins
 import msgspec
+import os
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -164,14 +179,29 @@ class SyncBank:
     @property
     def gateway(self) -> SyncGateway: ...
     @property
+    def learning(self) -> Learning: ...
+    @property
     def index(self) -> RecallIndex: ...
     @property
     def memories(self) -> SyncMemories: ...
     @property
     def references(self) -> SyncReferences: ...
+    @property
+    def reflection(self) -> Reflection: ...
+    def reflect(
+        self, agent: str | None = ..., *, session: str | None = ..., again: bool = ...
+    ) -> list[ReflectionRun]: ...
+    @property
+    def inbox(self) -> Inbox: ...
     def agent_memory(
         self, agent: str, *, tiers: Mapping[str, Any] | None = ...
     ) -> SyncAgentMemory: ...
+    @property
+    def canon(self) -> SyncCanon: ...
+    @property
+    def identities(self) -> SyncIdentities: ...
+    @property
+    def one_shot(self) -> SyncOneShotRuns: ...
     @property
     def encryption(self) -> Encryption: ...
     @property
@@ -565,11 +595,49 @@ class SyncAgentMemory:
     ) -> SemanticRecall: ...
     def stats(self) -> AgentStats: ...
     def store(self, interaction: Interaction) -> InteractionRecord: ...
-    def note(self, interaction: Interaction) -> None: ...
+    def begin(self, session: str, task: str, context: Mapping[str, Any]) -> None: ...
+    def note(self, interaction: Interaction, *, ends_task: bool = ...) -> None: ...
+
+class SyncCanon:
+    def get(
+        self, name: str, *, agent: str | None = ..., version: int | None = ...
+    ) -> CanonText: ...
+    def list(self, *, agent: str | None = ...) -> builtins.list[CanonEntry]: ...
+    def history(self, name: str, *, agent: str | None = ...) -> builtins.list[CanonVersion]: ...
+    def write(
+        self,
+        name: str,
+        text: str,
+        *,
+        readers: Iterable[str] | None = ...,
+        reason: str = ...,
+        by: Author | None = ...,
+        expected: int | None = ...,
+    ) -> CanonEntry: ...
+    def promote(
+        self,
+        memory: str,
+        *,
+        name: str,
+        readers: Iterable[str] | None = ...,
+        reason: str = ...,
+        by: Author | None = ...,
+    ) -> CanonEntry: ...
+    def restore(
+        self, name: str, version: int, *, by: Author | None = ..., reason: str = ...
+    ) -> CanonEntry: ...
+    def remove(self, name: str, *, by: Author | None = ...) -> bool: ...
+    @property
+    def collections(self) -> frozenset[str]: ...
+    def forget(self, scope: ForgetScope) -> None: ...
 
 class SyncEpisodes:
     def begin(
-        self, transaction: SyncTransaction, interaction: Interaction, row: InteractionRecord
+        self,
+        transaction: SyncTransaction,
+        interaction: Interaction,
+        row: InteractionRecord,
+        before: InteractionRecord | None = ...,
     ) -> None: ...
     def archive(self, job: Job) -> None: ...
     def list(
@@ -590,6 +658,12 @@ class SyncEpisodes:
     def remove(self, episode: Episode) -> None: ...
     def of_sessions(self, session: str, turns: tuple[int, ...] = ...) -> Iterator[Episode]: ...
     def of_agent(self, agent: str) -> Iterator[Episode]: ...
+
+class SyncIdentities:
+    def get(self, name: str) -> AgentIdentity: ...
+    def add_key(self, name: str, public: str) -> AgentIdentity: ...
+    def remove_key(self, name: str, key: str) -> AgentIdentity: ...
+    def verify(self, name: str, message: str | bytes, signature: str) -> bool: ...
 
 class SyncInteractions:
     def record(
@@ -673,6 +747,7 @@ class SyncMemories:
         words: str = ...,
         limit: int | None = ...,
     ) -> builtins.list[Memory]: ...
+    def topic_weights(self, agent: str) -> dict[str, float]: ...
     def merged_into(self, key: str, *, agent: str = ...) -> builtins.list[Memory]: ...
     def history(self, key: str, *, agent: str = ...) -> builtins.list[FormerMemory]: ...
     def rivals(
@@ -738,6 +813,8 @@ class SyncMemories:
 
 class SyncReferences:
     def get(self, name: str, /) -> Layer | None: ...
+    def get_for(self, agent: str | None, name: str) -> Layer | None: ...
+    def hidden_from(self, agent: str) -> builtins.list[int]: ...
     def list(self) -> builtins.list[LayerRecord]: ...
     def numbered(self, ordinals: Iterable[int]) -> dict[int, Layer]: ...
     def add(
@@ -746,10 +823,51 @@ class SyncReferences:
     def add_file(
         self, path: Path | str, *, name: str = ..., replace: bool = ...
     ) -> LayerRecord: ...
+    def put_canon(
+        self, name: str, text: str, readers: tuple[str, ...], within: WithLayer
+    ) -> LayerRecord: ...
+    def remove_canon(self, name: str, within: WithLayer) -> bool: ...
     def remove(self, name: str) -> bool: ...
     def sync(self, *, max_age: float = ...) -> Synced: ...
     def refill(self) -> int: ...
     def check(self) -> builtins.list[LayerProblem]: ...
+
+class SyncOneShotRuns:
+    def run(
+        self,
+        spec: str | os.PathLike[str],
+        *,
+        tasks: str | os.PathLike[str] = ...,
+        log: str | os.PathLike[str] = ...,
+        checks: str | Sequence[str] = ...,
+        command: Sequence[str] = ...,
+        folder: str | os.PathLike[str] = ...,
+        session: str | None = ...,
+        max_runs: int = ...,
+        max_cost: float = ...,
+        max_hours: float = ...,
+        silence: float = ...,
+        pause: float = ...,
+        investigator: str = ...,
+        model: str = ...,
+        prompt_to: PromptTo | None = ...,
+        recall: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def resume(
+        self,
+        run: str | None = ...,
+        *,
+        feedback: str = ...,
+        max_runs: int | None = ...,
+        max_cost: float | None = ...,
+        max_hours: float | None = ...,
+        folder: str | os.PathLike[str] = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def get(self, run: str) -> RunRecord: ...
+    def all(self) -> list[RunRecord]: ...
+    def iterations(self, run: str) -> list[RunIteration]: ...
 
 class SyncGateway:
     def warm(self) -> None: ...
@@ -758,7 +876,7 @@ class SyncGateway:
     def stream(self, request: Any, options: CallOptions = ...) -> SyncReplyStream: ...
     def embed(self, texts: Sequence[str], options: CallOptions = ...) -> EmbedReply: ...
     def feedback(
-        self, outcome: str, score: float, *, by: Literal["user", "judge"] = ...
+        self, outcome: str, score: float, comment: str = ..., *, by: Literal["user", "judge"] = ...
     ) -> None: ...
     def costs(
         self,

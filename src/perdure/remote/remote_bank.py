@@ -25,6 +25,7 @@ from perdure.history.log_records import Link, agent_of, checked_agent
 from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.remote_artifacts import RemoteArtifacts
 from perdure.remote.remote_memories import RemoteMemories
+from perdure.remote.remote_references import RemoteReferences
 from perdure.remote.remote_session import RemoteSession
 from perdure.sessions.session_info import SessionInfo
 from perdure.sessions.session_listing import AgentInfo, SessionList
@@ -50,6 +51,7 @@ class RemoteBank:
         self._api = api
         self.url = api.url
         self.memories = RemoteMemories(api)
+        self.references = RemoteReferences(api)
         self.artifacts = RemoteArtifacts(api)
 
     async def close(self) -> None:

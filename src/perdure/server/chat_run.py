@@ -161,6 +161,7 @@ class ChatRun:
             async for reply in replies:
                 step += 1
                 calls = reply.message.calls
+                self._send(stream.sources(reply.message))
                 self._send(chunk for call in calls for chunk in stream.called(call))
                 own = [call for call in calls if call.name not in self._client_tools]
                 if own:

@@ -245,19 +245,20 @@ class Conversations:
         agent than the caller's.
         """
         who = request.id
-        agent = who.agent or None
         names = self._known.get(_key(who)) if who.conversation and not who.session else None
         if names is not None and len(names) == 1 and names[0] in self._open:
             return await self._opened(names[0]) or self._open[names[0]]
         async with self._finding:
             if who.session:
-                name = who.session if "/" in who.session else f"{_agent(who, agent)}/{who.session}"
-                if agent not in (None, agent_of(name)):
-                    raise Denied(f"This token is for the agent {agent} alone.")
+                name = who.session
+                if "/" not in name:
+                    name = f"{agent_of_conversation(who)}/{name}"
+                if who.agent not in ("", agent_of(name)):
+                    raise Denied(f"This token is for the agent {who.agent} alone.")
                 return await self._opened(name) or await self._begun(name, who, facts)
             if who.conversation:
-                return await self._by_id(who, facts, agent)
-            return await self._by_words(who, facts, agent)
+                return await self._by_id(who, facts)
+            return await self._by_words(who, facts)
 
     async def lines_of(self, who: ConversationId, own: Conversation) -> list[Conversation]:
         """All lines of a conversation; `own` is the first."""
@@ -287,20 +288,18 @@ class Conversations:
             return self._kept(session)
         raise AssertionError("unreachable")
 
-    async def _by_id(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation:
+    async def _by_id(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation:
         names = self._known.get(_key(who))
         if names is None:
-            names = await self._sessions_of(who, agent)
+            names = await self._sessions_of(who)
             if names:
                 self._known[_key(who)] = names
                 _shrink(self._known, _OPEN * 4)
         found = [each for name in names if (each := await self._opened(name)) is not None]
         if not found:
-            name = _name(who, agent)
+            name = _name(who)
             self._known[_key(who)] = [name]
-            shared = await self._shared(who, facts, agent)
+            shared = await self._shared(who, facts)
             return shared or await self._begun(name, who, facts)
         return found[0] if len(found) == 1 else await self._best(found, facts)
 
@@ -322,36 +321,32 @@ class Conversations:
             scores.append((fits, shared, conversation.spoken))
         return found[scores.index(max(scores))]
 
-    async def _sessions_of(self, who: ConversationId, agent: str | None) -> list[str]:
-        name = _name(who, agent)
+    async def _sessions_of(self, who: ConversationId) -> list[str]:
+        name = _name(who)
         if await self._records.get(name) is None:
             # The folder may have been another one, or not been told.
             same = await self._records.query().tagged(**{_ID: _id_tag(who)}).values()
             records = [each for each in same if each.parent is None]
-            name = next((each.id for each in records if agent in (None, each.agent)), "")
+            name = next((each.id for each in records if who.agent in ("", each.agent)), "")
         if not name:
             return []
         forks = await self._records.query().where("parent", "=", name).values()
         own = [fork.id for fork in forks if fork.tags.get(_ID) == _id_tag(who)]
         return [name, *sorted(own)]
 
-    async def _by_words(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation:
+    async def _by_words(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation:
         """The conversation that these items go on with; else one that they share a beginning with
         is forked; else it is a new one.
         """
         newest = _last_reply(facts)
         if newest:
             for conversation in reversed(self._open.values()):
-                if conversation.last_reply == newest and _is_of(
-                    conversation.session.record, who, agent
-                ):
+                if conversation.last_reply == newest and _is_of(conversation.session.record, who):
                     if await self._fits(conversation, facts):
                         return conversation
                     break
         best: tuple[int, Conversation] | None = None
-        async for conversation in self._alike(who, facts, agent):
+        async for conversation in self._alike(who, facts):
             fits = await self._fits(conversation, facts)
             if fits and (best is None or fits > best[0]):
                 best = fits, conversation
@@ -360,11 +355,11 @@ class Conversations:
         if best is not None:
             return best[1]
         own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
-        shared = await self._shared(own, facts, agent)
-        return shared or await self._begun(_name(own, agent), own, facts)
+        shared = await self._shared(own, facts)
+        return shared or await self._begun(_name(own), own, facts)
 
     async def _alike(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
+        self, who: ConversationId, facts: Sequence[ItemFacts]
     ) -> AsyncIterator[Conversation]:
         """Conversations of the same client and project that begin with the same words."""
         first = _first(facts)
@@ -372,14 +367,14 @@ class Conversations:
             return
         begins = any_of(tagged(_FIRST, first), tagged(_SUMMARY, first))
         query = self._records.query().where(begins).order_by("-last_active").limit(_ALIKE)
-        if owner := _owner(who, agent):
+        if owner := _owner(who):
             query = query.where("agent", "=", owner)
         left = _ALIKE_WITH_REPLY if _last_reply(facts) else _ALIKE
         cursor: str | None = None
         while left > 0:
             page = await query.page(after=cursor)
             for record in page.values:
-                if not _is_of(record, who, agent):
+                if not _is_of(record, who):
                     continue
                 opened = await self._opened(record.id)
                 if opened is not None:
@@ -389,17 +384,15 @@ class Conversations:
             if cursor is None:
                 return
 
-    async def _shared(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation | None:
+    async def _shared(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation | None:
         """A fork of the conversation with which these items share most, if they share a reply."""
         if not _last_reply(facts):
             return None
         best: tuple[int, Conversation] | None = None
-        candidates = [each async for each in self._alike(who, facts, agent)]
+        candidates = [each async for each in self._alike(who, facts)]
         if who.forked_from:
             origin = msgspec.structs.replace(who, conversation=who.forked_from, sub_agent="")
-            names = await self._sessions_of(origin, agent)
+            names = await self._sessions_of(origin)
             candidates += [each for name in names if (each := await self._opened(name))]
         for conversation in candidates:
             async with conversation.lock:
@@ -410,7 +403,7 @@ class Conversations:
         if best is None:
             return None
         at, parent = best
-        name = _name(who, agent)
+        name = _name(who)
         try:
             session = await parent.session.fork(name, at)
         except Conflict:
@@ -477,8 +470,8 @@ class Conversations:
                 sub_agent=who.parent if who.sub_agent else "",
                 conversation=who.conversation if who.sub_agent else who.parent,
             )
-            parents = self._known.get(_key(above)) or [_name(above, agent_of(name))]
-            link = Link(parents[0])
+            own = msgspec.structs.replace(above, agent=agent_of(name))
+            link = Link((self._known.get(_key(above)) or [_name(own)])[0])
         session = await self._bank.session(
             name,
             tags={key: value for key, value in tags.items() if value},
@@ -507,16 +500,16 @@ def shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
     return max((part.turn for part in line if part.turn < line[found.kept].turn), default=0)
 
 
-def _owner(who: ConversationId, agent: str | None) -> str:
+def _owner(who: ConversationId) -> str:
     """The agent that all sessions of a client and project belong to; empty if there is no one such,
     because the project is not known.
     """
-    return agent or (_agent(who, None) if who.folder else "")
+    return agent_of_conversation(who) if who.agent or who.folder else ""
 
 
-def _is_of(record: SessionRecord, who: ConversationId, agent: str | None) -> bool:
+def _is_of(record: SessionRecord, who: ConversationId) -> bool:
     """Whether a session is of the client and the project of a request."""
-    if owner := _owner(who, agent):
+    if owner := _owner(who):
         return record.agent == owner
     return not record.state.get("folder") and record.state.get("client") == who.client
 
@@ -533,13 +526,15 @@ def _numbered(name: str, number: int) -> str:
     return f"{name.encode()[:112].decode(errors='ignore')}-{number}"
 
 
-def _agent(who: ConversationId, agent: str | None) -> str:
-    return agent or agent_of(session_of_client(who.client, who.folder, who.conversation or "x"))
+def agent_of_conversation(who: ConversationId) -> str:
+    """The caller's agent, or that of the client in its project."""
+    made = session_of_client(who.client, who.folder, who.conversation or "x")
+    return who.agent or agent_of(made)
 
 
-def _name(who: ConversationId, agent: str | None) -> str:
+def _name(who: ConversationId) -> str:
     name = session_of_client(who.client, who.folder, who.conversation, who.sub_agent)
-    return name if agent is None else f"{agent}/{name.partition('/')[2]}"[:120]
+    return f"{who.agent}/{name.partition('/')[2]}"[:120] if who.agent else name
 
 
 def _key(who: ConversationId) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Proxy:
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
         self.recorder.conversations.dropped = self.windows.drop
-        self.report = ProxyReport(bank.config.gateway.prices)
+        self.report = ProxyReport(bank)
         self.backlog = RecordingBacklog()
         self._services = ProxyServices(
             settings,
