@@ -118,9 +118,9 @@ async def test_what_is_no_plain_data_is_refused(bank: Bank) -> None:
             await memory.working.update(SESSION, context=odd)
         with pytest.raises(InvalidInput):
             await memory.store(interaction(1, context=odd))
-    for odd in ({"cost": "x"}, {"latency": None}, {"recalled": ("a", 5)}, {"request": None}):
+    for wrong in ({"cost": "x"}, {"latency": None}, {"recalled": ("a", 5)}, {"request": None}):
         with pytest.raises(InvalidInput):
-            await memory.store(interaction(1, **odd))
+            await memory.store(interaction(1, **wrong))
     assert (await memory.stats()).interactions == 0
 
 
