@@ -1,10 +1,11 @@
-"""An agent that routes emails, and gets better and cheaper at it: ``make example-email``.
+"""An agent that routes emails, and gets cheaper at it: ``make example-email``.
 
 Three providers stand on loopback: `atlas` is good and dear, `birch` nearly as good for a sixth of
-the price, `cedar` very cheap and easily misled. The agent is told nothing about them but their
-prices. People look at some of its routes and say whether they were right; from that, and from what
-calls cost and whether they failed, it learns which model to ask. In the middle the model that it
-likes best by then goes down for a while.
+the price, `cedar` very cheap and easily misled. The agent knows their prices, and nothing else. On
+the first day it works as it was configured, with the best model for everything. From the second day
+on it learns which model to ask: from what calls cost and whether they failed, from a judge that
+looks at some answers, and from people who look at a few. In the middle the model that it likes best
+goes down for a while.
 
 No key, no network, a temporary folder. Every number that it prints was measured while it ran.
 """
@@ -22,17 +23,26 @@ import msgspec
 from rich.table import Table
 
 import perdure
-from examples.email_router.providers import QUALITIES, Email, Provider, load_emails
+from examples.email_router.providers import QUALITIES, Email, Provider, judge, load_emails
 from examples.storage_tour import console
 from perdure.agents.agent import Agent
-from perdure.config import Config, GatewayConfig, ModelsConfig, PriceConfig
+from perdure.config import (
+    Config,
+    GatewayConfig,
+    LearningConfig,
+    ModelsConfig,
+    PriceConfig,
+    ProviderConfig,
+)
 from perdure.gateway.prices import DOLLAR
 
 DAYS = 8
-#: The day on which the favourite goes down, after this share of its emails, for this share.
-OUTAGE_DAY, OUTAGE_FROM, OUTAGE_TO = 5, 0.3, 0.7
+#: The day on which the favourite goes down, and for which part of its emails.
+OUTAGE_DAY, OUTAGE = 4, (0.3, 0.7)
 #: The share of routes that people look at.
-LOOKED_AT = 0.4
+LOOKED_AT = 0.1
+#: A wrong route costs two cents of somebody's time: a dollar is worth fifty of them.
+COST_WEIGHT = 50.0
 
 
 class Day(msgspec.Struct):
@@ -41,12 +51,20 @@ class Day(msgspec.Struct):
     number: int
     right: int = 0
     cost: int = 0
+    #: Emails that were routed while a model was down.
     healed: int = 0
     models: Counter[str] = msgspec.field(default_factory=Counter)
 
     @property
     def emails(self) -> int:
         return self.models.total()
+
+    @property
+    def favourite(self) -> str:
+        return self.models.most_common(1)[0][0]
+
+    def __str__(self) -> str:
+        return f"{self.right / self.emails:.0%} right, ${self.thousand:.2f} for 1,000 emails"
 
     @property
     def thousand(self) -> float:
@@ -60,87 +78,85 @@ async def main() -> None:
     async with AsyncExitStack() as stack:
         for provider in providers.values():
             await stack.enter_async_context(provider.server)
+        judged_by = await stack.enter_async_context(judge(emails))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        console.print(f"[bold]{len(emails)} emails a day, {DAYS} days, three models[/]\n")
-        config = settings(providers)
-        url = f"sqlite:///{folder / 'memory.db'}"
-        days = []
+        servers = {name: each.server.provider_config() for name, each in providers.items()}
+        config = settings(servers | {"judge": judged_by.provider_config()})
+        console.print(f"[bold]{len(emails)} emails a day, three models, {DAYS} days[/]\n")
+        days = list[Day]()
         for number in range(1, DAYS + 1):
+            selector = "health" if number == 1 else "learned"
+            gateway = msgspec.structs.replace(config.gateway, selector=selector)
+            today = msgspec.structs.replace(config, gateway=gateway)
             # Opened anew every morning: all that the agent knows is in the bank.
-            async with perdure.open(url, config=config) as bank:
+            async with perdure.open(f"sqlite:///{folder / 'memory.db'}", config=today) as bank:
                 router = Path(__file__).with_name("router.md")
                 agent = await bank.agent("email-router", file=router, recall=False)
-                days.append(await work(agent, Day(number), emails, providers))
+                days.append(await work(agent, number, emails, providers))
                 await bank.settle()
         report(days)
 
 
-def settings(providers: dict[str, Provider]) -> Config:
-    names = tuple(f"{name}/{name}" for name in providers)
+def settings(servers: dict[str, ProviderConfig]) -> Config:
     prices = {
         f"{name}/{name}": PriceConfig(input=quality.input, output=quality.output)
         for name, quality in QUALITIES.items()
     }
     return Config(
         gateway=GatewayConfig(
-            providers={name: each.server.provider_config() for name, each in providers.items()},
-            models=ModelsConfig(chat=names),
-            prices=prices,
+            providers=servers,
+            models=ModelsConfig(chat=tuple(prices), judge="judge/judge"),
+            prices=prices | {"judge/judge": PriceConfig(input=1.0, output=5.0)},
             retries=0,
-        )
+        ),
+        learning=LearningConfig(cost_weight=COST_WEIGHT, judge_share=0.25, experiments=False),
     )
 
 
-async def work(agent: Agent, day: Day, emails: list[Email], providers: dict[str, Provider]) -> Day:
-    """One day: every email once, in an order of its own, in a conversation of its own."""
-    chance = random.Random(day.number)  # a made-up day, the same in every run
+async def work(
+    agent: Agent, number: int, emails: list[Email], providers: dict[str, Provider]
+) -> Day:
+    """Every email once, in an order of the day, in a conversation of its own."""
+    day = Day(number)
+    chance = random.Random(number)  # a made-up day, the same in every run
     today = chance.sample(emails, len(emails))
-    outage = range(int(len(today) * OUTAGE_FROM), int(len(today) * OUTAGE_TO))
+    first, last = (int(share * len(today)) for share in OUTAGE)
     for at, email in enumerate(today):
-        favourite = day.models.most_common(1)[0][0] if day.models else "atlas"
-        if day.number == OUTAGE_DAY and at == outage.start:
-            providers[favourite].down = True
-            console.print(f"  Day {day.number}: [yellow]{favourite} goes down[/]")
-        if at == outage.stop:
+        is_outage = number == OUTAGE_DAY and first <= at < last
+        if is_outage and at == first:
+            providers[day.favourite].down = True
+            console.print(f"Day {number}: [yellow]{day.favourite} goes down for a while[/]\n")
+        elif not is_outage:
             for provider in providers.values():
                 provider.down = False
-        reply = await agent.ask(
-            email.text, task="email_routing", session=f"day-{day.number}-mail-{at}"
-        )
-        right = reply.text.strip() == email.route
-        day.right += right
+        session = f"day-{number}-mail-{at}"
+        reply = await agent.ask(email.text, task="email_routing", session=session)
+        is_right = reply.text.strip() == email.route
+        day.right += is_right
         day.cost += reply.cost or 0
-        day.healed += any(provider.down for provider in providers.values())
+        day.healed += is_outage
         day.models[reply.message.provider] += 1
         if chance.random() < LOOKED_AT:
-            await reply.feedback(1.0 if right else 0.0, "" if right else f"It was {email.route}.")
+            await reply.feedback(float(is_right), "" if is_right else f"It was {email.route}.")
     return day
 
 
 def report(days: list[Day]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = ("day", "right", "$ per 1,000 emails", "asked", "answered during the outage")
-    for name in columns:
-        table.add_column(name, justify="right" if name != "asked" else "left")
+    for name in ("day", "right", "$ / 1,000", "asked"):
+        table.add_column(name, justify="left" if name == "asked" else "right")
     for day in days:
         asked = ", ".join(f"{name} {count}" for name, count in day.models.most_common())
-        table.add_row(
-            str(day.number),
-            f"{day.right / day.emails:.0%}",
-            f"{day.thousand:.3f}",
-            asked,
-            str(day.healed or ""),
-        )
+        right = f"{day.right / day.emails:.0%}"
+        table.add_row(str(day.number), right, f"{day.thousand:.2f}", asked)
     console.print(table)
     before, after = days[0], days[-1]
-    console.print(
-        f"\n[bold]Before[/]  {before.right / before.emails:.0%} right for"
-        f" ${before.thousand:.3f} per 1,000 emails"
-        f"\n[bold]After[/]   {after.right / after.emails:.0%} right for"
-        f" ${after.thousand:.3f}, {1 - after.cost / before.cost:.0%} less"
-    )
+    saved = 1 - after.thousand / before.thousand
+    console.print(f"\n[bold]Before[/]  {before}, as configured")
+    console.print(f"[bold]After[/]   {after}, as learnt: {saved:.0%} cheaper")
     healed = sum(day.healed for day in days)
     console.print(f"[bold]Healed[/]  {healed} emails were routed while a model was down, none lost")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Three providers on loopback that answer as good, fair and cheap models would.
+"""Providers on loopback: three that answer as good, fair and cheap models would, and a judge.
 
 Each knows the right department of every email and errs as often as its quality says: the same
 emails in every run, because the errors come from a hash. None of them remembers anything.
@@ -44,8 +44,8 @@ class Quality(msgspec.Struct, frozen=True):
 
 #: Made up, in the order of real tiers: a large model, a middle one, a small one.
 QUALITIES = {
-    "atlas": Quality(plain=0.99, tricky=0.97, input=5.0, output=25.0, seconds=0.02),
-    "birch": Quality(plain=0.98, tricky=0.90, input=0.8, output=4.0, seconds=0.01),
+    "atlas": Quality(plain=0.995, tricky=0.99, input=5.0, output=25.0, seconds=0.02),
+    "birch": Quality(plain=0.99, tricky=0.97, input=0.8, output=4.0, seconds=0.01),
     "cedar": Quality(plain=0.93, tricky=0.45, input=0.1, output=0.4, seconds=0.005),
 }
 
@@ -53,6 +53,10 @@ QUALITIES = {
 def load_emails() -> list[Email]:
     text = resources.files("examples.email_router").joinpath("emails.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text)["email"], list[Email])
+
+
+#: How often the judge is right.
+JUDGE_IS_RIGHT = 0.98
 
 
 class Provider:
@@ -69,13 +73,31 @@ class Provider:
         if self.down:
             return ScriptedFault(status=503, message=f"{self.name} is down.")
         prompt = request.prompt
-        subject = prompt.rpartition("Subject: ")[2].partition("\n")[0]
-        email = self._emails[subject]
+        email = self._emails[_subject(prompt)]
         right = self.quality.tricky if email.tricky else self.quality.plain
-        chance = _fraction(f"{self.name} {subject}")
+        chance = _fraction(f"{self.name} {email.subject}")
         said = email.route if chance < right else _another(email.route, chance)
         tokens = sum(len(message.text) for message in request.messages) // 4
         return ScriptedAnswer(said, usage=Usage(input=tokens, output=4), delay=self.quality.seconds)
+
+
+def judge(emails: list[Email]) -> ScriptedModel:
+    """Reads an email and a route, and says whether that was right. Errs now and then, too."""
+    known = {email.subject: email for email in emails}
+
+    def answer(request: ReceivedRequest) -> Line:
+        email = known[_subject(request.prompt)]
+        said = request.prompt.split()[-2]  # in front of the closing mark
+        is_right = said == email.route
+        sees = _fraction(f"judge {said} {email.subject}") < JUDGE_IS_RIGHT
+        verdict = {"score": float(is_right == sees), "reason": f"It was for {email.route}."}
+        return ScriptedAnswer(msgspec.json.encode(verdict).decode())
+
+    return ScriptedModel(answer, models=("judge",))
+
+
+def _subject(text: str) -> str:
+    return text.rpartition("Subject: ")[2].partition("\n")[0]
 
 
 def _fraction(text: str) -> float:
