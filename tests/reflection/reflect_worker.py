@@ -22,10 +22,11 @@ async def main(url: str, model: str, place: int, *, batch: bool) -> None:
         if not armed or type(call).__name__ not in {"Commit", "Remove"}:
             return await handler(call)
         left -= 1
-        if left == 0 and place % 2:
+        is_it = left == 0  # others are written meanwhile
+        if is_it and place % 2:
             os.kill(os.getpid(), signal.SIGKILL)
         done = await handler(call)
-        if left == 0:
+        if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 

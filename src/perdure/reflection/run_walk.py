@@ -122,8 +122,9 @@ class RunWalk:
                 questions.append(RunQuestion(call, window))
         if self._asks:
             sessions = list(self._scope.sessions.values())
+            detailed = {span.session: range(span.first, span.last + 1) for span in spans}
             self._broad = self._windows(
-                await broad_view(self._services, sessions, self._config.view)
+                await broad_view(self._services, sessions, self._config.view, detailed)
             )
         return questions
 
