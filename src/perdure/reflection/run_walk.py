@@ -171,7 +171,9 @@ class RunWalk:
 
     async def _extract(self, questions: Sequence[RunQuestion]) -> None:
         requests = {
-            each.call.id: prompts.extraction(each.window, self._memories, self._layers)
+            each.call.id: prompts.extraction(
+                each.window, self._memories, self._layers, room=self._config.window
+            )
             for each in questions
         }
         answers = await self._ask("extract", requests)
@@ -204,7 +206,11 @@ class RunWalk:
         ]
         requests = {
             each.call.id: prompts.consolidation(
-                each.window, self._memories, self._layers, candidates
+                each.window,
+                self._memories,
+                self._layers,
+                candidates,
+                room=self._config.window,
             )
             for each in questions
         }
