@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perdure.config import Config
@@ -50,6 +50,7 @@ class Learning:
         *,
         mask: Mask | None = None,
         on_step: StepHook | None = None,
+        prompt_version: Callable[[str], Awaitable[int]] | None = None,
         clock: Clock = clocks.now,
     ) -> None:
         self._store = store
@@ -86,6 +87,7 @@ class Learning:
             may_judge=self._may_judge,
             on_step=on_step,
             budgets=(config.history.budget // 2,),
+            prompt_version=prompt_version,
             clock=clock,
         )
         #: Agents whose calls came since they were last looked at.
