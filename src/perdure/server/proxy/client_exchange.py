@@ -36,7 +36,7 @@ from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.recording_order import RecordingOrder, UnrecordedExchange
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
-from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ProviderAnswer, ToolLoop
+from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ToolLoop
 from perdure.server.proxy.upstream import (
     RawHeaders,
     Upstreams,
@@ -258,7 +258,7 @@ class ClientExchange:
             response = await self._ask(self._body if self._sent is None else self._sent.body)
             smaller = await self._smaller(response)
             if smaller is not None:
-                await response.aclose()
+                await response.close()
                 self._sent = smaller
                 response = await self._ask(smaller.body)
         except ProviderDown as exc:
@@ -275,7 +275,7 @@ class ClientExchange:
             _log.warning("An answer broke off: %s", type(exc).__name__)
             self._count_failure(ProviderDown("The answer broke off."))
         finally:
-            await response.aclose()
+            await response.close()
 
     async def _ask(self, body: bytes) -> BegunResponse:
         upstreams = self._proxy.upstreams
@@ -324,7 +324,7 @@ class ClientExchange:
 
     async def _refusal(self, response: BegunResponse) -> bytes | None:
         """The words in which a provider refused the prompt as too long, if it did."""
-        status = response.status_code
+        status = response.status
         if status >= 400:
             raw = await response.read()
             plain = unpacker(response.headers.get("content-encoding", ""))(raw)
@@ -340,10 +340,10 @@ class ClientExchange:
         note = self._proxy.report.note
         if note:
             headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
-        is_answer = 200 <= response.status_code < 300
-        if response.status_code >= 400:
+        is_answer = 200 <= response.status < 300
+        if response.status >= 400:
             self._count_failure(
-                from_response(response.status_code, response.headers, b"", where="upstream")
+                from_response(response.status, response.headers, b"", where="upstream")
             )
         if self._call is not None:
             self._call.streamed = _is_stream(response)
@@ -351,7 +351,7 @@ class ClientExchange:
         if sent is not None and (sent.tools or self._unsent):
             await self._pass_rewritten(response, headers, sent)
             return
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
         tap: AnswerTap | None = None
         if is_answer and self._asks_model:
             tap = self._tap(response.headers.get("content-encoding", ""), response, self._answer)
@@ -395,8 +395,8 @@ class ClientExchange:
                 self._proxy.report.failed(exc)
                 return "The memory cannot be reached right now. Go on without."
 
-        async def resend(items: Sequence[msgspec.Raw]) -> ProviderAnswer:
-            return ProviderAnswer(await self._ask(sent.with_more(items)))
+        async def resend(items: Sequence[msgspec.Raw]) -> BegunResponse:
+            return await self._ask(sent.with_more(items))
 
         loop = ToolLoop(rewriter(self._wire, sent.tools, self._unsent), run, resend)
         windows = self._proxy.windows
@@ -409,7 +409,7 @@ class ClientExchange:
             if _is_stream(response):
                 await self._send({"type": "http.response.start", "status": 200, "headers": kept})
                 try:
-                    async for piece in loop.stream(ProviderAnswer(response)):
+                    async for piece in loop.stream(response):
                         tap.feed(piece)
                         await self._pass_piece(piece)
                     tap.end()
@@ -423,7 +423,7 @@ class ClientExchange:
                 await self._send({"type": "http.response.body", "body": b""})
             else:
                 try:
-                    status, body = await loop.body(ProviderAnswer(response))
+                    status, body = await loop.body(response)
                 except (GatewayError, httpx2.HTTPError) as exc:  # nothing was sent yet
                     said = exc.message if isinstance(exc, GatewayError) else type(exc).__name__
                     broken = exc if isinstance(exc, GatewayError) else ProviderDown(said)
