@@ -26,11 +26,12 @@ from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.answer_rewrite import rewriter
 from perdure.server.proxy.answer_tap import AnswerListener, AnswerTap
 from perdure.server.proxy.begun_response import BegunResponse
+from perdure.server.proxy.client_errors import error_body, error_event
 from perdure.server.proxy.client_habits import parse
 from perdure.server.proxy.client_request import ClientRequest
 from perdure.server.proxy.conversation_windows import ConversationWindows, SentRequest
 from perdure.server.proxy.conversations import agent_of_conversation
-from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
+from perdure.server.proxy.gateway_upstream import GatewayUpstream
 from perdure.server.proxy.proxy_report import ProviderCall, ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
@@ -134,7 +135,7 @@ class ClientExchange:
             if self._proxy.settings.strict:
                 kind = "api_error" if self._wire == "messages" else "server_error"
                 self._end_answer()
-                await send_answer(self._send, 503, error_body(self._wire, kind, _words(exc)))
+                await send_error(self._send, self._wire, 503, kind, _words(exc))
                 return False
         return True
 
@@ -264,7 +265,7 @@ class ClientExchange:
         except ProviderDown as exc:
             self._end_answer()
             self._count_failure(exc)
-            await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
+            await send_error(self._send, self._wire, 502, "api_error", exc.message)
             return
         import httpx2
 
@@ -428,7 +429,8 @@ class ClientExchange:
                     said = exc.message if isinstance(exc, GatewayError) else type(exc).__name__
                     broken = exc if isinstance(exc, GatewayError) else ProviderDown(said)
                     self._count_failure(broken)
-                    status, body = 502, error_body(self._wire, "api_error", said)
+                    told = error_body(self._wire, "api_error", said)
+                    status, body = 502, msgspec.json.encode(told)
                 if status < 300:
                     tap.feed(body)
                     tap.end()
@@ -499,14 +501,6 @@ class ClientExchange:
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-def error_body(wire: CallWire, kind: str, message: str) -> bytes:
-    """An error in the words of a wire format."""
-    error: dict[str, Any] = {"type": kind, "message": message}
-    if wire == "messages":
-        return msgspec.json.encode({"type": "error", "error": error})
-    return msgspec.json.encode({"error": {**error, "param": None, "code": None}})
-
-
 def _is_stream(response: BegunResponse) -> bool:
     kind: str = response.headers.get("content-type", "")
     return kind.startswith("text/event-stream")
@@ -514,6 +508,10 @@ def _is_stream(response: BegunResponse) -> bool:
 
 def _words(exc: Exception) -> str:
     return f"Perdure could not record this request: {type(exc).__name__}."
+
+
+async def send_error(send: Send, wire: CallWire, status: int, kind: str, message: str) -> None:
+    await send_answer(send, status, msgspec.json.encode(error_body(wire, kind, message)))
 
 
 async def send_answer(send: Send, status: int, body: bytes, more: RawHeaders | None = None) -> None:
