@@ -24,6 +24,7 @@ _NAMES = {
     "perdure.agents.agent_records": "AgentLimits",
     "perdure.agents.agent_tools": "ToolContext tool",
     "perdure.agents.agents": "Agents",
+    "perdure.agents.agent_identity": "SigningKey",
     "perdure.agents.interaction": "Interaction",
     "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
     "perdure.agents.one_shot.run_state": "RunEvent",

@@ -5,6 +5,7 @@ from perdure.agents.agent_records import AgentLimits as AgentLimits
 from perdure.agents.agent_tools import ToolContext as ToolContext
 from perdure.agents.agent_tools import tool as tool
 from perdure.agents.agents import Agents as Agents
+from perdure.agents.agent_identity import SigningKey as SigningKey
 from perdure.agents.interaction import Interaction as Interaction
 from perdure.agents.one_shot.run_records import ExitRecord as ExitRecord
 from perdure.agents.one_shot.run_records import RunIteration as RunIteration

@@ -56,6 +56,33 @@ async def test_an_interaction_that_is_recorded_twice_counts_once(bank: Bank) -> 
     assert len(await (await bank.session("router/interactions")).turns()) == 1
 
 
+async def test_a_message_that_was_tried_again_counts_as_it_ended_at_last(
+    bank: Bank, clock: ManualClock
+) -> None:
+    memory = bank.agent_memory("router")
+    session = await bank.session("router/inbox")
+    await session.append("Where?")
+    failed = interaction(
+        1, session="router/inbox", turn=1, success=False, error="no", ended=clock()
+    )
+    await memory.store(failed)
+    await bank.settle()
+    again = msgspec.structs.replace(
+        failed, success=True, error="", ended=clock.advance("1m"), cost=10**10
+    )
+    for _ in range(2):
+        await memory.store(again)
+        await memory.store(failed)
+    await bank.settle()
+    stats = await memory.stats()
+    assert (stats.interactions, stats.success_rate) == (1, 1.0)
+    assert stats.average_cost == pytest.approx(0.01)
+    assert stats.preferred_models[0].interactions == 1
+    (episode,) = await memory.episodes.list("router")
+    assert (await memory.episodes.content(episode))["performance"]["success"] is True
+    assert len([each async for each in bank.artifacts.located()]) == 1
+
+
 async def test_the_tables_of_the_seed(bank: Bank, clock: ManualClock) -> None:
     await recorded(bank, interaction(1), interaction(2, task="triage", cost=None))
     assert AgentMemoryRow.__struct_fields__ == (

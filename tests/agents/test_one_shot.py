@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from perdure.agents.process_identity import identity_of, is_dead
 from perdure.config.settings import GatewayConfig, ModelsConfig, PriceConfig
 from perdure.core.messages import ToolCall
 from perdure.history.strategies.one_shot_strategy import OneShotBrief
-from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.patience import VARIABLES
 from tests.waiting import until
 
@@ -154,6 +156,14 @@ async def test_stuck_after_three_runs_without_a_change(stage: Stage, bank: perdu
     # A person may want it to be tried again: it is, from then on.
     record = await bank.one_shot.resume(record.id)
     assert (record.status, record.iterations) == ("stuck", 6)
+
+
+async def test_the_bank_in_the_folder_is_no_work(stage: Stage) -> None:
+    async with perdure.open(
+        f"sqlite:///{stage.folder / 'memory.db'}", config=perdure.Config()
+    ) as bank:
+        record = await stage.run(bank, {"record": CONTINUE})
+    assert (record.status, record.iterations) == ("stuck", 3)
 
 
 def _in_git(folder: Path) -> None:
@@ -377,6 +387,36 @@ async def test_a_model_works_with_the_three_files(stage: Stage) -> None:
     assert "Build the attic." in model.requests[0].messages[-1].text
 
 
+async def test_a_model_that_was_interrupted_begins_afresh(stage: Stage) -> None:
+    call = ToolCall("c-1", "read_file", '{"file": "spec"}')
+    asked = asyncio.Event()
+
+    async def answer(request: ReceivedRequest) -> ScriptedAnswer | str:
+        if "This is run 2" in request.messages[1].text:
+            (stage.folder / "TASKS.md").write_text("- [x] one\n- [x] two\n")
+            return json.dumps(DONE)
+        if len(request.messages) > 2:  # after its first tool
+            asked.set()
+            await asyncio.sleep(600)
+        return ScriptedAnswer(calls=(call,))
+
+    async with ScriptedModel(answer) as model:
+        gateway = GatewayConfig(
+            providers={"scripted": model.provider_config()},
+            models=ModelsConfig(chat="scripted/any"),
+        )
+        async with perdure.open(stage.url, config=perdure.Config(gateway=gateway)) as bank:
+            running = asyncio.create_task(stage.run(bank, command=()))
+            await asyncio.wait_for(asked.wait(), 60)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            record = await bank.one_shot.resume(folder=stage.folder)
+            turns = await (await bank.existing_session(record.session)).turns()
+    assert (record.status, record.iterations) == ("done", 2)
+    assert [len(turn.messages) for turn in turns] == [3, 2]
+
+
 # What survives --------------------------------------------------------------------------------
 
 HARNESS = """
@@ -455,6 +495,56 @@ async def test_a_harness_killed_at_any_step_is_resumed(stage: Stage, step: int) 
     assert [each.turn for each in found] == [turn.number for turn in turns]
     assert all(turn.status != "open" for turn in turns)
     assert len(stage.prompts()) <= len(found)
+
+
+@pytest.mark.slow
+async def test_killed_again_and_again_it_gets_there(stage: Stage) -> None:
+    """At random moments, by a fixed seed."""
+    (stage.folder / "TASKS.md").write_text("- [ ] a task\n" * 6)
+    command = stage.plan(*[{"tick": 1, "record": CONTINUE}] * 6, {"record": DONE})
+    delays, began = random.Random(18), "run"
+    for _ in range(10):
+        harness = _harness(stage, began, "never", command)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(harness.wait, delays.uniform(0.5, 2.0))
+        _killed(harness)
+        async with perdure.open(stage.url, config=perdure.Config()) as bank:
+            began = "resume" if await bank.one_shot.all() else "run"
+    async with perdure.open(stage.url, config=perdure.Config()) as bank:
+        (record,) = await bank.one_shot.all()
+        if record.status != "done":
+            record = await bank.one_shot.resume(record.id, max_runs=100)
+        found = await bank.one_shot.iterations(record.id)
+        turns = await (await bank.existing_session(record.session)).turns()
+        assert not [each async for each in bank.verify()]
+    assert record.status == "done"
+    assert {each.phase for each in found} == {"decided"}
+    assert [each.turn for each in found] == [turn.number for turn in turns]
+    assert len(stage.prompts()) <= len(found)
+
+
+GATE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from perdure.agents.one_shot.process_group import GroupLimits, run_group
+
+async def started(process):
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+spool = Path(sys.argv[1])
+asyncio.run(run_group(["touch", str(spool / "begun")], spool, folder=str(spool),
+                      limits=GroupLimits(silence=60, seconds=60), started=started))
+"""
+
+
+async def test_no_agent_begins_before_it_is_written_down(tmp_path: Path) -> None:
+    code = [sys.executable, "-c", GATE, str(tmp_path)]
+    harness = await asyncio.create_subprocess_exec(*code, stdout=subprocess.PIPE)
+    out, _ = await asyncio.wait_for(harness.communicate(), 60)
+    assert harness.returncode == -signal.SIGKILL
+    await until(lambda: is_dead(identity_of(int(out))))
+    assert not (tmp_path / "begun").exists()
 
 
 async def test_an_agent_at_work_is_ended_when_its_run_is_resumed(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from tests.agents.conftest import MakeAgentBank
 from tests.agents.tiers import interaction, recorded
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture
 async def bank(make_bank: MakeAgentBank) -> Bank:
     return await make_bank(recalls=True)
 

@@ -23,7 +23,7 @@ _DIFFERENCES = {"overhead_ms", "chunk_ms", "p95_added_ms", "added_ms", "added_ms
 #: In so short a chat, everything is among the first, whoever ranks.
 _DIFFERENCES |= {f"{kind}.{of}" for kind in KINDS for of in ("gain", "worst_chat")}
 #: What is good about these is that there are none.
-_NONE = {"60000.prefix_violations", "120000.prefix_violations"}
+_NONE = {"60000.prefix_violations", "120000.prefix_violations", "trend.false_alarms"}
 #: What was said is too short for these.
 _TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed"} | {
     f"{kind}.{level}_in_range" for kind in levels.KINDS[1:] for level in "ct"

@@ -10,11 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from perdure.bank import Bank
+from perdure.config import Config
 from perdure.core import clock as clocks
-from perdure.core.errors import BudgetReached, DeadlineExceeded, InvalidInput, NotFound
+from perdure.core.errors import (
+    BudgetReached,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    Unauthorized,
+)
 from perdure.core.messages import Message, Usage
 from perdure.gateway.batches.batch_apis import BatchLimits
-from perdure.gateway.batches.batch_records import BatchItem, BatchState, ItemState
+from perdure.gateway.batches.batch_records import BatchItem, BatchRecord, BatchState, ItemState
 from perdure.gateway.batches.forget_batches import forget
 from perdure.gateway.calls import CallOptions
 from perdure.gateway.gateway import Gateway
@@ -29,6 +37,7 @@ from perdure.testing import (
     ScriptedFault,
     ScriptedModel,
 )
+from tests.conftest import DURABLE
 from tests.gateway.batching import (
     HASTY,
     WIRES,
@@ -250,6 +259,35 @@ async def test_too_much_waits_at_the_provider() -> None:
         assert done.counts == {"succeeded": 7}
         assert len(model.batches.hosted) == 3
         assert_paid_once(model)
+
+
+async def test_refused_for_now_then_cut_is_not_taken_for_the_refused_one() -> None:
+    faults = BatchFaults(refused_late=1, refusal_code="token_limit_exceeded", looks=2)
+    async with ScriptedModel(echo, batch_faults=faults) as model:
+
+        async def cut_the_second(step: str, when: str) -> None:
+            if (step, when) == ("create", "before") and model.batches.hosted:
+                model.batches.faults.cut = len(model.batches.hosted) == 1
+
+        model.batches.hook = cut_the_second
+        async with batching(model, "responses") as gateway:
+            done = await finished(gateway, await gateway.batch.submit(MANY, REFLECT))
+            assert done.counts == {"succeeded": 7}
+        assert len(model.batches.hosted) == 2
+        assert "cancel" not in model.batches.steps
+        assert_paid_once(model)
+
+
+async def test_a_missing_key_is_told_at_once() -> None:
+    keyed = {"key_variable": "NOWHERE", "needs_key": True}
+    async with (
+        ScriptedModel(echo) as model,
+        batching(model, provider=keyed, budgets=[BUDGET]) as gateway,
+    ):
+        with pytest.raises(Unauthorized, match="no key"):
+            await gateway.batch.submit(MANY, REFLECT)
+        assert await gateway.batch.list() == []
+        assert await spent(gateway) == (0, 0, 0, 0)
 
 
 @every_wire
@@ -539,10 +577,10 @@ async def test_forgotten_sessions(sent: bool) -> None:
 
 
 @every_wire
-async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, tmp_path: Path) -> None:
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, store_url: str) -> None:
     faults = BatchFaults(looks=20, cut=1, busy=1)
     async with ScriptedModel(echo, batch_faults=faults) as model:
-        url = f"sqlite:///{tmp_path}/bank.db"
         config = config_for(model.url, wire, budgets=[BUDGET])
         busy = 0
 
@@ -554,8 +592,8 @@ async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, tmp_path: 
 
         model.batches.hook = alone
         async with (
-            Store(adapter_for(url, clocks.now)) as one,
-            Store(adapter_for(url, clocks.now)) as two,
+            Store(adapter_for(store_url, clocks.now)) as one,
+            Store(adapter_for(store_url, clocks.now)) as two,
             driven(one, config) as first,
             driven(two, config) as second,
         ):
@@ -564,6 +602,27 @@ async def test_two_workers_never_ask_at_the_same_time(wire: CallWire, tmp_path: 
                 assert (await finished(gateway, batch)).counts == {"succeeded": 7}
             assert await spent(first) == (7 * 110, 7 * COST, 0, 0)
         assert len(model.batches.hosted) == 1
+        assert_paid_once(model)
+
+
+async def test_a_bank_goes_on_with_batches_of_an_earlier_one(tmp_path: Path) -> None:
+    faults = BatchFaults(looks=10**6)
+    async with ScriptedModel(echo, batch_faults=faults) as model:
+        gateway = config_for(model.url, batch_poll=0.01)
+        config, url = Config(gateway=gateway), f"sqlite:///{tmp_path}/bank.db"
+        async with Bank(url, config=config) as bank:
+            batch = await bank.gateway.batch.submit(MANY, REFLECT)
+            await until(lambda: "look" in model.batches.steps)
+        faults.looks = 0
+        async with Bank(url, config=config) as bank:
+            # Nobody asks for the gateway: the worker drives what is there.
+            ended = bank.collection(BatchRecord).query().where("state", "=", "ended")
+            async with asyncio.timeout(100):
+                while not await ended.values():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await bank.forget_agent("planner")
+            results = await results_of(bank.gateway, batch)
+            assert all(each.reply is None for each in results.values())
         assert_paid_once(model)
 
 

@@ -12,12 +12,15 @@ import httpx2
 import msgspec
 import pytest
 
+from perdure import Interaction
 from perdure.bank.bank import Bank
 from perdure.config import AuditConfig
 from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
+from perdure.reflection.inbox import InboxMessage
+from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun, RunChanges
 from perdure.server.operations import Operation, TokenScope
 from tests.server.conftest import RunningServer, StartServer
 
@@ -31,8 +34,13 @@ _PATHS = {
     "key": "M-1",
     "tool": "history_get_turn",
     "layer": "rules",
+    "run": "R-1",
+    "message": "I-1",
     "number": "1",
     "collection": "perdure_sessions",
+    "entry": "rules-of-theirs",
+    "interaction": "one",
+    "registered": OTHER,
 }
 #: What bodies and queries name, all of it the other agent's.
 _OTHERS: dict[str, Any] = {
@@ -43,23 +51,31 @@ _OTHERS: dict[str, Any] = {
     "by": "user",
     "collection": "perdure_sessions",
     "continues": "T-1",
+    "data": {"id": THEIRS},
+    "description": {"name": "Note", "types": {"": {"fields": []}}},
+    "from_version": 1,
     "key": "once",
     "keys": [f"{OTHER}/M-1", f"{OTHER}/M-2"],
     "level": "R",
     "link": {"session": THEIRS},
+    "memory": f"{OTHER}/M-1",
+    "message": "Pay it.",
     "messages": "Go on.",
     "name": THEIRS,
     "person": True,
     "numbers": [1],
     "prompt": "What do you know of it?",
     "provenance": [f"{THEIRS}#T-1"],
+    "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
     "score": 0.5,
     "session": THEIRS,
     "sessions": [THEIRS],
+    "signature": "ed25519:none:none",
     "superseded_by": f"{OTHER}/M-1",
     "text": "# Rules\n\nBe kind.",
     "turns": 1,
+    "version": 1,
     "words": "zebra",
 }
 
@@ -86,6 +102,24 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
         cost=1,
     )
     await bank.collection(Outcome).put(outcome)
+    id, now = f"{agent}/00000001", bank.store.now()
+    run = ReflectionRun(id=id, agent=agent, state="done", started=now, why=word)
+    await bank.collection(ReflectionRun).put(run)
+    await bank.collection(RunChanges).put(
+        RunChanges(id=id, operations=(AppliedOperation(op="add", text=word),))
+    )
+    await bank.collection(InboxMessage).put(
+        InboxMessage(id=id, agent=agent, kind="note", title=word, text=word)
+    )
+    await bank.agent_memory(agent).store(
+        Interaction(id="one", agent=agent, task=word, request=word, response=word)
+    )
+    await bank.canon.write(
+        f"rules-of-{'mine' if agent == 'mine' else 'theirs'}",
+        f"# {word}",
+        readers=[agent],
+        by=person("ada"),
+    )
     (pointer,) = (await session.turn(1)).messages[0].parts
     assert isinstance(pointer, ArtifactPointer)
     named = {"agent": agent, "name": name, "chat": "any"}
@@ -106,6 +140,11 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         [info.name for info in await bank.sessions(agent=agent, archived=True)],
         await bank.collection(Outcome).query().where("agent", "=", agent).values(),
         await bank.references.list(),
+        await bank.inbox.list(agent, status=None),
+        await bank.reflection.list(agent),
+        await bank.canon.list(),
+        await bank.agent_memory(agent).stats(),
+        await bank.agent_memory(agent).episodes.list(agent),
     ]
 
 
@@ -165,7 +204,7 @@ async def walked(
     theirs = await furnish(server.bank, OTHER, NAMED, SAID)
     await server.bank.references.add("# Rules\n\nAlways run the tests.", name="rules")
     await server.bank.settle()
-    return server, _PATHS | mine, _PATHS | theirs
+    return server, _PATHS | mine | {"entry": "rules-of-mine"}, _PATHS | theirs
 
 
 async def test_with_paths_of_another_agent(

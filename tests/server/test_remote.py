@@ -62,6 +62,8 @@ LOCAL_METHODS = {
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
+        "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
+        "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
@@ -70,11 +72,16 @@ LOCAL_METHODS = {
     },
     "Memories": {
         **dict.fromkeys(("get_many", "merged_into", "rivals", "doubles", "similar"), "not asked"),
-        **dict.fromkeys(("contradict", "withdraw", "refill"), "parts of their own use them"),
+        **dict.fromkeys(
+            ("contradict", "withdraw", "refill", "topic_weights"), "parts of their own use them"
+        ),
     },
 }
 LOCAL_METHODS["References"] = {
     **dict.fromkeys(("numbered", "sync", "refill"), "parts of their own use them"),
+    **dict.fromkeys(
+        ("get_for", "hidden_from", "put_canon", "remove_canon"), "parts of their own use them"
+    ),
     "add_file": "files are the server's: send the text",
 }
 LOCAL_PARAMETERS = {

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from perdure.agents.agent_records import AgentVersion
 from perdure.agents.interaction_records import (
     AgentTotals,
     EvolutionEntry,
@@ -109,7 +110,7 @@ async def agent_stats(services: Services, agent: str) -> AgentStats:
         tasks=[TaskStats(task=task, **_averages(sums)) for task, sums in tasks_of(rows).items()],
         preferred_models=preferred_models(rows),
         learned_patterns=learned_patterns(rows),
-        evolution_history=[] if totals is None else [*totals.evolution],
+        evolution_history=await _evolution(services, agent, totals),
         created=None if totals is None else clock.to_datetime(totals.created),
         updated=None if totals is None else clock.to_datetime(totals.updated),
     )
@@ -169,10 +170,28 @@ async def _memory_row(services: Services, totals: AgentTotals) -> AgentMemoryRow
         average_cost=in_dollars(totals.figures.average_cost),
         preferred_models=preferred_models(rows),
         learned_patterns=learned_patterns(rows),
-        evolution_history=[*totals.evolution],
+        evolution_history=await _evolution(services, totals.agent, totals),
         created_at=clock.to_datetime(totals.created),
         updated_at=clock.to_datetime(totals.updated),
     )
+
+
+async def _evolution(
+    services: Services, agent: str, totals: AgentTotals | None
+) -> list[EvolutionEntry]:
+    """Promotions and the like, and versions, in order of time."""
+    versions = await services.store.collection(AgentVersion).query().prefix(f"{agent}/").values()
+    made = [
+        EvolutionEntry(
+            time=each.made,
+            change=f"version {each.number}",
+            evidence={"reason": each.reason} if each.reason else {},
+            by=each.made_by,
+        )
+        for each in versions
+    ]
+    noted = () if totals is None else totals.evolution
+    return sorted((*noted, *made), key=lambda each: (each.time, each.change))
 
 
 def _performance_row(found: InteractionRecord) -> AgentPerformanceRow:

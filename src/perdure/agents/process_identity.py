@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+_ENDED = "ended"  # Of a zombie.
 _STARTED = 19  # The field of /proc/PID/stat, counted from the one behind the program's name.
 
 
@@ -51,6 +52,8 @@ def is_dead(other: ProcessIdentity) -> bool:
     except OSError:
         pass  # it is somebody else's, and lives
     began = _started(other.pid)
+    if began == _ENDED:
+        return True
     return began is not None and bool(other.started) and began != other.started
 
 
@@ -80,5 +83,5 @@ def _started(pid: int) -> str | None:
     fields = stat.rpartition(b")")[2].split()
     # A zombie has ended; only its parent has not looked.
     if len(fields) <= _STARTED or fields[0] in {b"Z", b"X"}:
-        return "ended"
+        return _ENDED
     return fields[_STARTED].decode()

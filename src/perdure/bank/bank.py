@@ -42,16 +42,22 @@ from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
+    from perdure.agents.agent_identity import Identities
     from perdure.agents.agent_memory import AgentMemory
     from perdure.agents.agent_records import AgentLimits
     from perdure.agents.agents import Agents
+    from perdure.agents.canon import Canon
     from perdure.agents.one_shot.one_shot_runs import OneShotRuns
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
+    from perdure.learning.learning import Learning
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
+    from perdure.reflection.inbox import Inbox
+    from perdure.reflection.reflection import Reflection
+    from perdure.reflection.reflection_records import ReflectionRun
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
@@ -115,6 +121,7 @@ class Bank:
         self.contexts = Contexts(self.store, services.mask_data)
         self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
+        self._reflection: Reflection | None = None
         self._agents: Agents | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
@@ -138,6 +145,8 @@ class Bank:
             await self.jobs.start()
             services.maintenance.schedule()
             await services.renditions.start()
+            if self.config.reflects_by_itself:
+                self.reflection.schedule()
             if self.config.gateway.models != ModelsConfig():
                 # Batches that an earlier process sent. Without models there are none.
                 self.jobs.register(BATCHES, self._drive_batch, retries=RETRIES, timeout=TIMEOUT)
@@ -234,6 +243,12 @@ class Bank:
         return self.services.gateway
 
     @property
+    def learning(self) -> Learning:
+        """What agents learn from their calls: docs/learning.md."""
+        made: Learning = self.services.learning
+        return made
+
+    @property
     def index(self) -> RecallIndex:
         """The search index: see `perdure index`."""
         return self.services.recall.index
@@ -247,6 +262,26 @@ class Bank:
     def references(self) -> References:
         return self.services.recall.references
 
+    @property
+    def reflection(self) -> Reflection:
+        """Memories distilled from past turns: runs, which can be listed and undone."""
+        if self._reflection is None:
+            from perdure.reflection.reflection import Reflection
+
+            self._reflection = Reflection(self.services)
+        return self._reflection
+
+    async def reflect(
+        self, agent: str | None = None, *, session: str | None = None, again: bool = False
+    ) -> list[ReflectionRun]:
+        """Distil memories from what is new; see `Reflection.reflect`."""
+        return await self.reflection.reflect(agent, session=session, again=again)
+
+    @property
+    def inbox(self) -> Inbox:
+        """Messages for the administrator."""
+        return self.reflection.inbox
+
     def agent_memory(self, agent: str, *, tiers: Mapping[str, Any] | None = None) -> AgentMemory:
         """The four tiers of an agent's memory, also for one whose loop is your own. `tiers` are
         settings of its own: see `AgentMemory`.
@@ -254,6 +289,20 @@ class Bank:
         from perdure.agents.agent_memory import AgentMemory
 
         return AgentMemory(self.services, agent, tiers=tiers)
+
+    @property
+    def canon(self) -> Canon:
+        """Knowledge that agents share, written by people or promoted from memories."""
+        from perdure.agents.canon import Canon
+
+        return Canon(self.services)
+
+    @property
+    def identities(self) -> Identities:
+        """Who the agents are: durable ids, public keys, signatures."""
+        from perdure.agents.agent_identity import Identities
+
+        return Identities(self.store)
 
     @property
     def one_shot(self) -> OneShotRuns:

@@ -336,6 +336,10 @@ class GatewayConfig(Section, frozen=True):
     cache: bool = False
     #: Seconds for which an answer may be used again.
     cache_ttl: Seconds = 86_400.0
+    #: How a model is chosen among several: by what was learnt for the agent (calls without one: by
+    #: health), by the first design's formula, by a table of tiers, or as listed, adjusted by
+    #: health.
+    selector: Literal["learned", "seed", "table", "health"] = "learned"
     #: Whether batches go through providers' batch modes, at half price; otherwise live.
     batch: bool = True
     #: Seconds until a batch that was sent is looked at; further pauses grow, up to 15 minutes.
@@ -349,6 +353,32 @@ class GatewayConfig(Section, frozen=True):
     budgets: tuple[BudgetConfig, ...] = ()
     #: By ``provider/model``.
     prices: dict[str, PriceConfig] = {}
+
+
+class LearningConfig(Section, frozen=True):
+    """What agents learn from their calls."""
+
+    #: How much quality, from 0 to 1, a dollar is worth, and a second.
+    cost_weight: Annotated[float, msgspec.Meta(ge=0)] = 4.0
+    latency_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.004
+    #: The share of an agent's calls that are judged, if there is a model for `judge`.
+    judge_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    #: Tokens that judging may take in a day.
+    judge_tokens: Count = 200_000
+    #: Seconds of silence after which a session may change its model.
+    sticky: Seconds = 300.0
+    #: Whether agents learn from each other's labels.
+    shared: bool = True
+    #: What models are, by ``provider/model``; else their price says it.
+    tiers: dict[str, Literal["small", "medium", "large"]] = {}
+    #: Whether trends start tests of other models, prompts, budgets and recall.
+    experiments: bool = True
+    #: Interactions of an agent before variants of how it works are tested.
+    experiment_after: Count = 100
+    #: Sessions that each side of a test needs before it can end well.
+    experiment_sessions: Count = 20
+    #: Whether a variant that won is used at once, or waits for `perdure agent evolve accept`.
+    promote: Literal["automatic", "accept"] = "accept"
 
 
 class PruneRule(Section, frozen=True):
@@ -474,6 +504,26 @@ class RecallConfig(Section, frozen=True):
     reference_tokens: Count = 5_000
     #: A folder of reference layers: Markdown files.
     references: str = ""
+
+
+class ReflectionConfig(Section, frozen=True):
+    """How memories are distilled from past turns."""
+
+    #: Hours between two runs in the background; 0: only by hand. Nothing runs by itself unless a
+    #: model is configured for `reflect` …
+    every: Annotated[float, msgspec.Meta(ge=0)] = 8.0
+    #: … or this is set: then what an algorithm finds.
+    without_model: bool = False
+    #: Minutes without a message after which a session is idle. Others wait for the next run.
+    idle: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    #: Tokens of history that a run looks at in all, and of one request.
+    view: Annotated[int, msgspec.Meta(ge=1_000, le=2_000_000)] = 1_000_000
+    window: Annotated[int, msgspec.Meta(ge=4_000, le=2_000_000)] = 150_000
+    #: What may be spent in a day (UTC). None: no limit of its own.
+    tokens: Count | None = 4_000_000
+    dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    #: Days after which the weight of a topic that nobody speaks of is half.
+    half_life: Annotated[float, msgspec.Meta(gt=0)] = 30.0
 
 
 #: Bytes of a request's body.

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from perdure import wire
 from perdure.config import choices
+from perdure.core import clock
 from perdure.core.errors import BadAnswer, InvalidInput
 from perdure.core.messages import Message, Part, Role, Usage, sound
 from perdure.wire.plain import plain
@@ -142,6 +143,8 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Annotated[float, msgspec.Meta(ge=0)] | None = None
     #: Whether an answer may come from, and go to, the response cache. None: as configured.
     cache: bool | None = None
+    #: Names the call in its outcomes, one for each attempt. Made up if it is empty.
+    call: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -368,6 +371,11 @@ def check_options(given: Any) -> CallOptions:
         f"The options cannot be a {type(given).__name__}.",
         hint='Give CallOptions(agent="me"), say.',
     )
+
+
+def numbered(options: CallOptions) -> CallOptions:
+    """With a name for the call, if it has none."""
+    return options if options.call else msgspec.structs.replace(options, call=clock.new_id())
 
 
 def check_embed_options(given: Any) -> CallOptions:

@@ -14,11 +14,14 @@ from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
 from perdure.server import (
+    agent_service_operations,
     bank_operations,
     chat_operations,
     context_operations,
+    learning_operations,
     live_socket,
     memory_operations,
+    reflection_operations,
     session_operations,
     status_operations,
     turn_operations,
@@ -43,6 +46,9 @@ def all_routes() -> tuple[Route, ...]:
         *turn_operations.OPERATIONS,
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
+        *reflection_operations.OPERATIONS,
+        *agent_service_operations.OPERATIONS,
+        *learning_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
         *live_socket.OPERATIONS,
         *chat_operations.OPERATIONS,

@@ -326,6 +326,6 @@ OPERATIONS = (
         export_session,
         TokenScope.READ,
         query=ExportQuery,
-        produces="application/x-ndjson",
+        produces="application/x-ndjson, text/markdown",
     ),
 )

@@ -380,7 +380,11 @@ class OneShotHarness:
                 "The tasks": read_text(settings.tasks),
                 "The log": read_text(settings.log, tail=True),
             }
-            options = {"agent": self._session.agent, "session": self._session.name}
+            options = {
+                "agent": self._session.agent,
+                "session": self._session.name,
+                "model": settings.model,
+            }
             found = await ask_model(self._services.gateway, prompt, files, options)
         if found is not None:
             said, key = [user(prompt), assistant(found.text or found.verdict)], f"{last.id}/asked"

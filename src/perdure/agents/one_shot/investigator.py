@@ -54,7 +54,7 @@ async def ask_model(
 ) -> Investigation | None:
     """None if no model is configured, or none answered with a verdict."""
     purpose: Literal["judge", "chat"] = "judge" if gateway.has("judge") else "chat"
-    if not gateway.has(purpose):
+    if not gateway.has(purpose) and not options.get("model"):
         return None
     shown = "\n\n".join(f"# {name}\n{text[-_FILES:]}" for name, text in files.items() if text)
     request = Request(messages=(user(f"{shown}\n\n{prompt}"),))

@@ -2,7 +2,7 @@
 
 `batches` is what callers use; `batch_records` are the rows that survive the process; `batch_driver`
 takes a batch from one state to the next, as a job; `batch_apis` speaks to Anthropic and OpenAI;
-`live_batch` does without a batch mode.
+`batch_results` writes down what came back; `live_batch` does without a batch mode.
 """
 
 #: The kind of jobs that drive batches: `Batches.drive`.

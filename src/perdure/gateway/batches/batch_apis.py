@@ -30,7 +30,7 @@ from perdure.gateway.requests import messages as message_requests
 from perdure.gateway.transport import Transport
 
 #: Seconds for one request: files are large.
-_TIMEOUT = 600.0
+_TIMEOUT = 1_800.0
 #: Clocks of the provider and of this machine may differ so much. Microseconds.
 _SKEW = 3_600 * SECOND
 _PAGE = 100
@@ -298,7 +298,9 @@ class OpenAIBatches(_Connection):
             for each in page.get("data") or ():
                 if each.get("created_at", 0) * SECOND < part.since - _SKEW:
                     return found[::-1]
-                if (each.get("metadata") or {}).get(_TAG) == part.tag and each["id"] not in known:
+                is_ours = (each.get("metadata") or {}).get(_TAG) == part.tag
+                # One that was refused cost nothing, and may have been sent again since.
+                if is_ours and each.get("status") != "failed" and each["id"] not in known:
                     found.append(str(each["id"]))
             after = page.get("last_id") or ""
             if not page.get("has_more") or not after:

@@ -8,21 +8,17 @@ before it is sent again. Results, costs and budgets are written in one transacti
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.clock import SECOND, new_id
+from perdure.core.clock import SECOND
 from perdure.core.display import plural
-from perdure.core.errors import GatewayError, InvalidConfig, RateLimited, Rejected
-from perdure.core.messages import Usage
-from perdure.gateway import quality
-from perdure.gateway.attempts import GatewayState, credible
+from perdure.core.errors import GatewayError, InvalidConfig, RateLimited, Rejected, Unauthorized
+from perdure.gateway.attempts import GatewayState
 from perdure.gateway.batches.batch_apis import (
     BatchApi,
     RemoteBatch,
@@ -40,24 +36,20 @@ from perdure.gateway.batches.batch_records import (
     BatchRecord,
     BatchState,
     ItemState,
-    item_key,
     number_of,
 )
-from perdure.gateway.calls import Request, packed
+from perdure.gateway.batches.batch_results import BatchResultWriter
+from perdure.gateway.batches.owned_batch import PORTION, OwnedBatch, items_of, with_part
+from perdure.gateway.calls import Request
 from perdure.gateway.catalog import ModelCandidate
-from perdure.gateway.outcomes import Outcome
-from perdure.gateway.prices import batch_price
 from perdure.gateway.provider_keys import require_key
 from perdure.gateway.requests import ProviderRequest
 from perdure.gateway.response_cache import Mask
 from perdure.gateway.transport import Transport
 from perdure.storage.store import Store
-from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 
-#: Items that are read, or whose results are written, at once.
-PORTION = 100
 #: How often results that lack lines are fetched again before the lines count as lost.
 _GAPS = 2
 #: How long providers keep results, at least. Microseconds.
@@ -75,62 +67,6 @@ class BatchPace(msgspec.Struct, frozen=True):
 
     def pause(self, count: int) -> float:
         return min(self.first * 1.5 ** min(count, 50), max(self.longest, self.first))
-
-
-class LostBatch(Exception):
-    """Another process has the batch: nothing more is written here."""
-
-
-class OwnedBatch:
-    """A batch that is driven here, and its changes."""
-
-    def __init__(self, store: Store, record: BatchRecord) -> None:
-        self._store = store
-        self._lock = asyncio.Lock()
-        self.record = record
-
-    @classmethod
-    async def take(cls, store: Store, id: str) -> OwnedBatch | None:
-        """None if there is nothing left to do about it."""
-        token = new_id()
-
-        async def take(transaction: Transaction) -> BatchRecord | None:
-            batches = transaction.collection(BatchRecord)
-            found = await batches.get(id)
-            if found is None or found.state in FINAL:
-                return None
-            await batches.put(taken := replace(found, owner=token))
-            return taken
-
-        record = await store.transact(take)
-        return None if record is None else cls(store, record)
-
-    async def update(self, **changes: Any) -> None:
-        await self.write(lambda record: replace(record, **changes))
-
-    async def update_part(self, at: int, **changes: Any) -> BatchPart:
-        await self.write(lambda record: with_part(record, at, **changes))
-        return self.record.parts[at]
-
-    async def write(self, change: Callable[[BatchRecord], BatchRecord]) -> None:
-        async def write(transaction: Transaction) -> BatchRecord:
-            changed = change(await self.check(transaction))
-            await transaction.collection(BatchRecord).put(changed)
-            return changed
-
-        await self.commit(write)
-
-    async def commit(self, body: Callable[[Transaction], Awaitable[BatchRecord]]) -> None:
-        """A transaction that calls `check` and returns the record as it wrote it."""
-        async with self._lock:  # live calls end at the same time
-            self.record = await self._store.transact(body)
-
-    async def check(self, transaction: Transaction) -> BatchRecord:
-        """The record as it is. Raises `LostBatch`."""
-        found = await transaction.collection(BatchRecord).get(self.record.id)
-        if found is None or found.owner != self.record.owner:
-            raise LostBatch
-        return found
 
 
 class BatchDriver:
@@ -151,13 +87,17 @@ class BatchDriver:
         self._transport = transport
         self._pace = pace
         self._build = build
-        self._mask = mask
+        self._writer = BatchResultWriter(state, mask)
 
     async def advance(self, batch: OwnedBatch) -> float | None:
         """Do what can be done now. Returns the seconds until there is more; None: it is over."""
         try:
-            candidate = self._state.catalog.find(_name(batch.record))
+            candidate = self._state.catalog.find(batch.record.model_name)
             key = await require_key(candidate.provider, self._state.environ)
+        except (InvalidConfig, Unauthorized) as exc:
+            # Another process may know the provider, and have its key.
+            return await self._wait(batch, exc.message)
+        try:
             api = batch_api(self._transport, candidate, key)
             pauses = [
                 pause
@@ -165,8 +105,8 @@ class BatchDriver:
                 if part.state not in FINAL
                 and (pause := await self._step(batch, at, api, candidate)) is not None
             ]
-        except (GatewayError, InvalidConfig) as exc:
-            return await self._failed(batch, exc)
+        except GatewayError as exc:
+            return await self._wait(batch, exc.message, getattr(exc, "retry_after", None))
         except StillUnknown as exc:
             why = f"Whether it was sent is not known until {exc} has ended."
             pauses = [await self._wait(batch, why)]
@@ -254,7 +194,7 @@ class BatchDriver:
             elif item.state is ItemState.WAITING:
                 call = self._build(item.asked(), candidate, batch.record)
                 lines.append(api.line(item.wire_id, call))
-        await self._apply(batch, gone, error="forgotten")
+        await self._writer.write(batch, gone, error="forgotten")
         return lines
 
     async def _recover(self, batch: OwnedBatch, at: int, api: BatchApi) -> float | None:
@@ -315,17 +255,17 @@ class BatchDriver:
             await batch.write(change)
             return pause
         if remote.state == "failed":
-            return await self._refused_late(batch, at, remote)
+            return await self._refused_late(batch, at, api, remote)
         return await self._collect(batch, at, api, remote)
 
-    async def _refused_late(self, batch: OwnedBatch, at: int, remote: RemoteBatch) -> float | None:
+    async def _refused_late(
+        self, batch: OwnedBatch, at: int, api: BatchApi, remote: RemoteBatch
+    ) -> float | None:
         if remote.crowded and not batch.record.cancel:
-            looks = batch.record.parts[at].looks + 1
-            await batch.update_part(
-                at, remote="", file="", sending=0, sent=0, looks=looks, state=BatchState.WRITTEN
-            )
+            await batch.update_part(at, remote="", sending=0, sent=0, state=BatchState.WRITTEN)
             return await self._wait(batch, remote.error)
         await self._refuse(batch, at, remote.error or "The provider refused the batch.", "rejected")
+        await api.clean_up(remote, batch.record.parts[at].file)
         return None
 
     async def _collect(
@@ -339,7 +279,7 @@ class BatchDriver:
                 if number is not None and number in part.numbers:
                     lines.setdefault(number, line)
                 if len(lines) >= PORTION:
-                    await self._apply(batch, lines)
+                    await self._writer.write(batch, lines)
                     lines = {}
         except GatewayError as exc:
             if not is_not_there(exc):
@@ -347,7 +287,7 @@ class BatchDriver:
             # They may not be there yet, though the batch has ended; or not any more.
             if self._state.clock() - part.sent < _KEPT:
                 return await self._wait(batch, exc.message)
-        await self._apply(batch, lines)
+        await self._writer.write(batch, lines)
         unfinished = remote.unfinished or ItemState.MISSING
         if unfinished is ItemState.MISSING and part.gaps < _GAPS:
             missing = 0
@@ -381,7 +321,7 @@ class BatchDriver:
             if item.state is ItemState.WAITING:
                 waiting.append(item.number)
         for begin in range(0, len(waiting), PORTION):
-            await self._apply(
+            await self._writer.write(
                 batch,
                 {
                     number: ResultLine(wire_id="", state=left)
@@ -401,108 +341,10 @@ class BatchDriver:
         now = self._state.clock()
         await batch.update(state=state, ended=now, error=error, failures=0, next_look=0)
 
-    # Results ----------------------------------------------------------------------------------
-
-    async def _apply(
-        self,
-        batch: OwnedBatch,
-        lines: dict[int, ResultLine],
-        *,
-        error: str = "",
-        reason: str = "",
-    ) -> None:
-        """Write results, outcomes and what was spent, in one transaction."""
-        if not lines:
-            return
-
-        async def apply(transaction: Transaction) -> BatchRecord:
-            record = await batch.check(transaction)
-            items = transaction.collection(BatchItem)
-            keys = [item_key(record.run, number) for number in lines]
-            found = dict(zip(lines, await items.get_many(keys), strict=True))
-            done = [
-                self._done(record, item, lines[number], error, reason)
-                for number, item in found.items()
-                if item is not None and item.state is ItemState.WAITING
-            ]
-            await items.put_many(item for item, _, _ in done)
-            outcomes = transaction.collection(Outcome)
-            await outcomes.put_many(outcome for _, outcome, _ in done)
-            await self._state.ledger.settle_many(
-                transaction,
-                [
-                    (found_item.reservation(record.holds), tokens, item.cost)
-                    for item, _, tokens in done
-                    if (found_item := found[item.number]) is not None
-                ],
-            )
-            record = counted(record, [item for item, _, _ in done])
-            await transaction.collection(BatchRecord).put(record)
-            return record
-
-        await batch.commit(apply)
-
-    def _done(
-        self, record: BatchRecord, item: BatchItem, line: ResultLine, error: str, reason: str
-    ) -> tuple[BatchItem, Outcome, int]:
-        """The item with its result, its outcome, and the tokens that it took."""
-        answer = None if line.answer is None else credible(line.answer)
-        usage = (answer.message.usage if answer is not None else None) or Usage()
-        part = record.parts[record.part_of(item.number)]
-        if line.error is not None:
-            error, reason = line.error.kind, line.error.message
-        cost, tokens = 0 if line.state is not ItemState.MISSING else None, 0
-        guess = None
-        if answer is not None:
-            cost = batch_price(self._state.prices.cost(record.provider, record.model, usage))
-            tokens = (usage.input or 0) + (usage.output or 0)
-            if item.request:
-                guess = quality.heuristic(answer, item.asked())
-        if line.state is ItemState.MISSING or (answer is not None and usage.input is None):
-            tokens = max(tokens, item.tokens)  # nobody says: as if all of it
-        candidate = self._state.catalog.find(_name(record))
-        options = replace(record.options, session=item.session, agent=item.agent)
-        outcome = Outcome.of(
-            options,
-            candidate,
-            id=new_id(),
-            started=part.sent or record.written,
-            success=line.state is ItemState.SUCCEEDED,
-            error="" if line.state is ItemState.SUCCEEDED else error or line.state.value,
-            complexity=self._state.catalog.complexity(options),
-            latency=max(0, self._state.clock() - (part.sent or record.written)) / SECOND,
-            cost=cost,
-            batched=True,
-            quality=guess,
-        ).having(usage if answer is not None else None)
-        content = b""
-        if answer is not None and not item.forgotten:
-            message = answer.message
-            if self._mask is not None:
-                (message,) = self._mask((message,))
-            content = packed(replace(answer, message=message))
-        done = replace(
-            item,
-            state=line.state,
-            request=b"",
-            answer=content,
-            provider=record.provider,
-            model=record.model,
-            cost=cost,
-            outcome=outcome.id,
-            error=outcome.error,
-            reason=reason,
-        )
-        return done, outcome, tokens
-
     async def _items(self, record: BatchRecord, part: BatchPart) -> AsyncIterator[BatchItem]:
-        items = self._store.collection(BatchItem)
-        for begin in range(part.first, part.first + part.count, PORTION):
-            last = min(begin + PORTION, part.first + part.count)
-            keys = [item_key(record.run, number) for number in range(begin, last)]
-            for item in await items.get_many(keys):
-                if item is not None:
-                    yield item
+        async for portion in items_of(self._store, record, part.numbers):
+            for item in portion:
+                yield item
 
     async def _known(self) -> frozenset[str]:
         """The provider's ids of all batches in the bank."""
@@ -517,25 +359,3 @@ class BatchDriver:
 
     def _is_young(self, part: BatchPart) -> bool:
         return self._state.clock() - part.sent < self._pace.lag * SECOND
-
-
-def with_part(record: BatchRecord, at: int, **changes: Any) -> BatchRecord:
-    parts = list(record.parts)
-    parts[at] = replace(parts[at], **changes)
-    return replace(record, parts=tuple(parts))
-
-
-def counted(record: BatchRecord, done: Iterable[BatchItem]) -> BatchRecord:
-    """The record after these items, which were waiting, are done."""
-    counts, cost, unknown = dict(record.counts), record.cost, record.unknown_costs
-    for item in done:
-        counts[ItemState.WAITING] = counts.get(ItemState.WAITING, 0) - 1
-        counts[item.state] = counts.get(item.state, 0) + 1
-        cost += item.cost or 0
-        unknown += item.cost is None
-    counts = {state: count for state, count in counts.items() if count}
-    return replace(record, counts=counts, cost=cost, unknown_costs=unknown)
-
-
-def _name(record: BatchRecord) -> str:
-    return f"{record.provider}{'#' if '://' in record.provider else '/'}{record.model}"

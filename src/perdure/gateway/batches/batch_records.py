@@ -114,6 +114,11 @@ class BatchRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     unknown_costs: int = 0
     error: str = ""
 
+    @property
+    def model_name(self) -> str:
+        """As in the configuration: ``provider/model``."""
+        return f"{self.provider}{'#' if '://' in self.provider else '/'}{self.model}"
+
     def part_of(self, number: int) -> int:
         return next(at for at, part in enumerate(self.parts) if number in part.numbers)
 

@@ -29,7 +29,7 @@ from perdure.core.errors import DeadlineExceeded, InvalidInput, NotFound
 from perdure.gateway.attempts import GatewayState, estimate_request, longest_answer
 from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.gateway.batches.batch_apis import BatchLimits, limits_of
-from perdure.gateway.batches.batch_driver import BatchDriver, BatchPace, LostBatch, OwnedBatch
+from perdure.gateway.batches.batch_driver import BatchDriver, BatchPace
 from perdure.gateway.batches.batch_records import (
     FINAL,
     BatchItem,
@@ -42,6 +42,7 @@ from perdure.gateway.batches.batch_records import (
     item_key,
 )
 from perdure.gateway.batches.live_batch import LiveBatches
+from perdure.gateway.batches.owned_batch import PORTION, LostBatch, OwnedBatch, items_of
 from perdure.gateway.calls import (
     CallOptions,
     Reply,
@@ -53,6 +54,7 @@ from perdure.gateway.calls import (
 )
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.prices import batch_price
+from perdure.gateway.provider_keys import require_key
 from perdure.gateway.requests import ProviderRequest
 from perdure.gateway.response_cache import Mask
 from perdure.gateway.transport import Transport
@@ -62,7 +64,6 @@ from perdure.storage.transaction import Transaction
 
 _REFLECT = CallOptions(purpose="reflect")
 _NO_SESSIONS: Mapping[str, str] = MappingProxyType({})
-_PORTION = 100
 #: Seconds between two looks of `wait`, at first and at most.
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 2.0
 
@@ -127,13 +128,16 @@ class Batches:
         what is sent too: it lies in the bank.
 
         Raises `BudgetReached` if not all of it fits: nothing is sent then; `NoModel`,
-        `InvalidInput` for no requests, or a key that stands for others.
+        `Unauthorized` if the provider's key is missing; `InvalidInput` for no requests, or a key
+        that stands for others.
         """
         options = check_options(options)
         jobs = self._worker()
         asked = {id: self._masked(to_request(each)) for id, each in _checked(requests).items()}
         candidate = (await self._order(options))[0]
         mode: BatchMode = "batch" if self._enabled and candidate.provider.batch else "live"
+        if mode == "batch":
+            await require_key(candidate.provider, self._state.environ)
         run = new_id()
         items, sizes, assumed = list[BatchItem](), list[int](), 0
         costs = list[int | None]()
@@ -174,9 +178,6 @@ class Batches:
         )
         if key and (there := await self._batches.get(record.id)) is not None:
             return _same(there, record, key)
-        # Before the record, which makes them count: one transaction could not hold them all.
-        for begin in range(0, len(items), _PORTION):
-            await self._items.put_many(items[begin : begin + _PORTION])
 
         async def write(transaction: Transaction) -> BatchRecord:
             batches = transaction.collection(BatchRecord)
@@ -193,13 +194,16 @@ class Batches:
             await jobs.enqueue(transaction, BATCHES, record.id, key=record.id)
             return written
 
-        written: BatchRecord | None = None
         try:
-            written = await self._store.transact(write)
+            # Before the record, which makes them count: one transaction could not hold them all.
+            for begin in range(0, len(items), PORTION):
+                await self._items.put_many(items[begin : begin + PORTION])
+            return await self._store.transact(write)
         finally:
-            if written is None or written.run != run:
+            # Also if it is cancelled, when it may be there all the same.
+            there = await self._batches.get(record.id)
+            if there is None or there.run != run:
                 await self._items.delete_many(item.id for item in items)
-        return written
 
     async def get(self, batch: BatchRecord | str) -> BatchRecord:
         """As it is in the bank. Raises `NotFound`."""
@@ -258,12 +262,9 @@ class Batches:
         as far as it is known.
         """
         record = await self.get(batch)
-        for begin in range(0, record.items, _PORTION):
-            numbers = range(begin, min(begin + _PORTION, record.items))
-            keys = [item_key(record.run, number) for number in numbers]
-            for item in await self._items.get_many(keys):
-                if item is not None:
-                    yield BatchResult.of(item)
+        async for portion in items_of(self._store, record):
+            for item in portion:
+                yield BatchResult.of(item)
 
     async def cancel(self, batch: BatchRecord | str) -> BatchRecord:
         """Want no more of it. What the provider has done by then is charged for, and kept."""
@@ -317,11 +318,8 @@ class Batches:
                 raise RetryLater(pause, batch.record.error or f"It is {batch.record.state}.")
 
     async def _empty(self, record: BatchRecord) -> None:
-        for begin in range(0, record.items, _PORTION):
-            numbers = range(begin, min(begin + _PORTION, record.items))
-            keys = [item_key(record.run, number) for number in numbers]
-            found = [item for item in await self._items.get_many(keys) if item is not None]
-            await self._items.put_many(replace(item, request=b"", answer=b"") for item in found)
+        async for portion in items_of(self._store, record):
+            await self._items.put_many(replace(item, request=b"", answer=b"") for item in portion)
 
     def _estimate(
         self, candidate: ModelCandidate, mode: BatchMode, asked: int, answer: int

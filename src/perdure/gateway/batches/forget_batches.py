@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from perdure.gateway.batches.batch_driver import PORTION
 from perdure.gateway.batches.batch_records import BatchItem, BatchRecord
+from perdure.gateway.batches.owned_batch import PORTION
 from perdure.gateway.calls import indexable
 from perdure.storage.store import Store
 

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import BudgetReached, DeadlineExceeded, GatewayError, InvalidInput
-from perdure.gateway.batches.batch_driver import PORTION, BatchPace, OwnedBatch, counted
+from perdure.gateway.batches.batch_driver import BatchPace
 from perdure.gateway.batches.batch_records import (
     BatchItem,
     BatchRecord,
     BatchState,
     ItemState,
-    item_key,
 )
+from perdure.gateway.batches.owned_batch import OwnedBatch, counted, items_of
 from perdure.gateway.calls import CallOptions, ModelAnswer, Reply, Request, packed
 from perdure.gateway.ledger import Ledger
 from perdure.gateway.response_cache import Mask
@@ -53,58 +53,47 @@ class LiveBatches:
         self._mask = mask
 
     async def advance(self, batch: OwnedBatch) -> float | None:
-        """Do a portion of it. Returns the seconds until there is more to do; None: it is over."""
-        record = batch.record
-        if record.state is BatchState.WRITTEN:
+        """Ask for all that waits. Returns the seconds until the rest is tried again; None: it is
+        over.
+        """
+        if batch.record.state is BatchState.WRITTEN:
             await batch.update(state=BatchState.IN_PROGRESS)
-        waiting = await self._waiting(record)
         room = asyncio.Semaphore(self._concurrency)
 
-        async def ask(item: BatchItem) -> bool:
+        async def ask(item: BatchItem) -> None:
             async with room:
-                return await self._ask(batch, item)
+                await self._ask(batch, item)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(item)) for item in waiting]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        postponed = any(task.result() for task in tasks)
+        async for portion in items_of(self._store, batch.record):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for item in portion:
+                        if item.state is ItemState.WAITING:
+                            group.create_task(ask(item))
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
         if batch.record.counts.get(ItemState.WAITING):
-            pause = self._pace.pause(batch.record.failures) if postponed else 0.0
+            pause = self._pace.pause(batch.record.failures)
             next_look = self._store.now() + int(pause * SECOND)
-            failures = batch.record.failures + 1 if postponed else 0
-            await batch.update(failures=failures, next_look=next_look)
+            await batch.update(failures=batch.record.failures + 1, next_look=next_look)
             return pause
         only_cancelled = set(batch.record.counts) == {ItemState.CANCELLED}
         state = BatchState.CANCELLED if only_cancelled else BatchState.ENDED
         await batch.update(state=state, ended=self._store.now(), error="", failures=0, next_look=0)
         return None
 
-    async def _waiting(self, record: BatchRecord) -> list[BatchItem]:
-        """Some of those that are left."""
-        items = self._store.collection(BatchItem)
-        waiting = list[BatchItem]()
-        for begin in range(0, record.items, PORTION):
-            numbers = range(begin, min(begin + PORTION, record.items))
-            found = await items.get_many([item_key(record.run, number) for number in numbers])
-            waiting += [item for item in found if item and item.state is ItemState.WAITING]
-            if len(waiting) >= PORTION:
-                break
-        return waiting
-
-    async def _ask(self, batch: OwnedBatch, item: BatchItem) -> bool:
-        """Returns whether it is to be tried again later."""
+    async def _ask(self, batch: OwnedBatch, item: BatchItem) -> None:
+        """Afterwards it waits only if it is to be tried again later."""
         record = batch.record
         if record.cancel or not item.request:
             gone = replace(item, state=ItemState.CANCELLED, cost=0, request=b"")
             await self._write(batch, [(item, gone)], release=True)
-            return False
+            return
         if item.attempts >= _ATTEMPTS:
             reason = item.reason or "The process ended each time before the answer came."
             failed = replace(item, state=ItemState.ERRORED, error=item.error or "interrupted")
             await self._write(batch, [(item, replace(failed, reason=reason, request=b""))])
-            return False
+            return
         begun = replace(item, attempts=item.attempts + 1, tokens=0, reserved=0)
         await self._write(batch, [(item, begun)], release=True)
         options = replace(record.options, agent=item.agent, session=item.session)
@@ -117,7 +106,7 @@ class LiveBatches:
             if is_final:
                 failed = replace(failed, state=ItemState.ERRORED, request=b"", cost=0)
             await self._write(batch, [(begun, failed)])
-            return not is_final
+            return
         message = reply.message
         if self._mask is not None:
             (message,) = self._mask((message,))
@@ -135,7 +124,6 @@ class LiveBatches:
             reason="",
         )
         await self._write(batch, [(begun, done)])
-        return False
 
     async def _write(
         self,
