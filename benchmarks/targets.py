@@ -174,6 +174,10 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
         Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
     ),
+    "agent": (
+        Target("overhead_ms", 8, "p50 of a message to an agent, over the bare gateway call"),
+        Target("agents", 5_000, "idle ones in one process of 1 GB", at_least=True),
+    ),
     "proxy": (
         Target("added_ms", 3, "p50 to the first byte, 100 messages that pass through the proxy"),
         Target("added_ms_long", 15, "the same with 300k tokens behind a budget of 60k"),

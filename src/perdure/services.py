@@ -55,6 +55,7 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     renditions: RenditionService
     epochs: Epochs
     make_gateway: Callable[[], Gateway]
+    make_learning: Callable[[], Any]
     make_recall: Callable[[], Recall]
     make_masker: Callable[[], Masker | None]
 
@@ -62,6 +63,13 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def gateway(self) -> Gateway:
         """Raises `InvalidConfig`; `Closed` if the bank is not open."""
         return self.make_gateway()
+
+    @cached_property
+    def learning(self) -> Any:
+        """The bank's `learning.learning.Learning`: a room above this one, which has no type
+        here.
+        """
+        return self.make_learning()
 
     @cached_property
     def recall(self) -> Recall:

@@ -23,7 +23,7 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.gateway.outcomes import Outcome
 from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock
-from tests.agents.conftest import MakeAgentBank
+from tests.agents.conftest import MakeAgentBank, everywhere
 from tests.agents.tiers import interaction, recorded
 
 
@@ -54,6 +54,33 @@ async def test_an_interaction_that_is_recorded_twice_counts_once(bank: Bank) -> 
     await memory.store(interaction(1))
     assert (await memory.stats()).interactions == 1
     assert len(await (await bank.session("router/interactions")).turns()) == 1
+
+
+async def test_a_message_that_was_tried_again_counts_as_it_ended_at_last(
+    bank: Bank, clock: ManualClock
+) -> None:
+    memory = bank.agent_memory("router")
+    session = await bank.session("router/inbox")
+    await session.append("Where?")
+    failed = interaction(
+        1, session="router/inbox", turn=1, success=False, error="no", ended=clock()
+    )
+    await memory.store(failed)
+    await bank.settle()
+    again = msgspec.structs.replace(
+        failed, success=True, error="", ended=clock.advance("1m"), cost=10**10
+    )
+    for _ in range(2):
+        await memory.store(again)
+        await memory.store(failed)
+    await bank.settle()
+    stats = await memory.stats()
+    assert (stats.interactions, stats.success_rate) == (1, 1.0)
+    assert stats.average_cost == pytest.approx(0.01)
+    assert stats.preferred_models[0].interactions == 1
+    (episode,) = await memory.episodes.list("router")
+    assert (await memory.episodes.content(episode))["performance"]["success"] is True
+    assert len([each async for each in bank.artifacts.located()]) == 1
 
 
 async def test_the_tables_of_the_seed(bank: Bank, clock: ManualClock) -> None:
@@ -102,6 +129,7 @@ async def test_it_is_counted_if_and_only_if_the_message_ends(bank: Bank) -> None
     assert (await bank.agent_memory("router").stats()).interactions == 1
 
 
+@everywhere
 async def test_many_writers_lose_nothing(bank: Bank) -> None:
     interactions = Interactions(bank.services)
 
@@ -119,6 +147,7 @@ async def test_many_writers_lose_nothing(bank: Bank) -> None:
     assert len({each.id for each in await agent_performance_table(bank.services)}) == 20
 
 
+@everywhere
 async def test_a_rating_that_comes_late_counts(bank: Bank) -> None:
     bank.gateway.recorder.note(outcome("o1"))
     memory = bank.agent_memory("router")

@@ -19,6 +19,10 @@ EXPECTED = {
     *("ask", "models", "costs", "batches", "run", "runs"),
     *("proxy", "serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
+    "agent",
+    *(f"agent {each}" for each in ("add", "list", "show", "ask", "send", "messages", "retry")),
+    *(f"agent {each}" for each in ("questions", "answer", "schedule", "schedules", "unschedule")),
+    *(f"agent {each}" for each in ("versions", "pause", "resume", "remove")),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
     *(f"memory {each}" for each in ("retire", "restore", "delete", "history", "audit")),
@@ -29,7 +33,8 @@ EXPECTED = {
     "canon",
     *(f"canon {each}" for each in ("list", "show", "write", "promote", "history")),
     *(f"canon {each}" for each in ("restore", "remove")),
-    *("agent", "agent stats", "agent episodes"),
+    *("agent stats", "agent episodes", "agent rate", "agent evolve"),
+    *(f"agent evolve {each}" for each in ("show", "accept", "dismiss", "revert")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -40,6 +45,7 @@ EXPECTED = {
 #: Commands that hold others.
 GROUPS = {
     "agent",
+    "agent evolve",
     "artifacts",
     "bank",
     "canon",

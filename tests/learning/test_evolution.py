@@ -38,6 +38,10 @@ async def store() -> AsyncIterator[Store]:
         yield made
 
 
+async def third_version(_: str) -> int:
+    return 3
+
+
 def make_evolution(
     store: Store, learned: LearnedSelector | None = None, **settings: object
 ) -> tuple[Evolution, Experiments]:
@@ -50,12 +54,13 @@ def make_evolution(
         lambda _: ALL,
         config=config,
         may_judge=lambda: True,
+        prompt_version=third_version,
         clock=store.now,
     )
     return made, experiments
 
 
-RECALL = StrategyChanges(recall_limit=3)
+RECALL = StrategyChanges(recall=False)
 
 
 async def run_sessions(
@@ -118,7 +123,7 @@ async def test_a_variant_that_is_better_waits_for_a_person_and_can_be_taken_back
     evolution, experiments = make_evolution(store)
     await evolution.start("router", RECALL)
     with pytest.raises(InvalidInput, match="has a test already"):
-        await evolution.start("router", StrategyChanges(recall_limit=8))
+        await evolution.start("router", StrategyChanges(budget=9_000))
     with pytest.raises(NotFound, match="waits to be accepted"):
         await evolution.accept("router")
     await run_sessions(experiments, gain=0.2)
@@ -213,6 +218,7 @@ async def test_rising_costs_start_a_test_of_a_cheaper_model(store: Store) -> Non
     for _ in range(100):
         learned.note(outcome(LARGE, dollars=0.02))
     assert await evolution.consider("router") is None
+    learned.note(outcome(SMALL))  # it may be asked, too
     for _ in range(300):
         learned.note(outcome(LARGE, dollars=0.06))
     found = await evolution.consider("router")
@@ -224,13 +230,24 @@ async def test_rising_costs_start_a_test_of_a_cheaper_model(store: Store) -> Non
 async def test_so_many_calls_start_a_test_of_a_variant(store: Store) -> None:
     learned = selector(LearnedMemory(store))
     evolution, _ = make_evolution(store, learned)
-    for _ in range(99):
+    learned.note(outcome(LARGE))
+    for _ in range(98):
         learned.note(outcome(SMALL))
     assert await evolution.consider("router") is None
     learned.note(outcome(SMALL))
     found = await evolution.consider("router")
     assert found is not None
     assert found.reason == "100 calls without a test"
+    tried = [found.variant]
+    for _ in range(3):
+        await evolution.dismiss("router")
+        for _ in range(100):
+            learned.note(outcome(SMALL))
+        found = await evolution.consider("router")
+        assert found is not None
+        tried.append(found.variant)
+    kinds = [sorted(each.changes()) for each in tried]
+    assert kinds == [["models"], ["prompt_version"], ["recall"], ["recall"]]
     off, _ = make_evolution(store, learned, experiments=False)
     assert await off.consider("somebody") is None
 

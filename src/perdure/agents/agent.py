@@ -94,7 +94,7 @@ class AgentReply:
         """Rate the answer from 0 to 1. Raises `InvalidInput`."""
         if not self.message.outcomes:
             raise InvalidInput("No model answered this.", hint="There is nothing to rate.")
-        await self._agents.services.gateway.feedback(self.message.outcomes[-1], score)
+        await self._agents.services.gateway.feedback(self.message.outcomes[-1], score, note)
         plain = self._agents.services.mask_data({"note": require_text(note, "note")})["note"]
         await self._agents.mailboxes.change(
             self.id,

@@ -70,7 +70,7 @@ class MessageRun:
         self._progress = MessageProgress(services.store, session, lease, message, seams)
         self._services = services
         self._session = session
-        self._version = version
+        self.version = version
         self._limits = version.limits
         self._heard = heard
         self._tools = {name: each for name, each in tools.items() if is_offered(version, name)}
@@ -96,7 +96,7 @@ class MessageRun:
         return self._progress.message
 
     def _options(self, variant: AgentVariant | None) -> ConversationOptions:
-        version = self._version
+        version = self.version
         asks = (ASK_PERSON_TOOL,) if is_offered(version, ASK_PERSON) else ()
         recalls = None if variant is None else variant.recall
         budget = (0 if variant is None else variant.budget) or version.budget
@@ -141,7 +141,7 @@ class MessageRun:
     async def _opened(self) -> Context:
         await self._session.leave_turn()
         context = await self._conversation.context(prompt_of(self.message))
-        begun = self._progress.begun(self._version.number, self._variant)
+        begun = self._progress.begun(self.version.number, self._variant)
         await self._session.append([], context=context, within=begun)
         await self._progress.note_recalled()
         return context
@@ -189,10 +189,10 @@ class MessageRun:
             raise _Ended
 
     def _asks(self, call: ToolCall) -> bool:
-        return call.name == ASK_PERSON and is_offered(self._version, ASK_PERSON)
+        return call.name == ASK_PERSON and is_offered(self.version, ASK_PERSON)
 
     async def _run_other(self, call: ToolCall) -> None:
-        if call.name in HISTORY_NAMES and self._version.history_tools:
+        if call.name in HISTORY_NAMES and self.version.history_tools:
             result = await self._conversation.run_history_tool(call)
             await self._result(call, result.text)
         else:

@@ -28,9 +28,10 @@ from perdure.agents.interaction import Interaction
 from perdure.agents.interaction_records import InteractionRecord
 from perdure.agents.interactions import Interactions
 from perdure.agents.learned_patterns import LearnedPattern
+from perdure.agents.tier_settings import TierSettings, checked_count
 from perdure.agents.working_memory import WorkingMemory, WorkingSession
 from perdure.core.clock import When, moment
-from perdure.core.errors import InvalidInput, StorageError
+from perdure.core.errors import InvalidInput, StorageError, TooLarge
 from perdure.core.input_types import require_instance, require_text
 from perdure.core.messages import assistant, user
 from perdure.core.turns import Position
@@ -44,14 +45,11 @@ from perdure.sessions.sessions import Sessions
 from perdure.storage.transaction import Transaction
 
 Ending: TypeAlias = Literal["success", "failure"]
-#: Hits, unless somebody asks for more.
-TOP = 5
 #: Interactions that a filter may leave: the newest ones.
 MOST_FILTERED = 5_000
 #: Characters that are shown of each recent message and each hit.
 _SHOWN = 600
 _RECENT = 10
-_SETTINGS = ("working_ttl", "working_bytes", "recall_limit")
 
 _log = logging.getLogger(__name__)
 
@@ -95,22 +93,12 @@ class AgentMemory:
     def __init__(
         self, services: Services, agent: str, *, tiers: Mapping[str, Any] | None = None
     ) -> None:
-        settings = dict(tiers or {})
-        unknown = sorted(settings.keys() - set(_SETTINGS))
-        if unknown:
-            raise InvalidInput(
-                f"{unknown[0]!r} is no setting of an agent's memory.",
-                hint=f"Use {', '.join(_SETTINGS)}.",
-            )
+        settings = TierSettings.of(tiers)
         self.agent = checked_agent(agent)
         self._services = services
-        self._limit = _count(settings.get("recall_limit", TOP), "recall_limit", 1_000)
-        most = settings.get("working_bytes")
+        self._limit = settings.recall_limit
         self.working = WorkingMemory(
-            services,
-            agent,
-            ttl=settings.get("working_ttl"),
-            most_bytes=None if most is None else _count(most, "working_bytes", 1 << 30),
+            services, agent, ttl=settings.working_ttl, most_bytes=settings.working_bytes
         )
         self.interactions = Interactions(services)
         self.episodes: Episodes = self.interactions.episodes
@@ -154,7 +142,7 @@ class AgentMemory:
         `task`, `outcome` (``success`` or ``failure``), `provider`, `model` and `max_cost` (dollars)
         select interactions of its own. Without them, memories and reference layers are found, too.
         """
-        limit = self._limit if limit is None else _count(limit, "limit", 1_000)
+        limit = self._limit if limit is None else checked_count(limit, "limit", 1_000)
         now = self._services.store.now()
         question = Question(
             text=require_text(query, "query"),
@@ -198,7 +186,7 @@ class AgentMemory:
         names none), in the same transaction, so that recall finds it. Secrets are masked. Raises
         `InvalidInput` if it is another agent's.
         """
-        require_instance(interaction, Interaction, "interaction")
+        _check(require_instance(interaction, Interaction, "interaction"))
         if interaction.agent != self.agent:
             raise InvalidInput(
                 f"This is an interaction of {interaction.agent}, not of {self.agent}.",
@@ -212,7 +200,11 @@ class AgentMemory:
         await self.note(interaction)
         return found
 
-    async def note(self, interaction: Interaction) -> None:
+    async def begin(self, session: str, task: str, context: Mapping[str, Any]) -> None:
+        """Put what it is about to do into working memory: the loop's first step."""
+        await self._note(session, task={"name": task} if task else {}, context=context)
+
+    async def note(self, interaction: Interaction, *, ends_task: bool = False) -> None:
         """Put an ended interaction into working memory. What cannot be reached is logged only: the
         session has every word.
         """
@@ -220,12 +212,15 @@ class AgentMemory:
         said = [("user", interaction.request)]
         if interaction.response:
             said.append(("assistant", interaction.response))
-        try:
-            await self.working.update(session, messages=said)
-        except StorageError as exc:
-            _log.warning("Nothing is noted in the working memory of %s: %s", self.agent, exc)
+        await self._note(session, messages=said, task={} if ends_task else None)
 
     # ------------------------------------------------------------------------------------------
+
+    async def _note(self, session: str, **changes: Any) -> None:
+        try:
+            await self.working.update(session, **changes)
+        except (StorageError, TooLarge) as exc:
+            _log.warning("Nothing is noted in the working memory of %s: %s", self.agent, exc)
 
     async def _in_mind(self, session: str) -> WorkingSession | None:
         if agent_of(session) != self.agent:
@@ -331,6 +326,16 @@ class _Wanted(msgspec.Struct, frozen=True):
         )
 
 
+def _check(interaction: Interaction) -> None:
+    """Structs do not check their own values. Raises `InvalidInput`."""
+    try:
+        msgspec.convert(msgspec.structs.asdict(interaction), Interaction)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(
+            f"This is no interaction: {exc}.", hint="Use values of the types that it declares."
+        ) from exc
+
+
 def _place(hit: Hit, agent: str) -> tuple[str, Position]:
     try:
         return source_of(hit.key)
@@ -346,14 +351,6 @@ def _tags(interaction: Interaction) -> dict[str, str]:
         "model": interaction.model,
     }
     return {name: value for name, value in known.items() if value}
-
-
-def _count(value: Any, name: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-        raise InvalidInput(
-            f"{name} cannot be {value!r}.", hint=f"Give a number from 1 to {most:,}."
-        )
-    return value
 
 
 def _in_words(

@@ -16,6 +16,7 @@ from perdure.agents.agent_records import (
     no_agent,
     version_key,
 )
+from perdure.agents.tier_settings import TierSettings
 from perdure.core.actors import current_actor, system_user
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.history.log_records import checked_agent
@@ -89,6 +90,7 @@ class AgentRegistry:
         Raises `Conflict` if the agent belongs to another project.
         """
         checked_agent(name)
+        TierSettings.of(said.tiers)
         actor = by or getattr(current_actor(), "name", "") or system_user()
         keys = tuple(public_keys)
 

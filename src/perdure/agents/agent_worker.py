@@ -18,6 +18,7 @@ import msgspec
 from perdure.agents import questions
 from perdure.agents.agent_lease import AgentLeases, HeldLease, beat
 from perdure.agents.agent_loop import MessageRun
+from perdure.agents.agent_memory import AgentMemory
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
@@ -81,6 +82,7 @@ class AgentWorker:
         #: What learning and the memory tiers put into the loop.
         self.seams = AgentSeams()
         self.seams.record.append(Interactions(services).record)
+        self.seams.variant = self._variant
         self._config = services.config.agents
         self._leases = AgentLeases(services.store, seconds=self._config.lease)
         self._leases.on_lost = self._lost
@@ -317,13 +319,22 @@ class AgentWorker:
             return
         try:
             run = await self._run_of(served, lease, message)
-            await run.run()
+            memory = AgentMemory(self.services, served.name, tiers=run.version.tiers)
+            await memory.begin(message.session, message.task, message.context)
+            done = await run.run()
+            self._tell(message.id)
+            if done.state == "done":
+                await memory.note(interaction_of(done), ends_task=True)
         except (LeaseLost, Closed, StorageError):
             raise
         except Exception as exc:  # noqa: BLE001  # a bad message must not stop the others
             await self._failed(lease, message, exc)
         finally:
             self._tell(message.id)
+
+    async def _variant(self, agent: str, session: str) -> AgentVariant | None:
+        found: AgentVariant = await self.services.learning.experiments.variant(agent, session)
+        return found
 
     async def _run_of(
         self, served: ServedAgent, lease: HeldLease, message: AgentMessage

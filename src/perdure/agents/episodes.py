@@ -56,6 +56,8 @@ class Episode(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     #: Zstd JSON; None until a job has put it there. `waiting` has its words until then.
     artifact: Artifact | None = None
     waiting: Annotated[Interaction | None, Compressed()] = None
+    #: What it said before its message was tried again; goes when the new one is archived.
+    former: Artifact | None = None
 
     @property
     def path(self) -> str:
@@ -72,9 +74,17 @@ class Episodes:
     # Writing ----------------------------------------------------------------------------------
 
     async def begin(
-        self, transaction: Transaction, interaction: Interaction, row: InteractionRecord
+        self,
+        transaction: Transaction,
+        interaction: Interaction,
+        row: InteractionRecord,
+        before: InteractionRecord | None = None,
     ) -> None:
-        """Keep an episode, in the caller's transaction; the archive follows. Secrets are masked."""
+        """Keep an episode, in the caller's transaction; the archive follows. Secrets are masked.
+        It takes the place of the one of `before`, an earlier end of the same message.
+        """
+        rows = transaction.collection(Episode)
+        old = None if before is None else await rows.get(_key(before))
         masked = self._services.mask_data(
             {
                 "request": interaction.request,
@@ -84,7 +94,7 @@ class Episodes:
             }
         )
         episode = Episode(
-            id=_key(row),
+            id=_key(row) if old is None else old.id,
             agent=row.agent,
             session=row.session,
             turn=row.turn,
@@ -93,8 +103,9 @@ class Episodes:
             success=row.success,
             ended=row.ended,
             waiting=msgspec.structs.replace(interaction, **masked),
+            former=None if old is None else old.artifact or old.former,
         )
-        await transaction.collection(Episode).put(episode)
+        await rows.put(episode)
         self._take_jobs()
         await self._services.jobs.enqueue(
             transaction, EPISODE_JOB, {"episode": episode.id}, key=episode.id
@@ -109,13 +120,17 @@ class Episodes:
         episode = found.value
         content = msgspec.json.encode(await self._document(episode))
         packed = zstandard.ZstdCompressor(level=9).compress(content)
+        if episode.former is not None:
+            await self._services.artifacts.release(episode.former, own=1)
 
         async def body(transaction: Transaction) -> bool:
             rows = transaction.collection(Episode)
             if await rows.get(key) != episode:
                 return False  # forgotten meanwhile
             artifact = await self._services.artifacts.put(packed, transaction=transaction)
-            await rows.put(msgspec.structs.replace(episode, artifact=artifact, waiting=None))
+            await rows.put(
+                msgspec.structs.replace(episode, artifact=artifact, waiting=None, former=None)
+            )
             return True
 
         if not await self._services.store.transact(body):
@@ -213,8 +228,9 @@ class Episodes:
 
     async def remove(self, episode: Episode) -> None:
         """Remove one for good; its artifact too, unless somebody else refers to it."""
-        if episode.artifact is not None:
-            await self._services.artifacts.release(episode.artifact, own=1)
+        for artifact in (episode.artifact, episode.former):
+            if artifact is not None:
+                await self._services.artifacts.release(artifact, own=1)
         await self._rows.delete(episode.id)
         await self._services.store.collection(Job).delete(f"{EPISODE_JOB}/{episode.id}")
 

@@ -86,6 +86,17 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True, 
             self.rated + (found.quality is not None),
         )
 
+    def minus(self, found: InteractionRecord) -> Figures:
+        return Figures(
+            self.interactions - 1,
+            self.successes - found.success,
+            self.cost - (found.cost or 0),
+            self.priced - (found.cost is not None),
+            self.latency - found.latency,
+            self.quality - (found.quality or 0.0),
+            self.rated - (found.quality is not None),
+        )
+
     def rerated(self, before: float | None, after: float) -> Figures:
         """The same with another rating of one of them."""
         return msgspec.structs.replace(

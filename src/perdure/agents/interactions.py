@@ -48,22 +48,28 @@ class Interactions:
 
     async def record(self, transaction: Transaction, interaction: Interaction) -> InteractionRecord:
         """Record an ended message, in the caller's transaction; its episode is written later, by
-        a job. Recorded twice, it counts once. Raises `InvalidInput` if it names no agent or
-        another agent's session.
+        a job. Recorded twice, it counts once; one that had failed and was tried again counts as it
+        ended at last. Raises `InvalidInput` if it names no agent or another agent's session.
         """
         found = await self._row(interaction)
         rows = transaction.collection(InteractionRecord)
-        if (known := await rows.get(found.id)) is not None:
+        known = await rows.get(found.id)
+        if known is not None and (known.success or interaction.ended <= known.ended):
             return known
         totals = await self._totals(transaction, found.agent)
-        figures = totals.figures.plus(found)
-        found = msgspec.structs.replace(found, number=totals.number * _ROOM + figures.interactions)
+        if known is None:
+            figures = totals.figures.plus(found)
+            number = totals.number * _ROOM + figures.interactions
+        else:
+            figures, number = totals.figures.minus(known).plus(found), known.number
+            await self._take_back(transaction, known)
+        found = msgspec.structs.replace(found, number=number)
         await rows.put(found)
         await transaction.collection(AgentTotals).put(
             msgspec.structs.replace(totals, figures=figures, updated=transaction.now())
         )
         await self._add_up(transaction, found, None)
-        await self.episodes.begin(transaction, interaction, found)
+        await self.episodes.begin(transaction, interaction, found, known)
         return found
 
     async def rated(self, transaction: Transaction, before: Outcome, after: Outcome) -> None:
@@ -179,6 +185,12 @@ class Interactions:
             msgspec.structs.replace(totals, figures=figures, updated=transaction.now())
         )
         await self._add_up(transaction, rated, found)
+
+    async def _take_back(self, transaction: Transaction, known: InteractionRecord) -> None:
+        rows = transaction.collection(PatternFigures)
+        for row in await rows.get_many([each.id for each in patterns_of(known)]):
+            if row is not None:
+                await rows.put(msgspec.structs.replace(row, figures=row.figures.minus(known)))
 
     async def _add_up(
         self, transaction: Transaction, found: InteractionRecord, before: InteractionRecord | None

@@ -22,7 +22,9 @@ from perdure.agents.agent_records import (
     message_key,
     no_message,
 )
+from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, TooLarge
+from perdure.storage.finder import any_of, where
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store, join
 from perdure.storage.transaction import Transaction
@@ -30,6 +32,8 @@ from perdure.storage.transaction import Transaction
 #: Characters of a message. What is longer belongs in a file or an artifact that it names.
 MOST_BODY = 1_000_000
 _PAGE = 100  # Messages that are looked at for the next one.
+#: No message waits for so long (microseconds): one that would is due, the clock was put back.
+_LONGEST = 300 * SECOND
 
 
 class Mailboxes:
@@ -90,7 +94,7 @@ class Mailboxes:
             for message in await finder.order_by("key").limit(_PAGE).values(STRONG):
                 if message.session in held:
                     continue
-                if message.due <= self._store.now():
+                if message.due <= self._store.now() or message.due > self._store.now() + _LONGEST:
                     return message
                 held.add(message.session)
         return None
@@ -100,8 +104,9 @@ class Mailboxes:
         found = dict[str, None]()
         now = self._store.now()
         for state in ("accepted", "working"):
-            due = self._messages.query().where("state", "=", state).where("due", "<=", now)
-            for row in await due.group_by("agent").aggregate(STRONG, messages="count"):
+            due = any_of(where("due", "<=", now), where("due", ">", now + _LONGEST))
+            matching = self._messages.query().where("state", "=", state).where(due)
+            for row in await matching.group_by("agent").aggregate(STRONG, messages="count"):
                 found[row["agent"]] = None
         return list(found)
 
@@ -110,10 +115,9 @@ class Mailboxes:
     ) -> list[AgentMessage]:
         """The newest first."""
         finder = self._messages.query().where("agent", "=", agent)
-        if len(states) == 1:
-            finder = finder.where("state", "=", states[0])
-        found = await finder.order_by("-key").limit(limit).values()
-        return [each for each in found if not states or each.state in states]
+        if states:
+            finder = finder.where("state", "in", list(states))
+        return await finder.order_by("-key").limit(limit).values()
 
     async def change(
         self,

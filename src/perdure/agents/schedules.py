@@ -147,3 +147,14 @@ def shown_rule(schedule: AgentSchedule) -> str:
     if schedule.every:
         return f"every {timedelta(seconds=schedule.every / SECOND)}"
     return schedule.cron or "once"
+
+
+def moment_in(text: str) -> tuple[str | datetime, None] | tuple[None, str]:
+    """What `Agent.schedule` takes, from a command line: when, or every how long."""
+    first, _, rest = text.strip().partition(" ")
+    if first.lower() == "every":
+        return None, rest.strip()
+    with suppress(ValueError):
+        found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo is not None else found.astimezone()), None
+    return text.strip(), None

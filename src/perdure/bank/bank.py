@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
+    from perdure.learning.learning import Learning
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
@@ -240,6 +241,12 @@ class Bank:
         unusable.
         """
         return self.services.gateway
+
+    @property
+    def learning(self) -> Learning:
+        """What agents learn from their calls: docs/learning.md."""
+        made: Learning = self.services.learning
+        return made
 
     @property
     def index(self) -> RecallIndex:

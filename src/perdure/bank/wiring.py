@@ -14,7 +14,7 @@ from perdure.bank.artifact_location import artifact_place, former_place
 from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Closed, Unsupported
+from perdure.core.errors import Closed, NotFound, Unsupported
 from perdure.core.levels import parse_level
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from perdure.history.secrets import Masker
     from perdure.learning.evolution import StepHook
     from perdure.learning.experiment_records import EvolutionStep
+    from perdure.learning.learning import Learning
     from perdure.recall.recall import Recall
     from perdure.storage.encryption.master_keys import Source
     from perdure.storage.transaction import Transaction
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 _REFLECTION = "reflection"
 #: Seconds between two looks for episodes that are too old, and before the first one.
 _EXPIRE_EVERY, _EXPIRE_FIRST = 3_600.0, 60.0
+#: Seconds between two looks at the tests of agents.
+_EVOLVE_EVERY = 60.0
 #: What a bank cannot do without.
 _NEEDED = frozenset(
     {
@@ -111,23 +114,13 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
         from perdure.learning.judging import with_judging_budget
-        from perdure.learning.learning import Learning
 
-        mask = services.mask_messages
-        learning = Learning(
-            store,
-            jobs,
-            config,
-            lambda: services.gateway,
-            mask=mask,
-            on_step=_note_step(services),
-            clock=clock,
-        )
+        learning: Learning = services.learning
         gateway = Gateway(
             store,
             _with_reflection_budget(config, with_judging_budget(config)),
             jobs=jobs,
-            mask=mask,
+            mask=services.mask_messages,
             clock=clock,
             selector=learning.selector,
         )
@@ -199,14 +192,44 @@ def make_services(
         ),
         epochs=epochs,
         make_gateway=make_gateway,
+        make_learning=lambda: _make_learning(services, clock),
         make_recall=make_recall,
         make_masker=make_masker,
     )
+    jobs.every("evolution", _EVOLVE_EVERY, _evolve(services), first=_EVOLVE_EVERY)
     jobs.every("episodes", _EXPIRE_EVERY, _tend_episodes(services), first=_EXPIRE_FIRST)
     log.listen(token_counts.note, token_counts.missed)
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)
     return services
+
+
+def _make_learning(services: Services, clock: Clock) -> Learning:
+    from perdure.learning.learning import Learning
+
+    return Learning(
+        services.store,
+        services.jobs,
+        services.config,
+        lambda: services.gateway,
+        mask=services.mask_messages,
+        on_step=_note_step(services),
+        prompt_version=_prompt_version(services),
+        clock=clock,
+    )
+
+
+def _prompt_version(services: Services) -> Callable[[str], Awaitable[int]]:
+    async def current(agent: str) -> int:
+        """0 for what was called, but never defined as an agent."""
+        from perdure.agents.agent_registry import AgentRegistry
+
+        try:
+            return (await AgentRegistry(services.store).get(agent)).version
+        except NotFound:
+            return 0
+
+    return current
 
 
 def _count_ratings(services: Services) -> RatingHook:
@@ -232,6 +255,14 @@ def _note_step(services: Services) -> StepHook:
         await Interactions(services).evolved(transaction, step.agent, entry)
 
     return note
+
+
+def _evolve(services: Services) -> Callable[[], Awaitable[None]]:
+    async def evolve() -> None:
+        if services.made("gateway"):  # else nobody was called
+            await services.learning.evolve()
+
+    return evolve
 
 
 def _tend_episodes(services: Services) -> Callable[[], Awaitable[None]]:

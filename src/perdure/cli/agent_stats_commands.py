@@ -37,20 +37,35 @@ async def stats(
             "--table", metavar="NAME", help="The table agent_memory or agent_performance."
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FIELDS",
+            help="Add up calls by agent, task, provider, model, purpose, day: task,provider.",
+        ),
+    ] = None,
     since: SinceOption = None,
     limit: LimitOption = 1_000,
 ) -> None:
     """Show what agents did, how well, at what cost, and what they learnt from it.
 
+    With --by, calls of models are added up by these fields together, over 30 days or --since.
+
     With --table, one of two tables with fixed columns: a row for each agent, or for each
     interaction, which --since and --limit select. Money is in dollars.
     """
     async with existing_bank(settings) as bank:
-        if table is not None:
+        if by is not None:
+            from perdure.cli.usage_report import show_usage
+
+            await show_usage(settings, bank, by, agent, since or "30d")
+        elif table is not None:
             await _show_table(settings, bank, table, agent, since=since, limit=limit)
         elif since is not None:
             raise InvalidInput(
-                "Statistics are of all time.", hint="Use --since with --table agent_performance."
+                "Statistics are of all time.",
+                hint="Use --since with --by, or with --table agent_performance.",
             )
         elif agent is not None:
             _show_stats(settings, await bank.agent_memory(agent).stats())

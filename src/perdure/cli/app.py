@@ -9,6 +9,8 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_commands,
+    agent_evolve_commands,
     agent_stats_commands,
     artifact_commands,
     ask_commands,
@@ -115,6 +117,22 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "metrics": (metrics_commands.metrics, "--prometheus"),
     "conformance": (check_commands.conformance, "memory://"),
     "doctor": (check_commands.doctor, ""),
+    "agent add": (agent_commands.add, ".claude/agents/router.md"),
+    "agent list": (agent_commands.list_, "--skill triage"),
+    "agent show": (agent_commands.show, "router"),
+    "agent ask": (agent_commands.ask, 'router "Where does this go?" --task email_routing'),
+    "agent send": (agent_commands.send, 'router "Sort the inbox." --key inbox-2026-12-01'),
+    "agent messages": (agent_commands.messages, "router --state parked"),
+    "agent retry": (agent_commands.retry, "router/00000012"),
+    "agent questions": (agent_commands.questions, ""),
+    "agent answer": (agent_commands.answer, 'router/00000012/0001.c1 "Twelve."'),
+    "agent schedule": (agent_commands.schedule, 'router "0 9 * * 1-5" "Sort the inbox."'),
+    "agent schedules": (agent_commands.schedules, "router"),
+    "agent unschedule": (agent_commands.unschedule, "router/019c…"),
+    "agent versions": (agent_commands.versions, "router --use 2"),
+    "agent pause": (agent_commands.pause, "router"),
+    "agent resume": (agent_commands.resume, "router"),
+    "agent remove": (agent_commands.remove, "router"),
     "memory add": (memory_commands.add, 'planner "The staging port is 8123." --kind fact'),
     "memory list": (memory_commands.list_, 'planner --words "staging port"'),
     "memory show": (memory_commands.show, "planner/M-7"),
@@ -148,6 +166,14 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "canon restore": (canon_commands.restore, "refunds 2"),
     "canon remove": (canon_commands.remove, "refunds"),
     "agent stats": (agent_stats_commands.stats, "planner --table agent_performance --since 30d"),
+    "agent rate": (
+        agent_evolve_commands.rate,
+        '0195f3a2c4d8 0.9 "Just what I asked for."',
+    ),
+    "agent evolve show": (agent_evolve_commands.show, "planner"),
+    "agent evolve accept": (agent_evolve_commands.accept, "planner"),
+    "agent evolve dismiss": (agent_evolve_commands.dismiss, "planner"),
+    "agent evolve revert": (agent_evolve_commands.revert, "planner"),
     "agent episodes": (agent_stats_commands.episodes, "planner --failed --since 7d"),
     "index check": (index_commands.check, ""),
     "index rebuild": (index_commands.rebuild, ""),
@@ -177,12 +203,13 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "artifacts move": (artifact_commands.move, "s3://bucket/artifacts"),
 }
 GROUPS = {
+    "agent": "Make agents, talk to them, look at what they do, wait for and learnt.",
     "memory": "Look at memories, what an agent has learnt, and correct them.",
     "reflect": "Distil memories from past turns; `perdure reflect` alone is `reflect run`.",
     "inbox": "Read messages of reflection, decide on proposals; alone, it lists them.",
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
     "canon": "Look at the canon, knowledge that agents share, and write it.",
-    "agent": "Look at agents: what they do, and what they learnt from it.",
+    "agent evolve": "Look at tests of how an agent works, and decide on what won.",
     "index": "Look after the index that recall searches in.",
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
@@ -233,7 +260,8 @@ def _make_app() -> typer.Typer:
             no_args_is_help=default is None,
             rich_markup_mode=None,
         )
-        made.add_typer(groups[name], name=name)
+        parent, _, last = name.rpartition(" ")
+        groups[parent].add_typer(groups[name], name=last)
     for words, (work, example) in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         # The mark in front keeps the line as it is, however wide the terminal.

@@ -243,12 +243,12 @@ class Gateway:
         comment: str = "",
         *,
         by: Literal["user", "judge"] = "user",
-    ) -> Outcome:
+    ) -> None:
         """Rate an answer from 0 to 1, and say why; `outcome` is the reply's. Secrets in the comment
-        are masked. Returns the outcome. Raises `InvalidInput`.
+        are masked. Raises `InvalidInput`.
         """
         score = check_score(outcome, score)
-        return await self.recorder.feedback(outcome, score, by, self._masked(comment))
+        await self.recorder.feedback(outcome, score, by, self._masked(comment))
 
     def _masked(self, comment: str) -> str:
         if not comment or self._mask is None:

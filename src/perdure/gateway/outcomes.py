@@ -57,7 +57,7 @@ _COLUMNS_ONLY = (("success", 0),)
         Index(("purpose", "day", "cached", "cost"), where=_COLUMNS_ONLY),
         Index(("input", "output", "cache_read", "cache_write"), where=_COLUMNS_ONLY),
         Index(("reasoning", "latency", "first_token", "quality"), where=_COLUMNS_ONLY),
-        Index(("error",), where=_COLUMNS_ONLY),
+        Index(("error", "quality_by"), where=_COLUMNS_ONLY),
     ],
 )
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -36,9 +36,8 @@ from perdure.learning.learned_selector import ExpectedUtility, LearnedSelector
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: Values of recall and budget that are tried, after other models.
-_RECALLS, _BUDGETS = (3, 8), (0.7,)
-
+#: Calls after which an agent that may try others has tried some.
+_MANY_CALLS = 200
 
 StepHook: TypeAlias = Callable[[Transaction, EvolutionStep], Awaitable[None]]
 
@@ -67,9 +66,15 @@ class Evolution:
         config: LearningConfig | None = None,
         may_judge: Callable[[], bool] = lambda: False,
         on_step: StepHook | None = None,
+        budgets: tuple[int, ...] = (),
+        prompt_version: Callable[[str], Awaitable[int]] | None = None,
         clock: Clock = clocks.now,
     ) -> None:
-        """`on_step` is called in the transaction of each step."""
+        """`on_step` is called in the transaction of each step; `budgets` of contexts, in tokens,
+        are tried; `prompt_version` is the number of an agent's current one.
+        """
+        self._prompt_version = prompt_version
+        self._budgets = budgets
         self._store = store
         self._on_step = on_step
         self._experiments = experiments
@@ -258,6 +263,8 @@ class Evolution:
 
     def _from_trends(self, agent: str) -> tuple[str, StrategyChanges, str] | None:
         """A test for the first alarm that has a remedy; the alarm is taken back."""
+        if self._is_pinned(agent):
+            return None
         control = self._experiments.known_variant(agent, "").strategy
         for name, task in self._learned.memory.book(agent).tasks.items():
             for model, marks in task.models.items():
@@ -285,19 +292,29 @@ class Evolution:
         if since < self._config.experiment_after or not book.tasks:
             return None
         query = self._store.collection(Experiment).query()
-        done = len(await query.where("agent", "=", indexable(agent)).values())
+        tried = [e.variant for e in await query.where("agent", "=", indexable(agent)).values()]
         control = await self._strategy(agent)
         variants = list[tuple[str, StrategyChanges]]()
         busy = {n: sum(m.timed for m in t.models.values()) for n, t in book.tasks.items()}
         task = max(busy, key=lambda name: busy[name])
         ranking = self._ranking(agent, task)
-        if len(ranking) > 1:
+        if len(ranking) > 1 and not self._is_pinned(agent):
             models = {**control.models, task: ranking[1].model}
             variants.append((task, msgspec.structs.replace(control, models=models)))
-        variants += [("", msgspec.structs.replace(control, recall_limit=n)) for n in _RECALLS]
-        variants += [("", msgspec.structs.replace(control, budget_factor=f)) for f in _BUDGETS]
-        task, variant = variants[done % len(variants)]
+        current = 0 if self._prompt_version is None else await self._prompt_version(agent)
+        if current > 1:  # was the one before better?
+            variants.append(("", msgspec.structs.replace(control, prompt_version=current - 1)))
+        variants += [("", msgspec.structs.replace(control, recall=on)) for on in (False, True)]
+        variants += [("", msgspec.structs.replace(control, budget=n)) for n in self._budgets]
+        # One that was never tried; once all were, from the first on: times change.
+        fresh = [each for each in variants if each[1] not in (*tried, control)]
+        task, variant = fresh[0] if fresh else variants[len(tried) % len(variants)]
         return task, variant, f"{since:,} calls without a test"
+
+    def _is_pinned(self, agent: str) -> bool:
+        """Whether the agent names its model itself: else judged calls would have tried others."""
+        book = self._learned.memory.book(agent)
+        return self._may_judge() and book.calls >= _MANY_CALLS and len(book.successes) == 1
 
     def _ranking(self, agent: str, task: str) -> list[ExpectedUtility]:
         options = CallOptions(agent=agent, task=task)

@@ -27,10 +27,10 @@ class StrategyChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     models: dict[str, str] = {}
     #: The version of the agent's prompt; 0 is the current one.
     prompt_version: int = 0
-    #: The budget of the context, times this.
-    budget_factor: float = 1.0
-    #: Memories that recall adds at most; None: as configured.
-    recall_limit: int | None = None
+    #: Tokens of the context; 0: as configured.
+    budget: int = 0
+    #: Whether recall adds to prompts; None: as configured.
+    recall: bool | None = None
 
     def model_for(self, task: str) -> str:
         """``provider/model``, or empty: as the selector chooses."""
@@ -58,6 +58,23 @@ class SessionVariant(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """For `Interaction.variant`: empty outside of tests."""
         return f"{self.experiment}/{self.arm}" if self.experiment else ""
+
+    @property
+    def model(self) -> str:
+        """Empty: the selector puts the strategy's model first, with the others behind it."""
+        return ""
+
+    @property
+    def prompt_version(self) -> int:
+        return self.strategy.prompt_version
+
+    @property
+    def budget(self) -> int:
+        return self.strategy.budget
+
+    @property
+    def recall(self) -> bool | None:
+        return self.strategy.recall
 
 
 @system_record("experiments")

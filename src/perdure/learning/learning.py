@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perdure.config import Config
@@ -36,8 +36,6 @@ from perdure.storage.store import Store
 _log = logging.getLogger(__name__)
 #: Outcomes from which stretches are taken up after a restart.
 _RECENT = 500
-#: Seconds between two looks at the tests of agents.
-EVERY = 60.0
 
 
 class Learning:
@@ -52,6 +50,7 @@ class Learning:
         *,
         mask: Mask | None = None,
         on_step: StepHook | None = None,
+        prompt_version: Callable[[str], Awaitable[int]] | None = None,
         clock: Clock = clocks.now,
     ) -> None:
         self._store = store
@@ -87,11 +86,12 @@ class Learning:
             config=settings,
             may_judge=self._may_judge,
             on_step=on_step,
+            budgets=(config.history.budget // 2,),
+            prompt_version=prompt_version,
             clock=clock,
         )
         #: Agents whose calls came since they were last looked at.
         self._touched = set[str]()
-        jobs.every("evolution", EVERY, self.evolve, first=EVERY)
         self._seed = SeedSelector(store)
         selectors: dict[str, Selector] = {
             "learned": self.learned,

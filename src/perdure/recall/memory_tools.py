@@ -139,7 +139,7 @@ class MemoryTools:
         """A reference layer."""
 
         async def get() -> str:
-            layer = await self._references.get(str(name).strip(), agent=self._agent)
+            layer = await self._references.get_for(self._agent, str(name).strip())
             if layer is None:
                 every = await self._references.list()
                 names = [each.name for each in every if each.is_visible_to(self._agent)]

@@ -173,7 +173,8 @@ async def rate_outcome(call: ServerCall) -> Outcome:
     found = await call.bank.collection(Outcome).get(id)
     if found is None or call.caller.agent not in (None, found.agent):
         raise NotFound(f"There is no outcome {id!r}.", hint="List them: GET /api/v1/outcomes.")
-    return await gateway.feedback(id, call.body.score, call.body.comment, by=call.body.by)
+    await gateway.feedback(id, call.body.score, call.body.comment, by=call.body.by)
+    return await call.bank.collection(Outcome).get(id) or found
 
 
 async def get_models(call: ServerCall) -> ModelReport:

@@ -250,7 +250,7 @@ async def get_layers(call: ServerCall) -> list[LayerInfo]:
 async def get_layer(call: ServerCall) -> Layer:
     """A reference layer with its text."""
     name = call.path["layer"]
-    found = await call.bank.references.get(name, agent=call.caller.agent)
+    found = await call.bank.references.get_for(call.caller.agent, name)
     if found is None:
         raise NotFound(
             f"There is no reference layer {name!r}.", hint="List them: GET /api/v1/references."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +18,7 @@ from perdure.config import (
     MetricsConfig,
     ModelsConfig,
     PriceConfig,
+    ProviderConfig,
     RecallConfig,
 )
 from perdure.core.messages import ToolCall
@@ -26,10 +29,14 @@ OpenBank: TypeAlias = Callable[..., Awaitable[Bank]]
 
 
 def config_for(model: ScriptedModel, **agents: Any) -> Config:
+    return config_at(model.url, **agents)
+
+
+def config_at(model_url: str, **agents: Any) -> Config:
     settings = {"lease": 5.0, "poll": 0.05, "attempts": 2, **agents}
     return Config(
         gateway=GatewayConfig(
-            providers={"scripted": model.provider_config()},
+            providers={"scripted": ProviderConfig(wire="chat", base_url=model_url)},
             models=ModelsConfig(chat="scripted/any"),
             prices={"scripted/any": PriceConfig(input=1.0, output=1.0)},
             retries=0,
@@ -75,6 +82,21 @@ def brain() -> Brain:
 async def model(brain: Brain) -> AsyncIterator[ScriptedModel]:
     async with ScriptedModel(brain) as model:
         yield model
+
+
+@pytest.fixture
+def model_url() -> Iterator[str]:
+    """The address of a model beside the test, which has no event loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    model = ScriptedModel("Hello.")
+    asyncio.run_coroutine_threadsafe(model.__aenter__(), loop).result(30)
+    yield model.url
+    asyncio.run_coroutine_threadsafe(model.__aexit__(None, None, None), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+    loop.close()
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from perdure.core.messages import ToolResult
 from perdure.gateway.calls import TextDelta
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
-from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
-from tests.agents.loop.conftest import Brain, OpenBank, calls
+from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
+from tests.agents.loop.conftest import Brain, OpenBank, calls, config_at, config_for
 from tests.waiting import until
 
 
@@ -440,3 +440,64 @@ async def test_forgetting_an_agent_leaves_nothing(bank: Bank, brain: Brain, tmp_
     await bank.close()
     for file in tmp_path.rglob("bank.db*"):
         assert b"zirkonium" not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+async def test_five_hundred_agents_in_one_process(bank: Bank, brain: Brain) -> None:
+    def look(number: int) -> str:
+        return f"found {number}"
+
+    def asked(request: ReceivedRequest) -> ScriptedAnswer:
+        last = request.messages[-1]
+        if last.results:
+            return ScriptedAnswer(last.results[0].text)
+        number = last.text.rpartition("#")[2].split("<")[0].strip()
+        return calls(("look", f'{{"number": {number}}}'))
+
+    brain.default = asked
+    agents = [await bank.agent(f"a{number}", prompt="Look.", tools=[look]) for number in range(500)]
+    replies = await asyncio.gather(
+        *(agent.ask(f"Number #{number}") for number, agent in enumerate(agents))
+    )
+    assert [reply.text for reply in replies] == [f"found {number}" for number in range(500)]
+    again = await asyncio.gather(*(agent.ask("Number #7", key="again") for agent in agents))
+    assert {(reply.text, reply.turn) for reply in again} == {("found 7", 2)}
+
+
+async def test_backups_and_copies_hold_agents(
+    bank: Bank, model: ScriptedModel, tmp_path: Path
+) -> None:
+    agent = await bank.agent("router", prompt="You route.", state=Counts)
+    await agent.state.put(Counts(3))
+    await agent.schedule("1d", "Later.")
+    await bank.agents.pause("router")
+    sent = await agent.send("Hi")
+    await bank.settle()
+    await bank.backup(tmp_path / "backups")
+    copied, restored = f"sqlite:///{tmp_path / 'copy.db'}", f"sqlite:///{tmp_path / 'again.db'}"
+    await bank.copy_to(copied)
+    await perdure.restore(tmp_path / "backups", restored)
+    for url in (copied, restored):
+        async with Bank(url, config=config_for(model)) as other:
+            there = await other.agent("router", state=Counts)
+            assert (there.id, await there.state.get()) == (agent.id, Counts(3))
+            assert len(await there.schedules()) == 1
+            await other.agents.resume("router")
+            assert (await there.result(sent.id, deadline=30)).text == "Hello."
+            assert [problem async for problem in other.verify()] == []
+
+
+def test_agents_without_await(model_url: str, url: str) -> None:
+    def look() -> str:
+        """Look."""
+        return "found"
+
+    with perdure.open_sync(url, config=config_at(model_url)) as bank:
+        agent = bank.agent("router", prompt="You route.", tools=[look], state=Counts)
+        assert agent.ask("Hi").text == "Hello."
+        with agent.stream("Hi again") as stream:
+            heard = [each.text for each in stream if isinstance(each, TextDelta)]
+            assert "".join(heard) == stream.reply.text == "Hello."
+        assert agent.state.change(lambda found: Counts(found.routed + 1)) == Counts(1)
+        assert [each.name for each in bank.agents.find()] == ["router"]
+        assert len(agent.messages()) == 2

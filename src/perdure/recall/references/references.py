@@ -79,8 +79,12 @@ class References:
 
     # Reading ----------------------------------------------------------------------------------
 
-    async def get(self, name: str, /, *, agent: str | None = None) -> Layer | None:
-        """The layer of this name; if an agent is named, only if that may see it."""
+    async def get(self, name: str, /) -> Layer | None:
+        """The layer of this name."""
+        return await self.get_for(None, name)
+
+    async def get_for(self, agent: str | None, name: str) -> Layer | None:
+        """The same, if this agent may see it; None: anybody."""
         require_text(name, "name")
         if agent is not None:
             require_text(agent, "agent")
