@@ -189,7 +189,13 @@ class SyncBank:
     @property
     def reflection(self) -> Reflection: ...
     def reflect(
-        self, agent: str | None = ..., *, session: str | None = ..., again: bool = ...
+        self,
+        agent: str | None = ...,
+        *,
+        session: str | None = ...,
+        again: bool = ...,
+        live: bool = ...,
+        wait: bool = ...,
     ) -> list[ReflectionRun]: ...
     @property
     def inbox(self) -> Inbox: ...

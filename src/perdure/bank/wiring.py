@@ -287,9 +287,13 @@ def make_forgetting(services: Services) -> Forgetting:
         if services.made("gateway"):
             await services.gateway.settle()
 
+    def drop_learned(agent: str) -> None:
+        if services.made("learning"):
+            services.learning.forget(agent)
+
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
-    made.join(LearningRecords(services.store))
+    made.join(LearningRecords(services.store, drop_learned))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))

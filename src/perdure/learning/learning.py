@@ -144,6 +144,11 @@ class Learning:
         for agent in sorted(touched):
             await self.evolution.consider(agent)
 
+    def forget(self, agent: str) -> None:
+        """Drop what is in memory of an agent whose rows are gone."""
+        self.learned.memory.forget(agent)
+        self.experiments.changed(agent)
+
     async def flush(self) -> None:
         await self.learned.memory.flush()
         try:
@@ -180,8 +185,10 @@ class LearningRecords:
         }
     )
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, forgotten: Callable[[str], None] = lambda _: None) -> None:
+        """`forgotten` is told of an agent whose rows are gone."""
         self._store = store
+        self._forgotten = forgotten
 
     async def forget(self, scope: _Scope) -> None:
         await forget_answers(self._store, scope.sessions, scope.agent)
@@ -193,3 +200,4 @@ class LearningRecords:
             for kind in (ExperimentSession, Experiment, AgentStrategy, EvolutionStep):
                 rows = self._store.collection(kind)
                 await rows.query().where("agent", "=", indexable(scope.agent)).delete()
+            self._forgotten(scope.agent)
