@@ -41,6 +41,7 @@ _PATHS = {
     "entry": "rules-of-theirs",
     "interaction": "one",
     "registered": OTHER,
+    "schedule": "one",
 }
 #: What bodies and queries name, all of it the other agent's.
 _OTHERS: dict[str, Any] = {
@@ -50,6 +51,7 @@ _OTHERS: dict[str, Any] = {
     "at": "T-1",
     "by": "user",
     "collection": "perdure_sessions",
+    "content": {"zebra": 1},
     "continues": "T-1",
     "data": {"id": THEIRS},
     "description": {"name": "Note", "types": {"": {"fields": []}}},
@@ -68,6 +70,7 @@ _OTHERS: dict[str, Any] = {
     "provenance": [f"{THEIRS}#T-1"],
     "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
+    "question": f"{OTHER}/00000001/0001.c1",
     "score": 0.5,
     "session": THEIRS,
     "sessions": [THEIRS],

@@ -92,7 +92,7 @@ class AgentWorker:
         self._open_sessions: dict[str, Session] = {}
         self._versions: dict[tuple[str, int], AgentVersion] = {}
         self._beating: asyncio.Task[None] | None = None
-        self._looks = False
+        self._looks = self._serves_all = False
         self._stopping = False
 
     # Messages ---------------------------------------------------------------------------------
@@ -203,13 +203,23 @@ class AgentWorker:
         """Work for an agent from now on."""
         served = self._served.setdefault(name, ServedAgent(name, tools))
         served.tools.update(tools)
+        self._look_regularly()
+        self.wake(name)
+
+    def serve_all(self) -> None:
+        """Work for every agent that needs no tools: for a server."""
+        self._serves_all = True
+        self._look_regularly()
+
+    def _look_regularly(self) -> None:
         if not self._looks:
             self._looks = True
             self.services.jobs.every("agents", self._config.poll, self._look)
-        self.wake(name)
 
     def wake(self, name: str) -> None:
         """Look for messages of an agent now, if this process works for it."""
+        if self._serves_all and name not in self._served:
+            self._served[name] = ServedAgent(name, {})
         served = self._served.get(name)
         if served is None or self._stopping:
             return
@@ -237,7 +247,7 @@ class AgentWorker:
 
     async def _look(self) -> None:
         """For work that nobody told this process of."""
-        await self.schedules.send_due(self._served)
+        await self.schedules.send_due(None if self._serves_all else self._served)
         for name in await self.mailboxes.agents_with_work():
             self.wake(name)
 
@@ -298,8 +308,6 @@ class AgentWorker:
         record = await self.registry.get(served.name)
         if record.status != "active":
             return None
-        if message.turn:
-            return message  # it goes on with the tools that are there
         version = await self._version(served.name, record.version)
         # Without them it is another's: one that has them.
         return message if all(each.name in served.tools for each in version.tools) else None

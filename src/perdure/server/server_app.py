@@ -14,6 +14,7 @@ from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
 from perdure.server import (
+    agent_operations,
     agent_service_operations,
     bank_operations,
     chat_operations,
@@ -47,6 +48,7 @@ def all_routes() -> tuple[Route, ...]:
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
         *reflection_operations.OPERATIONS,
+        *agent_operations.OPERATIONS,
         *agent_service_operations.OPERATIONS,
         *learning_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
@@ -60,6 +62,7 @@ def all_routes() -> tuple[Route, ...]:
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
     hub = state.add(LiveHub(state.bank.services))
+    state.bank.agents.serve_all()
     chats = state.add(chat_operations.Chats(state))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
     try:
