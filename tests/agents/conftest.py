@@ -11,12 +11,15 @@ import pytest
 from perdure.bank import Bank
 from perdure.config import AgentsConfig, ArtifactsConfig, Config
 from perdure.testing import ManualClock
-from tests.conftest import url_on
+from tests.conftest import BACKENDS, url_on
 from tests.patience import patient
 
 #: Opens a bank at the test's own address; keywords are settings of ``[agents]``. The fixture closes
 #: it.
 MakeAgentBank: TypeAlias = Callable[..., Awaitable[Bank]]
+
+#: For what depends on how a database serialises its writers.
+everywhere = pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -23,7 +23,7 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.gateway.outcomes import Outcome
 from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock
-from tests.agents.conftest import MakeAgentBank
+from tests.agents.conftest import MakeAgentBank, everywhere
 from tests.agents.tiers import interaction, recorded
 
 
@@ -129,6 +129,7 @@ async def test_it_is_counted_if_and_only_if_the_message_ends(bank: Bank) -> None
     assert (await bank.agent_memory("router").stats()).interactions == 1
 
 
+@everywhere
 async def test_many_writers_lose_nothing(bank: Bank) -> None:
     interactions = Interactions(bank.services)
 
@@ -146,6 +147,7 @@ async def test_many_writers_lose_nothing(bank: Bank) -> None:
     assert len({each.id for each in await agent_performance_table(bank.services)}) == 20
 
 
+@everywhere
 async def test_a_rating_that_comes_late_counts(bank: Bank) -> None:
     bank.gateway.recorder.note(outcome("o1"))
     memory = bank.agent_memory("router")

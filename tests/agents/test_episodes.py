@@ -13,7 +13,7 @@ from perdure.bank import Bank
 from perdure.core.errors import NotFound
 from perdure.core.messages import assistant, user
 from perdure.testing import ManualClock
-from tests.agents.conftest import MakeAgentBank
+from tests.agents.conftest import MakeAgentBank, everywhere
 from tests.agents.tiers import interaction, recorded
 
 MARKER = "xylophone-quartz-7731"
@@ -138,6 +138,7 @@ async def test_an_episode_that_is_not_archived_yet_is_forgotten_too(
     assert await artifacts(bank) == 0
 
 
+@everywhere
 async def test_forgetting_an_agent_forgets_all_tiers(bank: Bank) -> None:
     await recorded(bank, interaction(1, recalled=("M-1",)), interaction(2, agent="coder"))
     await bank.settle()

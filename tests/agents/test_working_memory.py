@@ -9,8 +9,9 @@ import pytest
 
 from perdure.agents.working_memory import WorkingSession, WorkingSizes
 from perdure.bank import Bank
-from perdure.config import AgentsConfig
+from perdure.config import AgentsConfig, EncryptionConfig
 from perdure.core.errors import InvalidConfig, InvalidInput, TooLarge
+from perdure.storage.side_store import SideStore
 from perdure.testing import ManualClock
 from tests.agents.conftest import MakeAgentBank
 from tests.agents.tiers import interaction
@@ -110,6 +111,19 @@ async def test_what_never_fits_is_refused_and_nothing_is_lost(bank: Bank) -> Non
     assert (found.messages, found.task) == ((), {"name": "t"})
 
 
+async def test_what_is_no_plain_data_is_refused(bank: Bank) -> None:
+    memory = bank.agent_memory("router")
+    for odd in ({"x": object()}, {"x": 2**70}):
+        with pytest.raises(InvalidInput):
+            await memory.working.update(SESSION, context=odd)
+        with pytest.raises(InvalidInput):
+            await memory.store(interaction(1, context=odd))
+    for wrong in ({"cost": "x"}, {"latency": None}, {"recalled": ("a", 5)}, {"request": None}):
+        with pytest.raises(InvalidInput):
+            await memory.store(interaction(1, **wrong))
+    assert (await memory.stats()).interactions == 0
+
+
 async def test_it_is_an_agents_own(bank: Bank) -> None:
     with pytest.raises(InvalidInput, match="no session of coder"):
         await bank.agent_memory("coder").working.get(SESSION)
@@ -140,6 +154,16 @@ async def test_on_a_valkey_nothing_of_it_is_in_the_bank(
     await bank.forget_agent("router")
     assert (await memory.working.get(SESSION)).messages == ()
     assert await memory.working.sessions() == []
+
+
+async def test_a_whole_encrypted_file_goes_with_no_second_store(
+    make_bank: MakeAgentBank, valkey: ValkeyServer
+) -> None:
+    bank = await make_bank()
+    hidden = EncryptionConfig(key="env:NOBODY", whole_file=True)
+    config = msgspec.structs.replace(bank.config, encryption=hidden)
+    with pytest.raises(InvalidConfig, match="in clear"):
+        await SideStore(bank.store, valkey.url(), config).opened()
 
 
 async def test_a_valkey_that_is_away_stops_nothing_else(

@@ -21,6 +21,7 @@ from perdure.config import (
 from perdure.core.errors import BadAnswer
 from perdure.gateway.calls import CallOptions
 from perdure.gateway.outcomes import Outcome
+from perdure.learning.experiment_records import Experiment, StrategyChanges
 from perdure.learning.judging import AnswerToJudge, read_verdict
 from perdure.learning.learned_memory import LearnedAgent
 from perdure.testing import ScriptedModel
@@ -81,6 +82,12 @@ async def test_a_chosen_answer_is_judged_and_learnt_from(tmp_path: Path) -> None
             assert found is not None
             assert (found.quality_by, found.comment) == ("user", "Short is what I want.")
             assert len(judge.requests) == 1
+            await bank.learning.evolution.start("guide", StrategyChanges(recall=False))
+            await bank.forget_agent("guide")
+            rows = {row.agent: row async for row in bank.collection(LearnedAgent).walk()}
+            assert set(rows) == {""}  # what labels told about models stays, without a name
+            assert [row async for row in bank.collection(Experiment).walk()] == []
+            assert bank.learning.learned.memory.book("guide").labels == 0
 
 
 def _none_left(bank: Bank) -> Any:

@@ -28,13 +28,18 @@ _WORDS = (
 class SimulatedClient:
     """Keeps its items; `record` writes those that are new, and knows the round of each."""
 
-    def __init__(self, wire: CallWire, seed: int = 0, model: str = "m") -> None:
+    def __init__(
+        self, wire: CallWire, seed: int = 0, model: str = "m", *, bare: bool = False
+    ) -> None:
+        """`bare`: nothing stands before the conversation."""
         self.wire, self.model = wire, model
         self.random = random.Random(seed)
         self.items: list[Item] = []
         self.places: list[RoundId | None] = []
         self.fields: Item = {}
-        if wire == "messages":
+        if bare:
+            pass
+        elif wire == "messages":
             self.fields = {
                 "system": [
                     {"type": "text", "text": "Be exact.", "cache_control": {"type": "ephemeral"}}

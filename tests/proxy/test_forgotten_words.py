@@ -169,6 +169,13 @@ def _items(*words: str) -> list[ItemFacts]:
             [],
             6,
         ),
+        # It dropped what stood before it.
+        (
+            ["user 1", "reply 1", "…", "user 3", "reply 3"],
+            ["user 2", "reply 2", "user 3", "reply 3", "user 4"],
+            ["user 4"],
+            5,
+        ),
         # It has nothing of it any more.
         (
             ["user 1", "reply 1", "…", "user 3", "reply 3"],

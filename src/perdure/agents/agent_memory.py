@@ -186,7 +186,7 @@ class AgentMemory:
         names none), in the same transaction, so that recall finds it. Secrets are masked. Raises
         `InvalidInput` if it is another agent's.
         """
-        require_instance(interaction, Interaction, "interaction")
+        _check(require_instance(interaction, Interaction, "interaction"))
         if interaction.agent != self.agent:
             raise InvalidInput(
                 f"This is an interaction of {interaction.agent}, not of {self.agent}.",
@@ -324,6 +324,16 @@ class _Wanted(msgspec.Struct, frozen=True):
                 or (row.cost is not None and row.cost <= int(self.max_cost * 1e12))
             )
         )
+
+
+def _check(interaction: Interaction) -> None:
+    """Structs do not check their own values. Raises `InvalidInput`."""
+    try:
+        msgspec.convert(msgspec.structs.asdict(interaction), Interaction)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(
+            f"This is no interaction: {exc}.", hint="Use values of the types that it declares."
+        ) from exc
 
 
 def _place(hit: Hit, agent: str) -> tuple[str, Position]:

@@ -94,7 +94,7 @@ class Schedules:
         await self._schedules.delete(id)
 
     async def send_due(self, agents: Container[str] | None) -> int:
-        """Send what is due for some agents, or for all (None); returns how many messages."""
+        """Send what is due for some agents, or for all; returns how many messages."""
         now, sent = self._store.now(), 0
         due = self._schedules.query().where("next", "<=", now)
         for row in await due.group_by("agent").aggregate(schedules="count"):

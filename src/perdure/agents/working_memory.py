@@ -133,7 +133,7 @@ class WorkingMemory:
             given["task"] = dict(require_mapping(task, "task"))
         if context is not None:
             given["context"] = dict(require_mapping(context, "context"))
-        masked = self._mask(given)
+        masked = self._mask(_plain(given))
 
         async def body(transaction: Transaction) -> WorkingSession:
             now = transaction.now()
@@ -231,6 +231,18 @@ class WorkingMemory:
         await rows.make()
         # The TTL is a setting here, not the type's.
         await transaction.write([rows.declared.encode(record, expires, None)], DEFAULT)
+
+
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    """Raises `InvalidInput` for what could not be stored."""
+    try:
+        msgspec.msgpack.encode(given)
+    except (TypeError, OverflowError, ValueError) as exc:
+        raise InvalidInput(
+            f"Working memory cannot hold this: {exc}.",
+            hint="Give texts, numbers, lists and mappings of them.",
+        ) from exc
+    return given
 
 
 def _living(found: WorkingSizes, now: int) -> tuple[WorkingShare, ...]:

@@ -14,6 +14,7 @@ from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
 from perdure.server import (
+    a2a_operations,
     agent_operations,
     agent_service_operations,
     bank_operations,
@@ -47,8 +48,9 @@ def all_routes() -> tuple[Route, ...]:
         *turn_operations.OPERATIONS,
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
-        *reflection_operations.OPERATIONS,
         *agent_operations.OPERATIONS,
+        *a2a_operations.OPERATIONS,
+        *reflection_operations.OPERATIONS,
         *agent_service_operations.OPERATIONS,
         *learning_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
@@ -62,9 +64,11 @@ def all_routes() -> tuple[Route, ...]:
 async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     """What runs as long as the server does."""
     hub = state.add(LiveHub(state.bank.services))
-    state.bank.agents.serve_all()
     chats = state.add(chat_operations.Chats(state))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
+    agents = state.bank.agents
+    agents.streams = True
+    agents.serve_all()
     try:
         yield
     finally:

@@ -223,7 +223,7 @@ async def test_time_is_limited_and_what_ran_is_unknown(bank: Bank, brain: Brain)
         await asyncio.Event().wait()
 
     brain.on("go", calls(("forever", "{}"), ("forever", "{}")))
-    agent = await bank.agent("slow", prompt="Wait.", tools=[forever], limits={"seconds": 0.3})
+    agent = await bank.agent("slow", prompt="Wait.", tools=[forever], limits={"seconds": 4})
     reply = await agent.ask("go")
     assert (reply.stopped, reply.interrupted) == ("seconds", ("forever",))
     turn = await (await bank.session("slow/main")).turn(1)

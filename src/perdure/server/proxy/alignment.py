@@ -132,9 +132,13 @@ class _Aligner:
         client has nothing of that, to the last reply: what it says now is behind that.
         """
         start = self._behind_known(at)
-        if start is None:
-            return
-        stop = self._begin_of(at + 1, end, start)
+        stop = self._begin_of(at + 1, end, start or 0)
+        if start is None:  # it dropped, or changed, what stood before the gap
+            if stop is None:
+                return
+            start = self._behind_replies(at, stop)
+        elif stop is None:
+            stop = self._behind_last_reply(at + 1, end, start)
         for n in range(start, stop):
             if self._facts(n).summary:  # in place of more than was forgotten
                 start = n + 1
@@ -159,9 +163,15 @@ class _Aligner:
                 return n + 1  # the client compacted right before it
         return None
 
-    def _begin_of(self, first: int, end: int, start: int) -> int:
-        """Where the parts from `first` to `end` begin in what was said from `start` on. The same
-        words may have been said before, in what was forgotten: the longest match counts.
+    def _behind_replies(self, at: int, stop: int) -> int:
+        """Where what was said before `stop` goes on behind the replies before a gap."""
+        known = {self._part(n).identity for n in range(at)}
+        places = [n + 1 for n in range(stop) if self._said[n].identity in known]
+        return max((n for n in places if not _is_users(self._said[n - 1].identity)), default=0)
+
+    def _begin_of(self, first: int, end: int, start: int) -> int | None:
+        """Where the parts from `first` to `end` begin in what was said from `start` on, if they do.
+        The same words may have been said before, in what was forgotten: the longest match counts.
         """
         known = [self._part(at).identity for at in range(first, end)]
         proof = next((n for n, each in enumerate(known, 1) if not _is_users(each)), len(known))
@@ -169,12 +179,17 @@ class _Aligner:
         for n, run in enumerate(_matches(known, [said.identity for said in self._said[start:]])):
             if run >= max(proof, best, 1):
                 best, found = run, start + n
-        if found is not None:
-            return found
-        replies = {each for each in known if not _is_users(each)}
+        return found
+
+    def _behind_last_reply(self, first: int, end: int, start: int) -> int:
+        """Behind the last reply from `start` on that is none of the parts from `first` to `end`,
+        nor behind one.
+        """
+        known = {self._part(at).identity for at in range(first, end)}
         stop = start
         for n in range(start, len(self._said)):
-            if self._said[n].identity in replies:
+            identity = self._said[n].identity
+            if identity in known and not _is_users(identity):
                 return n
             if self._facts(n).by_model:
                 stop = n + 1

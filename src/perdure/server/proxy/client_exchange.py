@@ -26,17 +26,18 @@ from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.answer_rewrite import rewriter
 from perdure.server.proxy.answer_tap import AnswerListener, AnswerTap
 from perdure.server.proxy.begun_response import BegunResponse
+from perdure.server.proxy.client_errors import error_body, error_event
 from perdure.server.proxy.client_habits import parse
 from perdure.server.proxy.client_request import ClientRequest
 from perdure.server.proxy.conversation_windows import ConversationWindows, SentRequest
 from perdure.server.proxy.conversations import agent_of_conversation
-from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
+from perdure.server.proxy.gateway_upstream import GatewayUpstream
 from perdure.server.proxy.proxy_report import ProviderCall, ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.recording_order import RecordingOrder, UnrecordedExchange
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
-from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ProviderAnswer, ToolLoop
+from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ToolLoop
 from perdure.server.proxy.upstream import (
     RawHeaders,
     Upstreams,
@@ -134,7 +135,7 @@ class ClientExchange:
             if self._proxy.settings.strict:
                 kind = "api_error" if self._wire == "messages" else "server_error"
                 self._end_answer()
-                await send_answer(self._send, 503, error_body(self._wire, kind, _words(exc)))
+                await send_error(self._send, self._wire, 503, kind, _words(exc))
                 return False
         return True
 
@@ -258,13 +259,13 @@ class ClientExchange:
             response = await self._ask(self._body if self._sent is None else self._sent.body)
             smaller = await self._smaller(response)
             if smaller is not None:
-                await response.aclose()
+                await response.close()
                 self._sent = smaller
                 response = await self._ask(smaller.body)
         except ProviderDown as exc:
             self._end_answer()
             self._count_failure(exc)
-            await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
+            await send_error(self._send, self._wire, 502, "api_error", exc.message)
             return
         import httpx2
 
@@ -275,7 +276,7 @@ class ClientExchange:
             _log.warning("An answer broke off: %s", type(exc).__name__)
             self._count_failure(ProviderDown("The answer broke off."))
         finally:
-            await response.aclose()
+            await response.close()
 
     async def _ask(self, body: bytes) -> BegunResponse:
         upstreams = self._proxy.upstreams
@@ -324,7 +325,7 @@ class ClientExchange:
 
     async def _refusal(self, response: BegunResponse) -> bytes | None:
         """The words in which a provider refused the prompt as too long, if it did."""
-        status = response.status_code
+        status = response.status
         if status >= 400:
             raw = await response.read()
             plain = unpacker(response.headers.get("content-encoding", ""))(raw)
@@ -340,10 +341,10 @@ class ClientExchange:
         note = self._proxy.report.note
         if note:
             headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
-        is_answer = 200 <= response.status_code < 300
-        if response.status_code >= 400:
+        is_answer = 200 <= response.status < 300
+        if response.status >= 400:
             self._count_failure(
-                from_response(response.status_code, response.headers, b"", where="upstream")
+                from_response(response.status, response.headers, b"", where="upstream")
             )
         if self._call is not None:
             self._call.streamed = _is_stream(response)
@@ -351,7 +352,7 @@ class ClientExchange:
         if sent is not None and (sent.tools or self._unsent):
             await self._pass_rewritten(response, headers, sent)
             return
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
         tap: AnswerTap | None = None
         if is_answer and self._asks_model:
             tap = self._tap(response.headers.get("content-encoding", ""), response, self._answer)
@@ -395,8 +396,8 @@ class ClientExchange:
                 self._proxy.report.failed(exc)
                 return "The memory cannot be reached right now. Go on without."
 
-        async def resend(items: Sequence[msgspec.Raw]) -> ProviderAnswer:
-            return ProviderAnswer(await self._ask(sent.with_more(items)))
+        async def resend(items: Sequence[msgspec.Raw]) -> BegunResponse:
+            return await self._ask(sent.with_more(items))
 
         loop = ToolLoop(rewriter(self._wire, sent.tools, self._unsent), run, resend)
         windows = self._proxy.windows
@@ -409,7 +410,7 @@ class ClientExchange:
             if _is_stream(response):
                 await self._send({"type": "http.response.start", "status": 200, "headers": kept})
                 try:
-                    async for piece in loop.stream(ProviderAnswer(response)):
+                    async for piece in loop.stream(response):
                         tap.feed(piece)
                         await self._pass_piece(piece)
                     tap.end()
@@ -423,12 +424,13 @@ class ClientExchange:
                 await self._send({"type": "http.response.body", "body": b""})
             else:
                 try:
-                    status, body = await loop.body(ProviderAnswer(response))
+                    status, body = await loop.body(response)
                 except (GatewayError, httpx2.HTTPError) as exc:  # nothing was sent yet
                     said = exc.message if isinstance(exc, GatewayError) else type(exc).__name__
                     broken = exc if isinstance(exc, GatewayError) else ProviderDown(said)
                     self._count_failure(broken)
-                    status, body = 502, error_body(self._wire, "api_error", said)
+                    told = error_body(self._wire, "api_error", said)
+                    status, body = 502, msgspec.json.encode(told)
                 if status < 300:
                     tap.feed(body)
                     tap.end()
@@ -499,14 +501,6 @@ class ClientExchange:
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-def error_body(wire: CallWire, kind: str, message: str) -> bytes:
-    """An error in the words of a wire format."""
-    error: dict[str, Any] = {"type": kind, "message": message}
-    if wire == "messages":
-        return msgspec.json.encode({"type": "error", "error": error})
-    return msgspec.json.encode({"error": {**error, "param": None, "code": None}})
-
-
 def _is_stream(response: BegunResponse) -> bool:
     kind: str = response.headers.get("content-type", "")
     return kind.startswith("text/event-stream")
@@ -514,6 +508,10 @@ def _is_stream(response: BegunResponse) -> bool:
 
 def _words(exc: Exception) -> str:
     return f"Perdure could not record this request: {type(exc).__name__}."
+
+
+async def send_error(send: Send, wire: CallWire, status: int, kind: str, message: str) -> None:
+    await send_answer(send, status, msgspec.json.encode(error_body(wire, kind, message)))
 
 
 async def send_answer(send: Send, status: int, body: bytes, more: RawHeaders | None = None) -> None:

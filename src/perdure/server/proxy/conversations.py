@@ -1,36 +1,29 @@
-"""The conversations that clients have through the proxy, and what is recorded of each.
+"""Which conversation a request belongs to.
 
-A conversation is found by the header ``x-perdure-session``, then by the client's own id of it, then
-by what was said: its first words and a history that goes on from what is recorded. What is kept in
-memory can be made again from the log at any time, so a restart doubles nothing, and others
-(importers, hooks, another proxy) may write to the same session.
+It is found by the header ``x-perdure-session``, then by the client's own id of it, then by what was
+said: its first words and a history that goes on from what is recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
-from typing import NamedTuple, Protocol
 
 import msgspec
 
 from perdure.bank.bank import Bank
 from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, Denied, NotFound
-from perdure.core.messages import Message
-from perdure.core.turns import Turn
 from perdure.history.import_cursors import CONVERSATION, was_forgotten
-from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
-from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
-from perdure.history.turn_log import Written
-from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align, gap
-from perdure.server.proxy.client_items import ClientItems
+from perdure.history.log_records import Link, SessionRecord, agent_of
+from perdure.history.message_identity import is_weak
+from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
+from perdure.server.proxy.conversation import FORGOTTEN, Conversation
 from perdure.sessions.session import Session
 from perdure.storage.finder import any_of, tagged
-from perdure.storage.options import STRONG
 
 #: Conversations that are kept in memory.
 _OPEN = 256
@@ -40,198 +33,13 @@ _ALIKE, _ALIKE_WITH_REPLY = 20, 1_000
 #: Tags of a session: the client's id of the conversation; its first words, by their identity; and
 #: those with which it begins since the client compacted it.
 _ID, _FIRST, _SUMMARY = CONVERSATION, "first", "summary"
-#: In a session's state: it took the place of one that was forgotten, whose words its client has.
-_FORGOTTEN = "forgotten"
-
-
-class AnswerInProgress(Protocol):
-    """An answer of this process that is not written yet."""
-
-    #: Its end has come; it is written, or left.
-    ended: asyncio.Event
-    done: asyncio.Event
-
-    async def leave(self) -> None:
-        """Write nothing more: what has arrived stays as a draft."""
-
-
-class Said(NamedTuple):
-    """A message of the line, its identities, and its place."""
-
-    message: Message
-    identities: tuple[str, ...]
-    turn: int
-    round: int
-
-
-class OthersWrote(Exception):
-    """A conversation is not as it was when a request was compared with it."""
-
-
-class SessionGone(Exception):
-    """The session of a conversation was forgotten."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class Conversation:
-    """One conversation: its session, and the line of what is recorded of it."""
-
-    def __init__(self, bank: Bank, session: Session, items: ClientItems) -> None:
-        self.session = session
-        #: Held while the line is compared, and written to.
-        self.lock = asyncio.Lock()
-        self.line: list[Recorded] = []
-        #: Answers that are arriving in this process, by turn.
-        self.answers: dict[int, AnswerInProgress] = {}
-        #: When it was spoken in, counted over all conversations.
-        self.spoken = 0
-        #: The turn that `session` wrote to last; 0 if it did not write.
-        self.own_turn = 0
-        self._bank = bank
-        self._items = items
-        self._head: Head | None = None
-        self._ended = (0, 0)  # the newest turn, and how many messages it has
-
-    async def refresh(self) -> Head:
-        """Read what others wrote. Call it with the lock. Raises `SessionGone`."""
-        head = await self.session.head()
-        before, self._head = self._head, head
-        if before is not None and _is_same(before, head):
-            return head
-        if self.line and not head.pieces:
-            raise SessionGone(self.session.name)
-        record = self.session.record
-        if before is not None or record.line:
-            found = await self._bank.store.collection(SessionRecord).get(record.id, STRONG)
-            record = found or record
-        first = 1
-        if before is not None and before.undone == head.undone and before.forgets == head.forgets:
-            first = max(before.turn, 1)
-        if before is not None:
-            self.session = Session(self._bank.services, record)
-            self.own_turn = 0
-        self.line = [part for part in self.line if part.turn < first] if first > 1 else []
-        if first == 1 and record.state.get(_FORGOTTEN):
-            self.line = [gap(0)]
-        forgotten = await self._bank.services.reader.forgotten(record, head, first)
-        walk = self._bank.services.reader.walk(record, head, first, arriving=False)
-        async for turn in walk:
-            if not head.is_undone(turn.number):
-                if turn.number in forgotten:
-                    self._add_gap(turn.number)
-                await self._take(turn)
-        return head
-
-    def _add_gap(self, turn: int) -> None:
-        if self.line and self.line[-1].is_gap:
-            self.line.pop()
-        self.line.append(gap(turn))
-
-    @property
-    def head(self) -> Head | None:
-        """As of the last look; None if others wrote since."""
-        return self._head
-
-    def wrote(self, head: Head, pieces: int, *, undone: bool = False) -> None:
-        """We wrote so many pieces ourselves: they need no reading, unless others wrote between."""
-        before = self._head
-        is_ours = (
-            before is not None
-            and before.pieces + pieces == head.pieces
-            and before.forgets == head.forgets
-            and (undone or before.undone == head.undone)
-        )
-        self._head = head if is_ours else None
-
-    def check(self, written: Written) -> None:
-        """In the transaction of an append: raises `OthersWrote` if somebody, such as an importer,
-        wrote to the session since the last look. What they wrote may be the same.
-        """
-        before = self._head
-        if before is not None and written.head.pieces - len(written.pieces) != before.pieces:
-            raise OthersWrote
-
-    def said(self, messages: Iterable[Said]) -> list[int]:
-        """Add messages to the line. Returns for each the place of its last part; -1 if it has no
-        identity.
-        """
-        found: list[int] = []
-        for message, parts, turn, round in messages:
-            ordinal = self._ended[1] if self._ended[0] == turn else self._count(turn)
-            self._ended = turn, ordinal + 1
-            by_model = message.role == "assistant"
-            compaction = message.role == "event" and message.name == COMPACTION
-            self.line += [
-                Recorded(identity, turn, round, ordinal, by_model, compaction) for identity in parts
-            ]
-            found.append(len(self.line) - 1 if parts else -1)
-        return found
-
-    def forget_from(self, turn: int) -> None:
-        """Turns from this one on are no longer part of the line."""
-        self.line = [part for part in self.line if part.turn < turn]
-        self._ended = (0, 0)
-
-    @property
-    def last_reply(self) -> str:
-        """The identity of what the model said last, as of the last look; empty: nothing."""
-        replies = (part.identity for part in reversed(self.line) if part.by_model)
-        return next((each for each in replies if not is_weak(each)), "")
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every answer whose end has come is written."""
-        return not any(answer.ended.is_set() for answer in self.answers.values())
-
-    async def settle(self) -> None:
-        """Wait for answers whose end has come and is not written yet."""
-        for answer in list(self.answers.values()):
-            if answer.ended.is_set():
-                await answer.done.wait()
-
-    def _count(self, turn: int) -> int:
-        """How many messages a turn has, as far as the line tells."""
-        return max((part.message + 1 for part in self.line if part.turn == turn), default=0)
-
-    async def _take(self, turn: Turn) -> None:
-        self._ended = turn.number, 0
-        for round in turn.rounds:
-            messages = await with_texts(round.messages, self._bank.artifacts)
-            self.said(
-                Said(message, identities(message), turn.number, round.number)
-                for message in messages
-            )
-
-    async def branches(self) -> list[tuple[TurnSpan, list[Recorded]]]:
-        """What was taken back, each with the line that it was part of."""
-        head = await self.session.head()
-        found: list[tuple[TurnSpan, list[Recorded]]] = []
-        for span in head.undone:
-            other = Conversation(self._bank, self.session, self._items)
-            hidden = undone_before(head, span.last)
-            walk = self._bank.services.reader.walk(
-                self.session.record, head, 1, span.last, arriving=False
-            )
-            async for turn in walk:
-                if not any(each.first <= turn.number <= each.last for each in hidden):
-                    await other._take(turn)
-            found.append((span, other.line))
-        return found
-
-
-def _is_same(one: Head, other: Head) -> bool:
-    return (one.pieces, one.undone, one.forgets) == (other.pieces, other.undone, other.forgets)
 
 
 class Conversations:
     """Finds the conversation of a request, or begins it."""
 
-    def __init__(self, bank: Bank, items: ClientItems) -> None:
+    def __init__(self, bank: Bank) -> None:
         self._bank = bank
-        self._items = items
         self._records = bank.store.collection(SessionRecord)
         self._open: dict[str, Conversation] = {}
         #: The sessions of a conversation that has an id: its own, and its forks.
@@ -461,7 +269,7 @@ class Conversations:
     ) -> Conversation:
         tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
         gone = await was_forgotten(self._bank.store, name)
-        state = {"client": who.client, "folder": who.folder, _FORGOTTEN: gone}
+        state = {"client": who.client, "folder": who.folder, FORGOTTEN: gone}
         link = None
         if who.sub_agent or who.parent:
             # A sub-agent's parent is the conversation itself, or another sub-agent in it.
@@ -481,7 +289,7 @@ class Conversations:
         return self._kept(session)
 
     def _kept(self, session: Session) -> Conversation:
-        made = self._open[session.name] = Conversation(self._bank, session, self._items)
+        made = self._open[session.name] = Conversation(self._bank, session)
         for name, old in list(self._open.items()):
             if len(self._open) <= _OPEN:
                 break

@@ -24,15 +24,14 @@ from perdure.server.proxy.alignment import Alignment, ItemFacts, NewItem, Record
 from perdure.server.proxy.client_habits import is_summary
 from perdure.server.proxy.client_items import ClientItems, decoded, new_messages
 from perdure.server.proxy.client_request import ClientRequest
-from perdure.server.proxy.conversations import (
+from perdure.server.proxy.conversation import (
     AnswerInProgress,
     Conversation,
-    Conversations,
     OthersWrote,
     Said,
     SessionGone,
-    shared_turn,
 )
+from perdure.server.proxy.conversations import Conversations, shared_turn
 from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class Recorder:
 
     def __init__(self, bank: Bank) -> None:
         self.items = ClientItems(bank.services)
-        self.conversations = Conversations(bank, self.items)
+        self.conversations = Conversations(bank)
         self._bank = bank
         self._spoken = 0
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from perdure.server.proxy.client_request import ClientRequest
-from perdure.server.proxy.conversations import AnswerInProgress
+from perdure.server.proxy.conversation import AnswerInProgress
 
 _log = logging.getLogger("perdure.proxy")
 
