@@ -55,7 +55,7 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     models: list[WorldModel]
     tasks: list[WorldTask]
-    agents: Count = 20
+    agents: Count = 12
     #: Of each agent.
     calls: Count = 3_000
     seed: int = 1
@@ -95,10 +95,14 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def load(path: Path) -> World:
-    text = path.read_bytes()
-    if path.suffix == ".json":
-        return msgspec.json.decode(text, type=World)
-    return msgspec.toml.decode(text, type=World)
+    """Ends with a line that says what is wrong with the file, if something is."""
+    try:
+        text = path.read_bytes()
+        if path.suffix == ".json":
+            return msgspec.json.decode(text, type=World)
+        return msgspec.toml.decode(text, type=World)
+    except (OSError, ValueError) as exc:  # msgspec's errors are ValueErrors
+        raise SystemExit(f"{path} is no world: {exc}") from exc
 
 
 def random_world(seed: int, *, agents: int, calls: int) -> World:

@@ -207,6 +207,17 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         *_kind("realtalk", "real chats of two"),
         *_kind("beam", "chats with an assistant"),
     ),
+    "reflection": (
+        Target("learnt", 0.8, "planted facts whose memory is among 5 hits", at_least=True),
+        Target("duplicates", 0.01, "of the memories, after ten runs that reword"),
+        Target("evidence_valid", 1, "of the quotes stand in their turns", at_least=True),
+        Target("undone_exact", 1, "memories are as before, all runs undone", at_least=True),
+        Target("fix_precision", 0.8, "of fixes found without a model are right", at_least=True),
+        *(
+            Target(f"{kind}.lost", 0.5, f"points of {kind}'s evidence, with memories to without")
+            for kind in ("locomo", "realtalk", "beam")
+        ),
+    ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),
         Target("p95_ms", 40, "the same"),

@@ -38,6 +38,10 @@ async def store() -> AsyncIterator[Store]:
         yield made
 
 
+async def third_version(_: str) -> int:
+    return 3
+
+
 def make_evolution(
     store: Store, learned: LearnedSelector | None = None, **settings: object
 ) -> tuple[Evolution, Experiments]:
@@ -50,6 +54,7 @@ def make_evolution(
         lambda _: ALL,
         config=config,
         may_judge=lambda: True,
+        prompt_version=third_version,
         clock=store.now,
     )
     return made, experiments
@@ -225,13 +230,24 @@ async def test_rising_costs_start_a_test_of_a_cheaper_model(store: Store) -> Non
 async def test_so_many_calls_start_a_test_of_a_variant(store: Store) -> None:
     learned = selector(LearnedMemory(store))
     evolution, _ = make_evolution(store, learned)
-    for _ in range(99):
+    learned.note(outcome(LARGE))
+    for _ in range(98):
         learned.note(outcome(SMALL))
     assert await evolution.consider("router") is None
     learned.note(outcome(SMALL))
     found = await evolution.consider("router")
     assert found is not None
     assert found.reason == "100 calls without a test"
+    tried = [found.variant]
+    for _ in range(3):
+        await evolution.dismiss("router")
+        for _ in range(100):
+            learned.note(outcome(SMALL))
+        found = await evolution.consider("router")
+        assert found is not None
+        tried.append(found.variant)
+    kinds = [sorted(each.changes()) for each in tried]
+    assert kinds == [["models"], ["prompt_version"], ["recall"], ["recall"]]
     off, _ = make_evolution(store, learned, experiments=False)
     assert await off.consider("somebody") is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,12 @@ import pytest
 
 import perdure
 from perdure.gateway.model_selection import CandidateStatus, PreparedSelector
-from perdure.learning.learned_memory import EVERYONE, LearnedMemory, forget_learned
+from perdure.learning.learned_memory import (
+    EVERYONE,
+    LearnedAgent,
+    LearnedMemory,
+    forget_learned,
+)
 from perdure.learning.learned_selector import LONGEST_STRETCH, is_chosen
 from perdure.learning.seed_selector import SeedSelector, assess_quality
 from perdure.learning.table_selector import TableSelector
@@ -200,3 +207,36 @@ def test_the_table_goes_by_complexity() -> None:
         for complexity in ("simple", "moderate", "complex")
     }
     assert first == {"simple": "small", "moderate": "medium", "complex": "large"}
+
+
+_WORKER = """
+import asyncio, sys
+import perdure
+from perdure.learning.learned_memory import LearnedMemory
+from tests.learning.lives import SMALL, label, selector
+
+async def main():
+    async with perdure.open_store(sys.argv[1]) as store:
+        memory = LearnedMemory(store)
+        learned = selector(memory)
+        for _ in range(20):
+            label(learned, SMALL, [0.5])
+            await memory.flush()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    async with perdure.open_store(url) as store:
+        await store.declare(LearnedAgent)
+        workers = [
+            await asyncio.create_subprocess_exec(sys.executable, "-c", _WORKER, url)
+            for _ in range(3)
+        ]
+        assert [await worker.wait() for worker in workers] == [0, 0, 0]
+        memory = LearnedMemory(store)
+        await memory.load("router")
+        await memory.load(EVERYONE)
+        assert memory.book("router").labels == memory.book(EVERYONE).labels == 60

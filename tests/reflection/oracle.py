@@ -48,12 +48,14 @@ def answering(
     return script
 
 
-def config(model: ScriptedModel, **settings: Any) -> Config:
+def config(model: ScriptedModel, *, batch: bool = False, **settings: Any) -> Config:
+    provider = model.provider_config("messages" if batch else "chat", batch=batch)
     return Config(
         gateway=GatewayConfig(
-            providers={"scripted": model.provider_config()},
+            providers={"scripted": provider},
             models=ModelsConfig(reflect="scripted/oracle"),
             retries=0,
+            batch_poll=0.02,
         ),
         reflection=ReflectionConfig(**settings),
     )

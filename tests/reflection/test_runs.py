@@ -220,7 +220,7 @@ async def test_who_lost_the_lease_changes_nothing() -> None:
     async with opened(answering([PORT])) as (bank, _):
         await talk(bank, "planner/a", "Note that the staging port is 8123.")
 
-        async def overtaken(requests: Any, options: Any, on_result: Any) -> None:
+        async def overtaken(key: str, requests: Any, options: Any, on_result: Any) -> None:
             # While this one waits for an answer, its lease runs out and another takes it.
             await bank.collection(ReflectionLease).put(ReflectionLease("planner", "other", 2**60))
 
@@ -254,19 +254,22 @@ class _Killed(BaseException):
 
 
 @pytest.mark.slow
-async def test_killed_at_every_step_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+async def test_killed_at_every_step_nothing_is_lost_or_doubled(
+    tmp_path: Path, *, batch: bool
+) -> None:
     """A process of its own is killed by SIGKILL at its nth write; another one goes on."""
     worker = Path(__file__).with_name("reflect_worker.py")
     async with ScriptedModel(answering(by_session, [TOPIC])) as model:
-        settings = config(model)
-        for place in range(1, 200):
+        settings = config(model, batch=batch)
+        for place in range(1, 400, 5 if batch else 1):  # a batch has some 70 writes
             url = f"sqlite:///{tmp_path}/{place}.db"
             async with perdure.open(url, config=settings) as bank:
                 await two_sessions(bank)
                 await bank.settle()
             asked = len(model.requests)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, str(worker), url, model.url, str(place)
+                sys.executable, str(worker), url, model.url, str(place), "batch" * batch
             )
             ended = await asyncio.wait_for(process.wait(), 120)
             async with perdure.open(url, config=settings) as bank:
@@ -284,8 +287,9 @@ async def test_killed_at_every_step_nothing_is_lost_or_doubled(tmp_path: Path) -
                     assert runs == []
             # A live question whose answer was not written down may be asked twice; no other is.
             assert len(model.requests) - asked <= 3 + 2
+            assert all(count == 1 for count in model.batches.paid.values())
             if ended == 0:
-                assert place > 5
+                assert place > (40 if batch else 12)
                 return
             assert ended == -signal.SIGKILL
     pytest.fail("It never ended.")
@@ -298,9 +302,9 @@ async def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
         async with perdure.open(url, config=settings) as bank:
             await two_sessions(bank)
 
-            async def half(requests: Any, options: Any, on_result: Any) -> None:
+            async def half(key: str, requests: Any, options: Any, on_result: Any) -> None:
                 some = dict(list(requests.items())[:1])
-                await LiveCalls(bank.gateway)(some, options, on_result)
+                await LiveCalls(bank.gateway)(key, some, options, on_result)
                 raise _Killed
 
             with pytest.raises(_Killed):

@@ -272,10 +272,18 @@ class Bank:
         return self._reflection
 
     async def reflect(
-        self, agent: str | None = None, *, session: str | None = None, again: bool = False
+        self,
+        agent: str | None = None,
+        *,
+        session: str | None = None,
+        again: bool = False,
+        live: bool = False,
+        wait: bool = True,
     ) -> list[ReflectionRun]:
         """Distil memories from what is new; see `Reflection.reflect`."""
-        return await self.reflection.reflect(agent, session=session, again=again)
+        return await self.reflection.reflect(
+            agent, session=session, again=again, live=live, wait=wait
+        )
 
     @property
     def inbox(self) -> Inbox:

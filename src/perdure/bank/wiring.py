@@ -14,7 +14,7 @@ from perdure.bank.artifact_location import artifact_place, former_place
 from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Closed, Unsupported
+from perdure.core.errors import Closed, NotFound, Unsupported
 from perdure.core.levels import parse_level
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
@@ -214,8 +214,22 @@ def _make_learning(services: Services, clock: Clock) -> Learning:
         lambda: services.gateway,
         mask=services.mask_messages,
         on_step=_note_step(services),
+        prompt_version=_prompt_version(services),
         clock=clock,
     )
+
+
+def _prompt_version(services: Services) -> Callable[[str], Awaitable[int]]:
+    async def current(agent: str) -> int:
+        """0 for what was called, but never defined as an agent."""
+        from perdure.agents.agent_registry import AgentRegistry
+
+        try:
+            return (await AgentRegistry(services.store).get(agent)).version
+        except NotFound:
+            return 0
+
+    return current
 
 
 def _count_ratings(services: Services) -> RatingHook:
@@ -273,9 +287,13 @@ def make_forgetting(services: Services) -> Forgetting:
         if services.made("gateway"):
             await services.gateway.settle()
 
+    def drop_learned(agent: str) -> None:
+        if services.made("learning"):
+            services.learning.forget(agent)
+
     made = Forgetting(services.store, services.reader, services.artifacts, services.store.scrub)
     made.join(GatewayRecords(services.store, flush_outcomes))
-    made.join(LearningRecords(services.store))
+    made.join(LearningRecords(services.store, drop_learned))
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))

@@ -77,6 +77,20 @@ async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
         await bank.index.embeddings.settle_own()
 
 
+@asynccontextmanager
+async def working_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
+    """The bank with its background work, for a command that hands something to it. Raises
+    `Unavailable` if there is none.
+    """
+    from perdure.bank import Bank
+
+    config = settings.load()
+    async with existing_bank(settings, config):
+        pass
+    async with Bank(config=config) as bank:
+        yield bank
+
+
 async def find_session(bank: Bank, text: str) -> Session:
     """The session of this name or abbreviation; a parent wins over its sub-agents. Raises
     `InvalidInput` if none fits, or several.

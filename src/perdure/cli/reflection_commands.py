@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import changed_bank, existing_bank, find_session
+from perdure.cli.bank_access import changed_bank, existing_bank, find_session, working_bank
 from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.core.display import plural
 
@@ -32,12 +32,21 @@ async def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what it would read and may spend; ask nobody.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the answers of a batch, which may take hours.")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask at once, for the full price, not by batch.")
+    ] = False,
 ) -> None:
     """Distil memories from what is new, with the models of `reflect` or without.
 
-    What it spent is shown, and what is left of the day's budget; over it nothing starts.
+    What it spent is shown, and what is left of the day's budget; over it nothing starts. Where the
+    provider has a batch mode, its answers come later, for half the price; run it again then.
     """
-    async with changed_bank(settings) as bank:
+    # A batch is sent, and looked after, by the bank's background work.
+    asks = bool(settings.load().gateway.models.reflect) and not dry_run
+    async with working_bank(settings) if asks else changed_bank(settings) as bank:
         name = None if session is None else (await find_session(bank, session)).name
         reflection = bank.reflection
 
@@ -51,7 +60,9 @@ async def run(
                 foresee(each)
             _end(settings, _plain(expected))
             return
-        runs = await reflection.reflect(agent, session=name, again=again, foresee=foresee)
+        runs = await reflection.reflect(
+            agent, session=name, again=again, live=live, wait=wait, foresee=foresee
+        )
         if not settings.json:
             for done in runs:
                 terminal.say(_told(done))
@@ -158,6 +169,8 @@ def _told(found: ReflectionRun) -> str:
         facts.append(f"{refused} refused")
     if found.mode:
         facts.append(f"{found.tokens:,} tokens, {readable.cost_in_words(found.cost)}")
+    if not found.is_finished:
+        facts[1:] = ["its questions are sent; `perdure reflect` goes on when they are answered"]
     if found.left_after is not None:
         facts.append(f"{found.left_after:,} tokens are left today")
     return "; ".join((*facts, found.why) if found.why else facts) + "."

@@ -518,7 +518,7 @@ class ReflectionConfig(Section, frozen=True):
     idle: Annotated[float, msgspec.Meta(ge=0)] = 15.0
     #: Tokens of history that a run looks at in all, and of one request.
     view: Annotated[int, msgspec.Meta(ge=1_000, le=2_000_000)] = 1_000_000
-    window: Annotated[int, msgspec.Meta(ge=4_000, le=2_000_000)] = 150_000
+    window: Annotated[int, msgspec.Meta(ge=2_000, le=2_000_000)] = 150_000
     #: What may be spent in a day (UTC). None: no limit of its own.
     tokens: Count | None = 4_000_000
     dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None

@@ -67,11 +67,13 @@ class Evolution:
         may_judge: Callable[[], bool] = lambda: False,
         on_step: StepHook | None = None,
         budgets: tuple[int, ...] = (),
+        prompt_version: Callable[[str], Awaitable[int]] | None = None,
         clock: Clock = clocks.now,
     ) -> None:
         """`on_step` is called in the transaction of each step; `budgets` of contexts, in tokens,
-        are tried.
+        are tried; `prompt_version` is the number of an agent's current one.
         """
+        self._prompt_version = prompt_version
         self._budgets = budgets
         self._store = store
         self._on_step = on_step
@@ -290,7 +292,7 @@ class Evolution:
         if since < self._config.experiment_after or not book.tasks:
             return None
         query = self._store.collection(Experiment).query()
-        done = len(await query.where("agent", "=", indexable(agent)).values())
+        tried = [e.variant for e in await query.where("agent", "=", indexable(agent)).values()]
         control = await self._strategy(agent)
         variants = list[tuple[str, StrategyChanges]]()
         busy = {n: sum(m.timed for m in t.models.values()) for n, t in book.tasks.items()}
@@ -299,9 +301,14 @@ class Evolution:
         if len(ranking) > 1 and not self._is_pinned(agent):
             models = {**control.models, task: ranking[1].model}
             variants.append((task, msgspec.structs.replace(control, models=models)))
+        current = 0 if self._prompt_version is None else await self._prompt_version(agent)
+        if current > 1:  # was the one before better?
+            variants.append(("", msgspec.structs.replace(control, prompt_version=current - 1)))
         variants += [("", msgspec.structs.replace(control, recall=on)) for on in (False, True)]
         variants += [("", msgspec.structs.replace(control, budget=n)) for n in self._budgets]
-        task, variant = variants[done % len(variants)]
+        # One that was never tried; once all were, from the first on: times change.
+        fresh = [each for each in variants if each[1] not in (*tried, control)]
+        task, variant = fresh[0] if fresh else variants[len(tried) % len(variants)]
         return task, variant, f"{since:,} calls without a test"
 
     def _is_pinned(self, agent: str) -> bool:

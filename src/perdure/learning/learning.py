@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perdure.config import Config
@@ -50,6 +50,7 @@ class Learning:
         *,
         mask: Mask | None = None,
         on_step: StepHook | None = None,
+        prompt_version: Callable[[str], Awaitable[int]] | None = None,
         clock: Clock = clocks.now,
     ) -> None:
         self._store = store
@@ -86,6 +87,7 @@ class Learning:
             may_judge=self._may_judge,
             on_step=on_step,
             budgets=(config.history.budget // 2,),
+            prompt_version=prompt_version,
             clock=clock,
         )
         #: Agents whose calls came since they were last looked at.
@@ -142,6 +144,11 @@ class Learning:
         for agent in sorted(touched):
             await self.evolution.consider(agent)
 
+    def forget(self, agent: str) -> None:
+        """Drop what is in memory of an agent whose rows are gone."""
+        self.learned.memory.forget(agent)
+        self.experiments.changed(agent)
+
     async def flush(self) -> None:
         await self.learned.memory.flush()
         try:
@@ -178,8 +185,10 @@ class LearningRecords:
         }
     )
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, forgotten: Callable[[str], None] = lambda _: None) -> None:
+        """`forgotten` is told of an agent whose rows are gone."""
         self._store = store
+        self._forgotten = forgotten
 
     async def forget(self, scope: _Scope) -> None:
         await forget_answers(self._store, scope.sessions, scope.agent)
@@ -191,3 +200,4 @@ class LearningRecords:
             for kind in (ExperimentSession, Experiment, AgentStrategy, EvolutionStep):
                 rows = self._store.collection(kind)
                 await rows.query().where("agent", "=", indexable(scope.agent)).delete()
+            self._forgotten(scope.agent)

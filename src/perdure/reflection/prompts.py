@@ -58,10 +58,14 @@ updated like the others."""
 
 
 def extraction(
-    window: ViewWindow, memories: Sequence[Memory], layers: Iterable[LayerRecord]
+    window: ViewWindow,
+    memories: Sequence[Memory],
+    layers: Iterable[LayerRecord],
+    *,
+    room: int,
 ) -> Request:
-    """Asks for what one window of a session has."""
-    return _request(_EXTRACT, [*_known(memories, layers), _records(window)])
+    """Asks for what one window of a session has; `room` is how many tokens a request holds."""
+    return _request(_EXTRACT, [*_known(memories, layers, room), _records(window)], room)
 
 
 def consolidation(
@@ -69,16 +73,18 @@ def consolidation(
     memories: Sequence[Memory],
     layers: Iterable[LayerRecord],
     candidates: Sequence[CheckedOperation],
+    *,
+    room: int,
 ) -> Request:
     """Asks for what all memories need, with a window of the broad view."""
     new = [
         f"N-{number} ({each.kind}{_tagged(each.tags)}): {one_line(each.text, _LINE)}"
         for number, each in enumerate((candidate.asked for candidate in candidates), 1)
     ]
-    sections = [*_known(memories, layers)]
+    sections = [*_known(memories, layers, room)]
     if new:
         sections.append("New in this run:\n" + "\n".join(new))
-    return _request(_CONSOLIDATE, [*sections, _records(window)])
+    return _request(_CONSOLIDATE, [*sections, _records(window)], room)
 
 
 def names_in(window: ViewWindow) -> dict[str, str]:
@@ -92,9 +98,9 @@ def _records(window: ViewWindow) -> str:
     return f"Records:\n{written(window, names)}"
 
 
-def _known(memories: Sequence[Memory], layers: Iterable[LayerRecord]) -> list[str]:
+def _known(memories: Sequence[Memory], layers: Iterable[LayerRecord], tokens: int) -> list[str]:
     topics = [m for m in memories if m.kind == "topic"]
-    listed, room = list[str](), _LISTED
+    listed, room = list[str](), min(_LISTED, tokens)
     for memory in (m for m in memories if m.kind != "topic"):
         mine = " by a person" if memory.by_person or memory.pinned else ""
         text = one_line(memory.text, _LINE)
@@ -118,12 +124,12 @@ def _tagged(tags: Sequence[str]) -> str:
     return f"; {', '.join(tags)}" if tags else ""
 
 
-def _request(task: str, sections: Sequence[str]) -> Request:
+def _request(task: str, sections: Sequence[str], room: int) -> Request:
     user = "\n\n".join((task, *sections))
     return Request(
         messages=[{"role": "system", "content": _ABOUT}, {"role": "user", "content": user}],
         shape=Shape(schema=SCHEMA, name="operations"),
-        max_tokens=ANSWER,
+        max_tokens=min(ANSWER, room // 4),
     )
 
 

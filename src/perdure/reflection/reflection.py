@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from perdure.history.log_records import agent_of, checked_agent
 from perdure.reflection import lease as leases
 from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
 from perdure.reflection.inbox import Inbox, post
-from perdure.reflection.model_calls import LiveCalls, ModelCalls
+from perdure.reflection.model_calls import BatchCalls, LiveCalls, ModelCalls, has_batch_mode
 from perdure.reflection.reflection_records import (
     UNFINISHED,
     ReflectionCursor,
@@ -36,7 +37,7 @@ from perdure.reflection.reflection_records import (
 )
 from perdure.reflection.run_messages import message
 from perdure.reflection.run_scope import RunScope, agents, find_scope
-from perdure.reflection.run_walk import RunQuestion, RunWalk, tokens_left
+from perdure.reflection.run_walk import REFLECT, RunQuestion, RunWalk, tokens_left
 from perdure.services import Services
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -88,12 +89,18 @@ class Reflection:
         *,
         session: str | None = None,
         again: bool = False,
+        live: bool = False,
+        wait: bool = True,
         trigger: Trigger = "hand",
         foresee: Callable[[RunPreview], None] | None = None,
     ) -> builtins.list[ReflectionRun]:
         """Reflect on what is new in an agent's sessions, in all, or in one; a run for each agent
         that has something new. `again` reads everything once more. By schedule, only sessions
         that are idle are read. `foresee` is told what each run may take, before it begins.
+
+        Where the provider has a batch mode, it is asked by that, at half price, unless this is to
+        be `live`. Answers may take hours: without `wait`, the run is returned as it is once its
+        questions are sent, and goes on when this is called again, or by schedule.
 
         Raises `Conflict` if another process reflects for that agent now, `NotFound` if there is no
         such session.
@@ -107,18 +114,17 @@ class Reflection:
                 scope = await find_scope(self._store, name, session=session, idle=idle, again=again)
                 if run is not None:
                     # Its questions are about what was read then.
-                    scope = replace(
-                        await find_scope(self._store, name, again=True), spans=run.spans
-                    )
+                    scope = _as_of(run, await find_scope(self._store, name, again=True))
                 elif not scope.spans:
                     continue
                 walk, questions = await self._walk(scope)
                 if foresee is not None:
                     foresee(await self._preview(scope, walk, questions))
                 if run is None:
-                    run = await self._begin(scope, walk, questions, trigger)
+                    run = await self._begin(scope, walk, questions, trigger, live=live)
                 if run.state != "refused":
-                    run = await walk.finish(lease, run, questions)
+                    calls = self._calls(run, questions, wait=wait)
+                    run = await walk.finish(lease, run, questions, calls)
                 found.append(run)
         return found
 
@@ -177,7 +183,7 @@ class Reflection:
             ):
                 continue
             try:
-                found += await self.reflect(agent, trigger="schedule")
+                found += await self.reflect(agent, trigger="schedule", wait=False)
             except Conflict as exc:
                 _log.info("%s", exc)
         return found
@@ -200,13 +206,25 @@ class Reflection:
 
     async def _walk(self, scope: RunScope) -> tuple[RunWalk, builtins.list[RunQuestion]]:
         recall = await self._services.loaded_recall()
-        walk = RunWalk(self._services, recall, scope, self._calls())
+        walk = RunWalk(self._services, recall, scope, asks=self.has_model)
         return walk, await walk.prepare(scope.spans)
 
-    def _calls(self) -> ModelCalls | None:
-        if self._given is not None:
+    def _calls(
+        self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool
+    ) -> ModelCalls | None:
+        if self._given is not None or not self.has_model:
             return self._given
-        return LiveCalls(self._services.gateway) if self.has_model else None
+        if run.mode == "live":
+            return LiveCalls(self._services.gateway)
+        sessions = {each.call.id: each.call.span.session for each in questions if each.call.span}
+        return BatchCalls(self._services.gateway, sessions, waits=wait)
+
+    def _mode(self, *, live: bool) -> Literal["", "live", "batch"]:
+        if not self.has_model:
+            return ""
+        if live or self._given is not None:
+            return "live"
+        return "batch" if has_batch_mode(self._services.gateway, REFLECT) else "live"
 
     async def _preview(
         self, scope: RunScope, walk: RunWalk, questions: builtins.list[RunQuestion]
@@ -239,6 +257,8 @@ class Reflection:
         walk: RunWalk,
         questions: builtins.list[RunQuestion],
         trigger: Trigger,
+        *,
+        live: bool,
     ) -> ReflectionRun:
         """Write down what is intended, before anything is sent."""
         left = await tokens_left(self._services) if self.has_model else None
@@ -250,8 +270,9 @@ class Reflection:
             made = replace(
                 _new_run(scope.agent, number, transaction.now()),
                 trigger=trigger,
-                mode="live" if self.has_model else "",
+                mode=self._mode(live=live),
                 spans=scope.spans,
+                sessions=tuple(scope.sessions),
                 calls=tuple(question.call for question in questions),
                 left_before=left,
             )
@@ -269,6 +290,13 @@ class Reflection:
             return made
 
         return await self._store.transact(body)
+
+
+def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:
+    """What a run that was begun is about."""
+    sessions = {name: scope.sessions[name] for name in run.sessions if name in scope.sessions}
+    spans = tuple(span for span in run.spans if span.session in sessions)  # others are forgotten
+    return replace(scope, sessions=sessions, spans=spans)
 
 
 def _new_run(agent: str, number: int, now: int) -> ReflectionRun:

@@ -49,6 +49,8 @@ class RunCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     span: SessionSpan | None = None
     #: Which part, if that is more than one request holds.
     part: int = 0
+    #: Sessions by what the question calls them: its answer may come a day later.
+    names: dict[str, str] = {}
     state: CallState = "intended"
     model: str = ""
     tokens: int = 0
@@ -78,6 +80,8 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     started: int
     ended: int | None = None
     spans: tuple[SessionSpan, ...] = ()
+    #: All sessions that it looks at.
+    sessions: tuple[str, ...] = ()
     calls: tuple[RunCall, ...] = ()
     counts: RunCounts = RunCounts()
     #: What was spent, as providers counted it.

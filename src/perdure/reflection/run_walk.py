@@ -27,7 +27,7 @@ from perdure.reflection.apply_run import RunFindings, apply_run
 from perdure.reflection.cited_turns import EvidenceFinder
 from perdure.reflection.inbox import InboxMessage, MessageKind
 from perdure.reflection.lease import LeaseHolder
-from perdure.reflection.model_calls import CallResult, ModelCalls
+from perdure.reflection.model_calls import AnswersLater, CallResult, ModelCalls
 from perdure.reflection.operation_checks import (
     CheckedOperation,
     InvalidAnswer,
@@ -35,6 +35,7 @@ from perdure.reflection.operation_checks import (
     check_answer,
 )
 from perdure.reflection.reflection_records import (
+    Phase,
     ReflectionRun,
     ReflectionState,
     RunAnswer,
@@ -47,6 +48,7 @@ from perdure.reflection.view import ViewedTurn, ViewWindow, broad_view, windows
 from perdure.services import Services
 from perdure.storage.transaction import Transaction
 
+REFLECT = CallOptions(purpose="reflect", task="reflection")
 #: Tokens of a request besides the view: instructions, memories, the answer; and without memories.
 _BESIDE, _OVERHEAD = 24_000, 1_500
 #: Tokens of an answer that a run is expected to get: for the estimate.
@@ -61,25 +63,23 @@ class RunQuestion(msgspec.Struct, frozen=True):
     call: RunCall
     window: ViewWindow
 
-    @property
-    def names(self) -> dict[str, str]:
-        return prompts.names_in(self.window)
-
 
 class RunWalk:
-    """Carries out one run. `calls` is None if there is no model."""
+    """Carries out one run; with models, if it `asks` them."""
 
     def __init__(
         self,
         services: Services,
         recall: Recall,
         scope: RunScope,
-        calls: ModelCalls | None = None,
+        *,
+        asks: bool,
     ) -> None:
         self._services = services
         self._recall = recall
         self._scope = scope
-        self._calls = calls
+        self._asks = asks
+        self._calls: ModelCalls | None = None
         self._config = services.config.reflection
         self._finder = EvidenceFinder(services, scope.sessions)
         self._texts = list[str]()
@@ -109,15 +109,22 @@ class RunWalk:
             turns = await span_view(self._services, self._scope, span, self._config.view)
             read = self._scope.read.get(span.session, 0)
             self._texts += [turn.text for turn in turns if turn.number > read]
-            if self._calls is None:
+            if not self._asks:
                 continue
             for part, window in enumerate(self._windows(turns), 1):
-                call = RunCall(id=f"extract-{place}-{part}", phase="extract", span=span, part=part)
+                call = RunCall(
+                    id=f"extract-{place}-{part}",
+                    phase="extract",
+                    span=span,
+                    part=part,
+                    names=prompts.names_in(window),
+                )
                 questions.append(RunQuestion(call, window))
-        if self._calls is not None:
+        if self._asks:
             sessions = list(self._scope.sessions.values())
+            detailed = {span.session: range(span.first, span.last + 1) for span in spans}
             self._broad = self._windows(
-                await broad_view(self._services, sessions, self._config.view)
+                await broad_view(self._services, sessions, self._config.view, detailed)
             )
         return questions
 
@@ -138,27 +145,38 @@ class RunWalk:
         return sum(window.tokens + known + EXPECTED_ANSWER for window in asked)
 
     async def finish(
-        self, lease: LeaseHolder, run: ReflectionRun, questions: Sequence[RunQuestion]
+        self,
+        lease: LeaseHolder,
+        run: ReflectionRun,
+        questions: Sequence[RunQuestion],
+        calls: ModelCalls | None,
     ) -> ReflectionRun:
-        """Ask what is not answered, and apply it. Raises `Conflict` if the lease is lost."""
-        self._run = run
-        if self._calls is None:
+        """Ask what is not answered, and apply it. If nobody waits for the answers of a batch, the
+        run is returned as it is by then. Raises `Conflict` if the lease is lost.
+        """
+        self._run, self._calls = run, calls
+        if calls is None:
             found = await self.find_without_model(run)
             self._operations += found.operations
             self._messages += found.messages
         else:
-            await self._extract(questions)
-            await self._consolidate()
+            try:
+                await self._extract(questions)
+                await self._consolidate()
+            except AnswersLater:
+                return self.run
         return await self._apply(lease)
 
     # The phases -------------------------------------------------------------------------------
 
     async def _extract(self, questions: Sequence[RunQuestion]) -> None:
         requests = {
-            each.call.id: prompts.extraction(each.window, self._memories, self._layers)
+            each.call.id: prompts.extraction(
+                each.window, self._memories, self._layers, room=self._config.window
+            )
             for each in questions
         }
-        answers = await self._ask(requests)
+        answers = await self._ask("extract", requests)
         for question in questions:
             text = answers.get(question.call.id)
             if text is None:
@@ -172,8 +190,13 @@ class RunWalk:
         if self._why or known < 2 or not self._broad:
             return
         calls = tuple(
-            RunCall(id=f"consolidate-{part}", phase="consolidate", part=part)
-            for part in range(1, len(self._broad) + 1)
+            RunCall(
+                id=f"consolidate-{part}",
+                phase="consolidate",
+                part=part,
+                names=prompts.names_in(window),
+            )
+            for part, window in enumerate(self._broad, 1)
         )
         if self.run.state == "extracting":
             await self._save(state="consolidating", calls=(*self.run.calls, *calls))
@@ -183,11 +206,15 @@ class RunWalk:
         ]
         requests = {
             each.call.id: prompts.consolidation(
-                each.window, self._memories, self._layers, candidates
+                each.window,
+                self._memories,
+                self._layers,
+                candidates,
+                room=self._config.window,
             )
             for each in questions
         }
-        answers = await self._ask(requests)
+        answers = await self._ask("consolidate", requests)
         for question in questions:
             if (text := answers.get(question.call.id)) is not None:
                 await self._check(question, text)
@@ -195,7 +222,8 @@ class RunWalk:
     async def _check(self, question: RunQuestion, text: str) -> None:
         shown = {memory.key: memory for memory in self._memories}
         try:
-            good, bad = await check_answer(text, self._finder, question.names, shown)
+            names = self._names(question.call)
+            good, bad = await check_answer(text, self._finder, names, shown)
         except InvalidAnswer as exc:
             where = question.call.span.session if question.call.span else "all sessions"
             title = f"An answer about {where} was not used: {exc}"
@@ -203,6 +231,10 @@ class RunWalk:
             return
         self._operations += [self._masked(each) for each in good]
         self._refused += bad
+
+    def _names(self, call: RunCall) -> dict[str, str]:
+        """As the question that was sent called sessions."""
+        return next((each.names for each in self.run.calls if each.id == call.id), call.names)
 
     async def _apply(self, lease: LeaseHolder) -> ReflectionRun:
         if self.run.state != "applying":
@@ -239,7 +271,7 @@ class RunWalk:
 
     # Asking -----------------------------------------------------------------------------------
 
-    async def _ask(self, requests: Mapping[str, Request]) -> dict[str, str]:
+    async def _ask(self, phase: Phase, requests: Mapping[str, Request]) -> dict[str, str]:
         """Answers by call; those that were there before are not asked again."""
         assert self._calls is not None  # noqa: S101 (for the type checker)
         kept = self._services.store.collection(RunAnswer)
@@ -256,9 +288,9 @@ class RunWalk:
             if not result.error:
                 found[id] = result.text
 
-        options = CallOptions(purpose="reflect", task="reflection", agent=self.run.agent)
+        options = replace(REFLECT, agent=self.run.agent)
         if open_ones:
-            await self._calls(open_ones, options, on_result)
+            await self._calls(f"reflection/{self.run.id}/{phase}", open_ones, options, on_result)
         if any(id not in found for id in requests):
             self._tell_failure()
         return found
@@ -336,10 +368,9 @@ def _after(call: RunCall, result: CallResult) -> RunCall:
 
 async def tokens_left(services: Services) -> int | None:
     """Tokens that reflection may still take today; None if there is no limit."""
-    options = CallOptions(purpose="reflect")
     found = [
         status.tokens_left
         for status in await services.gateway.budgets()
-        if status.budget.covers(options) and status.tokens_left is not None
+        if status.budget.covers(REFLECT) and status.tokens_left is not None
     ]
     return min(found) if found else None

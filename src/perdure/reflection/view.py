@@ -8,13 +8,15 @@ its topics.
 `gather` reads the store; the rest is pure: the same turns give the same text.
 
     Session s1 is planner/auth.
-    s1#T-12 (C, 2026-05-01):
+    On 2026-05-01:
+    s1#T-12 C:
     > User: …
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -35,8 +37,8 @@ from perdure.services import Services
 SMOOTH_TURNS, _BATCH, _COMPACT_SHARE = 10, 64, 0.5
 #: The share of a window that repeats earlier turns.
 _OVERLAP = 0.08
-#: Tokens around a turn: its name, its day.
-_NAMED = 14
+#: Tokens around a turn: its name, now and then the day.
+_NAMED = 10
 #: A key that no rendition is stored under: what is left of a round is made anew.
 _OTHER = "~"
 
@@ -165,10 +167,14 @@ def _viewed(record: SessionRecord, turn: Turn, level: Level, text: str, tokens: 
 
 
 async def broad_view(
-    services: Services, sessions: Sequence[tuple[SessionRecord, Head]], most: int
+    services: Services,
+    sessions: Sequence[tuple[SessionRecord, Head]],
+    most: int,
+    read: Mapping[str, range] = MappingProxyType({}),
 ) -> list[ViewedTurn]:
     """All turns of sessions, in order, in at most so many tokens: the newest at C, up to half of
-    them, the others at T. Of forks, their own turns. What does not fit is the oldest.
+    them, the others at T, and so those that were `read` in detail, by session. Of forks, their own
+    turns. What does not fit is the oldest.
     """
     found, left, compact = list[list[ViewedTurn]](), most, int(most * _COMPACT_SHARE)
     for record, head in sorted(sessions, key=lambda each: (-each[1].said, each[0].id)):
@@ -177,8 +183,12 @@ async def broad_view(
         while numbers and left > 0:
             some = numbers[-_BATCH:]
             del numbers[-_BATCH:]
-            level: Level = "C" if compact > 0 else "T"
-            turns = await gather(services, record, head, some, level)
+            detailed = read.get(record.id, range(0))
+            tiny = [number for number in some if compact <= 0 or number in detailed]
+            turns = await gather(services, record, head, tiny, "T")
+            rest = [number for number in some if number not in tiny]
+            turns += await gather(services, record, head, rest, "C")
+            turns.sort(key=lambda turn: turn.number)
             kept = list[ViewedTurn]()
             for turn in reversed(turns):
                 left -= turn.tokens + _NAMED
@@ -260,14 +270,16 @@ def written(window: ViewWindow, names: Mapping[str, str]) -> str:
     """
     lines = [f"Session {names[s]} is {s}." for s in short_names((*window.overlap, *window.turns))]
     if window.overlap:
-        lines += ["", "Read before, of the same topics:"]
-        lines += [_lines(turn, names) for turn in window.overlap]
+        lines += ["", "Read before, of the same topics:", *_lines(window.overlap, names)]
         lines += ["", "Read now:"]
-    lines += [_lines(turn, names) for turn in window.turns]
-    return "\n".join(lines)
+    return "\n".join((*lines, *_lines(window.turns, names)))
 
 
-def _lines(turn: ViewedTurn, names: Mapping[str, str]) -> str:
-    day = f"{to_datetime(turn.time):%Y-%m-%d}"
-    body = "\n".join(f"> {line}" for line in turn.text.splitlines() if line.strip())
-    return f"{names[turn.session]}#T-{turn.number} ({turn.level}, {day}):\n{body}"
+def _lines(turns: Iterable[ViewedTurn], names: Mapping[str, str]) -> Iterator[str]:
+    before = ""
+    for turn in turns:
+        if (day := f"On {to_datetime(turn.time):%Y-%m-%d}:") != before:
+            yield day
+            before = day
+        yield f"{names[turn.session]}#T-{turn.number} {turn.level}:"
+        yield from (f"> {line}" for line in turn.text.splitlines() if line.strip())

@@ -41,6 +41,8 @@ class ReflectRequest(RequestBody, frozen=True):
 
     session: str | None = None
     again: bool = False
+    #: Ask at once, not by batch mode, whose answers the server's schedule waits for.
+    live: bool = False
 
 
 class NamedRun(msgspec.Struct, frozen=True):
@@ -98,7 +100,9 @@ async def reflect(call: ServerCall) -> list[NamedRun]:
     agent = call.path["agent"]
     call.require_agent(agent)
     body = call.body
-    runs = await call.bank.reflect(agent, session=body.session, again=body.again)
+    runs = await call.bank.reflect(
+        agent, session=body.session, again=body.again, live=body.live, wait=False
+    )
     return [NamedRun.of(each) for each in runs]
 
 

@@ -213,6 +213,10 @@ class Batches:
             raise NotFound(f"There is no batch {id!r}.", hint="`perdure batches` lists them.")
         return found
 
+    async def by_key(self, key: str) -> BatchRecord | None:
+        """The one that was submitted with this key, whatever its requests."""
+        return await self._batches.get(_key_hash(key))
+
     async def list(self, *, limit: int = 100, agent: str | None = None) -> list[BatchRecord]:
         """The newest first; of one agent, if named."""
         finder = self._batches.query().order_by("-written").limit(limit)
