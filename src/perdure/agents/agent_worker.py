@@ -316,9 +316,9 @@ class AgentWorker:
         record = await self.registry.get(served.name)
         if record.status != "active":
             return None
-        if message.turn and served.opened:
-            return message  # it goes on with the tools that are there
-        version = await self._version(served.name, message.agent_version or record.version)
+        # One that was opened here has the tools of now; a server goes by what the turn began with.
+        number = record.version if served.opened else message.agent_version or record.version
+        version = await self._version(served.name, number)
         # Without them it is another's: one that has them.
         return message if all(each.name in served.tools for each in version.tools) else None
 
