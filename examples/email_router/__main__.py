@@ -17,15 +17,16 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from rich.table import Table
 
-import perdure
 from examples.email_router.providers import QUALITIES, Email, Provider, judge, load_emails
 from examples.storage_tour import console
 from perdure.agents.agent import Agent
+from perdure.bank import Bank
 from perdure.config import (
     Config,
     GatewayConfig,
@@ -34,6 +35,7 @@ from perdure.config import (
     PriceConfig,
     ProviderConfig,
 )
+from perdure.core import clock
 from perdure.gateway.prices import DOLLAR
 
 DAYS = 8
@@ -88,13 +90,19 @@ async def main() -> None:
             selector = "health" if number == 1 else "learned"
             gateway = msgspec.structs.replace(config.gateway, selector=selector)
             today = msgspec.structs.replace(config, gateway=gateway)
-            # Opened anew every morning: all that the agent knows is in the bank.
-            async with perdure.open(f"sqlite:///{folder / 'memory.db'}", config=today) as bank:
+            # Opened anew every morning, a day later: all that the agent knows is in the bank.
+            url = f"sqlite:///{folder / 'memory.db'}"
+            async with Bank(url, config=today, clock=partial(now, number)) as bank:
                 router = Path(__file__).with_name("router.md")
                 agent = await bank.agent("email-router", file=router, recall=False)
                 days.append(await work(agent, number, emails, providers))
                 await bank.settle()
         report(days)
+
+
+def now(day: int) -> int:
+    """The bank's clock: every day is a day, though the example takes seconds."""
+    return clock.now() + day * 86_400 * clock.SECOND
 
 
 def settings(servers: dict[str, ProviderConfig]) -> Config:

@@ -75,7 +75,7 @@ class Provider:
         prompt = request.prompt
         email = self._emails[_subject(prompt)]
         right = self.quality.tricky if email.tricky else self.quality.plain
-        chance = _fraction(f"{self.name} {email.subject}")
+        chance = _fraction(f"{self.name} reads {email.subject}")
         said = email.route if chance < right else _another(email.route, chance)
         tokens = sum(len(message.text) for message in request.messages) // 4
         return ScriptedAnswer(said, usage=Usage(input=tokens, output=4), delay=self.quality.seconds)
