@@ -20,10 +20,14 @@ from perdure.config import (
 )
 from perdure.core.errors import BadAnswer
 from perdure.gateway.calls import CallOptions
+from perdure.gateway.model_selection import HealthSelector
 from perdure.gateway.outcomes import Outcome
 from perdure.learning.experiment_records import Experiment, StrategyChanges
 from perdure.learning.judging import AnswerToJudge, read_verdict
 from perdure.learning.learned_memory import LearnedAgent
+from perdure.learning.learned_selector import LearnedSelector
+from perdure.learning.seed_selector import SeedSelector
+from perdure.learning.table_selector import TableSelector
 from perdure.testing import ScriptedModel
 from tests.gateway.opened import config_for, provider
 
@@ -124,3 +128,24 @@ def test_what_is_no_verdict_is_refused(said: str) -> None:
 
 def test_a_verdict_may_stand_in_prose() -> None:
     assert read_verdict('Well:\n```json\n{"score": 0.5, "reason": "so so"}\n```').score == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("learned", LearnedSelector),
+        ("seed", SeedSelector),
+        ("table", TableSelector),
+        ("health", HealthSelector),
+    ],
+)
+async def test_the_configuration_says_how_models_are_chosen(name: str, kind: type) -> None:
+    async with ScriptedModel("Paris.") as answers:
+        models = ModelsConfig(chat=("p/small", "p/large"))
+        gateway = config_for({"p": provider(answers)}, models=models, selector=name)
+        async with Bank("memory://", config=Config(gateway=gateway)) as bank:
+            assert type(bank.gateway.selector) is kind
+            options = CallOptions(agent="guide", task="triage", complexity="complex")
+            reply = await bank.gateway.complete("The capital of France?", options)
+            assert reply.text == "Paris."
+            assert [each.budget.name for each in await bank.gateway.budgets()] == []

@@ -173,3 +173,38 @@ async def test_schemas_as_a_service(server: RunningServer) -> None:
         assert 400 <= answer.status_code < 500, answer.text
     own = await client.put("/api/v1/schemas/perdure_sessions", json={"description": NOTE})
     assert 400 <= own.status_code < 500
+
+
+async def test_all_of_it_through_connect(server: RunningServer, agents: None) -> None:
+    router, coder = (server.token(agent=name) for name in ("router", "coder"))
+    async with (
+        perdure.connect(server.url, token=server.token()) as bank,
+        perdure.connect(server.url, token=router) as own,
+        perdure.connect(server.url, token=coder) as other,
+    ):
+        made = await bank.canon.write("refunds", "# Refunds\nTo Max.", readers=["router"])
+        assert (made.version, made.author.person) == (1, True)
+        with pytest.raises(perdure.Conflict):
+            await bank.canon.write("refunds", "x", expected=0)
+        await bank.canon.write("refunds", "To Ann.")
+        await bank.canon.restore("refunds", 1)
+        assert [each.entry.version for each in await own.canon.history("refunds")] == [3, 2, 1]
+        assert "To Max." in (await own.canon.get("refunds", version=1)).text
+        assert await other.canon.list() == []
+        with pytest.raises(perdure.NotFound):
+            await other.canon.get("refunds")
+        await server.bank.memories.add("router", "Acme is to be answered in French.")
+        promoted = await own.canon.promote("router/M-1", name="acme")
+        assert promoted.source == "router/M-1"
+        await bank.canon.remove("refunds")
+        assert [each.name for each in await bank.canon.list()] == ["acme"]
+
+        assert [each.name for each in await other.identities.find(skill="mail")] == ["router"]
+        key = perdure.SigningKey.make()
+        identity = await own.identities.add_key("router", key.public)
+        signed = key.sign("Pay.", identity.id)
+        assert await other.identities.verify("router", "Pay.", signed)
+        await own.identities.remove_key("router", next(iter(identity.keys)))
+        assert not await other.identities.verify("router", "Pay.", signed)
+        with pytest.raises(perdure.Denied):
+            await other.identities.add_key("router", key.public)

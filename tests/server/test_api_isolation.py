@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from perdure import Interaction
+from perdure.agents.agent_records import AgentMessage, AgentQuestion, AgentSchedule
 from perdure.bank.bank import Bank
 from perdure.config import AuditConfig
 from perdure.core.messages import ArtifactPointer, assistant, user
@@ -40,6 +41,8 @@ _PATHS = {
     "collection": "perdure_sessions",
     "entry": "rules-of-theirs",
     "interaction": "one",
+    "question": "call",
+    "schedule": "later",
     "registered": OTHER,
 }
 #: What bodies and queries name, all of it the other agent's.
@@ -60,6 +63,7 @@ _OTHERS: dict[str, Any] = {
     "link": {"session": THEIRS},
     "memory": f"{OTHER}/M-1",
     "message": "Pay it.",
+    "mode": "accept",
     "messages": "Go on.",
     "name": THEIRS,
     "person": True,
@@ -69,6 +73,7 @@ _OTHERS: dict[str, Any] = {
     "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
     "score": 0.5,
+    "state": {"word": "zebra"},
     "session": THEIRS,
     "sessions": [THEIRS],
     "signature": "ed25519:none:none",
@@ -114,6 +119,16 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
     await bank.agent_memory(agent).store(
         Interaction(id="one", agent=agent, task=word, request=word, response=word)
     )
+    made = await bank.agent(agent, prompt=word, serve=False)
+    asking = AgentMessage(
+        id=id, agent=agent, seq=1, body=word, session=session.name, turn=1, state="asking"
+    )
+    await bank.collection(AgentMessage).put(asking)
+    question = AgentQuestion(id=f"{id}/call", agent=agent, message=id, kind="question", text=word)
+    await bank.collection(AgentQuestion).put(question)
+    schedule = AgentSchedule(id=f"{agent}/later", agent=agent, next=now * 2, body=word)
+    await bank.collection(AgentSchedule).put(schedule)
+    await made.state.put({"word": word})
     await bank.canon.write(
         f"rules-of-{'mine' if agent == 'mine' else 'theirs'}",
         f"# {word}",
@@ -144,6 +159,10 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         await bank.reflection.list(agent),
         await bank.canon.list(),
         await bank.agent_memory(agent).stats(),
+        await bank.collection(AgentMessage).query().where("agent", "=", agent).values(),
+        await bank.agents.questions(agent),
+        await bank.agents.schedules.list(agent),
+        await (await bank.agents.get(agent)).state.get(),
         await bank.agent_memory(agent).episodes.list(agent),
     ]
 
@@ -177,6 +196,8 @@ async def asked(
     names = re.findall(r"{(\w+)}", operation.path)
     url = operation.path.format(**{name: path[name] for name in names})
     query = filled(operation.query, optional=optional)
+    if "state" in query:  # of messages; in a body it is an agent's
+        query["state"] = "asking"
     body = filled(operation.body, optional=optional)
     if operation.path.endswith("/references"):
         body |= {"name": "rules", "replace": True}
@@ -188,6 +209,11 @@ async def asked(
         body["turns"] = ["T-1"]
     given: dict[str, Any] = {} if operation.body is None else {"json": body}
     return await client.request(operation.method, url, params=query, **given)
+
+
+def _names_agents(operation: Operation) -> bool:
+    """The registry does, and the one that may read it learns names, and nothing that was said."""
+    return operation.path.startswith("/api/v1/registry")
 
 
 def _failed(answer: httpx2.Response) -> bool:
@@ -222,7 +248,8 @@ async def test_with_paths_of_another_agent(
                 wrong.append(what)
             if _failed(answer) or SAID in answer.text:
                 wrong.append(what)
-            if answer.status_code < 300 and NAMED in answer.text:
+            named = NAMED in answer.text and not _names_agents(operation)
+            if answer.status_code < 300 and named:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
     assert await state_of(server.bank, THEIRS) == before
@@ -244,7 +271,8 @@ async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
                 wrong.append(what)
             # A name that was sent may come back: what it stands for must not.
             sent = f"{answer.request.url} {answer.request.content.decode()}"
-            if answer.status_code < 300 and NAMED in answer.text and NAMED not in sent:
+            named = NAMED in answer.text and NAMED not in sent and not _names_agents(operation)
+            if answer.status_code < 300 and named:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
     assert done > 40  # its own things it may have

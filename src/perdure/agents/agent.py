@@ -115,11 +115,12 @@ class AgentStream:
         self._send = send
         self._heard: asyncio.Queue[object] = asyncio.Queue()
         self._waiting: asyncio.Task[AgentReply] | None = None
+        self._message: AgentMessage | None = None
         self._leave: Callable[[], None] = lambda: None
 
     async def __aenter__(self) -> Self:
         agents = self._agent.agents
-        message = await self._send()
+        self._message = message = await self._send()
         # Nothing of it has been done yet, unless another process is very quick.
         self._leave = agents.hear(message.id, self._heard.put_nowait)
         self._waiting = asyncio.create_task(self._agent.result(message.id))
@@ -147,6 +148,13 @@ class AgentStream:
             self._waiting.result()  # raises what the message failed with
             raise StopAsyncIteration
         return found
+
+    @property
+    def message(self) -> AgentMessage:
+        """As it was accepted. Raises `InvalidInput` before that."""
+        if self._message is None:
+            raise InvalidInput("This stream has not begun.", hint="Enter it with `async with`.")
+        return self._message
 
     @property
     def reply(self) -> AgentReply:

@@ -185,8 +185,13 @@ class MessageRun:
             else:
                 await self._run_other(call)
         if asks:
-            await self._progress.park(asks)
+            await self._progress.park([(self._masked(call), allow) for call, allow in asks])
             raise _Ended
+
+    def _masked(self, call: ToolCall) -> ToolCall:
+        """As it is in the log."""
+        (said,) = self._services.mask_messages((Message("assistant", (call,)),))
+        return said.calls[0]
 
     def _asks(self, call: ToolCall) -> bool:
         return call.name == ASK_PERSON and is_offered(self.version, ASK_PERSON)

@@ -63,9 +63,13 @@ Heard = Callable[[object], None]
 class ServedAgent:
     """An agent that this process works for."""
 
-    def __init__(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None:
+    def __init__(
+        self, name: str, tools: Mapping[str, AgentTool[..., Any]], *, opened: bool = True
+    ) -> None:
         self.name = name
         self.tools = dict(tools)
+        #: Not for an agent that only `AgentWorker.serve_all` works for.
+        self.opened = opened
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -82,6 +86,9 @@ class AgentWorker:
         #: What learning and the memory tiers put into the loop.
         self.seams = AgentSeams()
         self.seams.record.append(Interactions(services).record)
+        #: Whether answers are drafts while they arrive, also if nobody here hears them.
+        self.streams = False
+        self._serves_all = False
         self.seams.variant = self._variant
         self._config = services.config.agents
         self._leases = AgentLeases(services.store, seconds=self._config.lease)
@@ -202,15 +209,21 @@ class AgentWorker:
     def serve(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None:
         """Work for an agent from now on."""
         served = self._served.setdefault(name, ServedAgent(name, tools))
+        served.opened = True
         served.tools.update(tools)
-        if not self._looks:
-            self._looks = True
-            self.services.jobs.every("agents", self._config.poll, self._look)
+        self._start_looking()
         self.wake(name)
+
+    def serve_all(self) -> None:
+        """Work for every agent that has no tools of Python, now and later: what a server does."""
+        self._serves_all = True
+        self._start_looking()
 
     def wake(self, name: str) -> None:
         """Look for messages of an agent now, if this process works for it."""
         served = self._served.get(name)
+        if served is None and self._serves_all:
+            served = self._served[name] = ServedAgent(name, {}, opened=False)
         if served is None or self._stopping:
             return
         served.wake.set()
@@ -237,9 +250,14 @@ class AgentWorker:
 
     async def _look(self) -> None:
         """For work that nobody told this process of."""
-        await self.schedules.send_due(self._served)
+        await self.schedules.send_due(None if self._serves_all else self._served)
         for name in await self.mailboxes.agents_with_work():
             self.wake(name)
+
+    def _start_looking(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self.services.jobs.every("agents", self._config.poll, self._look)
 
     async def _serve(self, served: ServedAgent) -> None:
         failures = 0
@@ -298,9 +316,9 @@ class AgentWorker:
         record = await self.registry.get(served.name)
         if record.status != "active":
             return None
-        if message.turn:
-            return message  # it goes on with the tools that are there
-        version = await self._version(served.name, record.version)
+        # One that was opened here has the tools of now; a server goes by what the turn began with.
+        number = record.version if served.opened else message.agent_version or record.version
+        version = await self._version(served.name, number)
         # Without them it is another's: one that has them.
         return message if all(each.name in served.tools for each in version.tools) else None
 
@@ -356,7 +374,7 @@ class AgentWorker:
             version,
             served.tools,
             seams=self.seams,
-            heard=None if heard is None else lambda what: self._pass_on(message.id, what),
+            heard=(lambda what: self._pass_on(message.id, what)) if heard or self.streams else None,
             variant=variant,
         )
 

@@ -31,7 +31,7 @@ from perdure.storage.transaction import Transaction
 
 #: Characters of a message. What is longer belongs in a file or an artifact that it names.
 MOST_BODY = 1_000_000
-_PAGE = 100  # Messages that are looked at for the next one.
+_PAGES = (50, 10_000)  # Messages that are looked at for the next one: as a rule few are enough.
 #: No message waits for so long (microseconds): one that would is due, the clock was put back.
 _LONGEST = 300 * SECOND
 
@@ -90,13 +90,22 @@ class Mailboxes:
         """The message to be done now: one that had begun, else the oldest that is due."""
         for state in ("working", "accepted"):
             finder = self._messages.query().where("agent", "=", agent).where("state", "=", state)
-            held = set[str]()
-            for message in await finder.order_by("key").limit(_PAGE).values(STRONG):
-                if message.session in held:
-                    continue
-                if message.due <= self._store.now() or message.due > self._store.now() + _LONGEST:
-                    return message
-                held.add(message.session)
+            for most in _PAGES:
+                waiting = await finder.order_by("key").limit(most).values(STRONG)
+                if (found := self._first_due(waiting)) is not None:
+                    return found
+                if len(waiting) < most:
+                    break
+        return None
+
+    def _first_due(self, waiting: Sequence[AgentMessage]) -> AgentMessage | None:
+        held, now = set[str](), self._store.now()
+        for message in waiting:
+            if message.session in held:
+                continue
+            if message.due <= now or message.due > now + _LONGEST:
+                return message
+            held.add(message.session)
         return None
 
     async def agents_with_work(self) -> list[str]:

@@ -198,7 +198,9 @@ class MessageProgress:
         return await self.store.collection(AgentQuestion).get(self.call_key(call), STRONG)
 
     async def park(self, calls: Sequence[tuple[ToolCall, bool]]) -> None:
-        """Wait for people to answer these calls; whether each one asks for their approval."""
+        """Wait for people to answer these calls; whether each one asks for their approval. They
+        hold no secrets.
+        """
 
         async def body(transaction: Transaction) -> None:
             await self.lease.check(transaction)

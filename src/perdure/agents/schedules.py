@@ -93,12 +93,12 @@ class Schedules:
             raise NotFound(f"There is no schedule {id!r}.", hint="`perdure agent schedules`.")
         await self._schedules.delete(id)
 
-    async def send_due(self, agents: Container[str]) -> int:
-        """Send what is due for some agents; returns how many messages."""
+    async def send_due(self, agents: Container[str] | None) -> int:
+        """Send what is due for some agents, or for all; returns how many messages."""
         now, sent = self._store.now(), 0
         due = self._schedules.query().where("next", "<=", now)
         for row in await due.group_by("agent").aggregate(schedules="count"):
-            if row["agent"] not in agents:
+            if agents is not None and row["agent"] not in agents:
                 continue
             for each in await due.where("agent", "=", row["agent"]).order_by("next").values():
                 with suppress(Conflict):  # another process sent it

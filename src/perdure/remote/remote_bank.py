@@ -26,6 +26,7 @@ from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.remote_artifacts import RemoteArtifacts
 from perdure.remote.remote_memories import RemoteMemories
 from perdure.remote.remote_references import RemoteReferences
+from perdure.remote.remote_services import RemoteCanon, RemoteIdentities
 from perdure.remote.remote_session import RemoteSession
 from perdure.sessions.session_info import SessionInfo
 from perdure.sessions.session_listing import AgentInfo, SessionList
@@ -53,6 +54,8 @@ class RemoteBank:
         self.memories = RemoteMemories(api)
         self.references = RemoteReferences(api)
         self.artifacts = RemoteArtifacts(api)
+        self.canon = RemoteCanon(api)
+        self.identities = RemoteIdentities(api)
 
     async def close(self) -> None:
         await self._api.close()

@@ -18,17 +18,10 @@ import msgspec
 from perdure.bank.bank import Bank
 from perdure.context.context import Context
 from perdure.core.errors import PerdureError
-from perdure.core.messages import Media, Message, ToolResult
+from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Turn
-from perdure.gateway.calls import (
-    CallBegan,
-    CallDelta,
-    CallOptions,
-    Delta,
-    ReasoningDelta,
-    Reply,
-    TextDelta,
-)
+from perdure.gateway.calls import CallOptions, Delta, Reply
+from perdure.server.answer_chunks import END_OF_STREAM, AnswerChunks, server_sent
 from perdure.sessions.model_conversation import (
     HISTORY_NAMES,
     ConversationOptions,
@@ -36,7 +29,7 @@ from perdure.sessions.model_conversation import (
 )
 from perdure.sessions.session import Session
 from perdure.wire.plain import Item
-from perdure.wire.ui.message_stream import DONE, FinishReason, UIMessageStream
+from perdure.wire.ui.message_stream import FinishReason, UIMessageStream
 
 _log = logging.getLogger("perdure.server")
 
@@ -69,9 +62,8 @@ class ChatRun:
         self._conversation = ModelConversation(
             session, bank.gateway, options, call, heard=self._hear
         )
-        self._calls: dict[int, str] = {}
         self._client_tools = frozenset(tool.name for tool in options.tools)
-        self._stream = UIMessageStream("")
+        self._said = AnswerChunks(UIMessageStream(""))
         self._chunks: list[bytes] = []
         self._grew = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +81,7 @@ class ChatRun:
         if context.prompt:
             written = await self.session.append([], context=context)  # the prompt alone
             self.turn = written.number if isinstance(written, Turn) else written[-1].number
-        self._stream = UIMessageStream(f"T-{self.turn}", own=HISTORY_NAMES)
+        self._said = AnswerChunks(UIMessageStream(f"T-{self.turn}", own=HISTORY_NAMES))
         self._task = asyncio.create_task(self._run(context), name="perdure-chat")
 
     def when_over(self, tell: Callable[[], None]) -> None:
@@ -131,7 +123,7 @@ class ChatRun:
                     yield b": waiting\n\n"
 
     async def _run(self, context: Context) -> None:
-        stream = self._stream
+        stream = self._said.stream
         said = {"session": self.session.name, "turn": f"T-{self.turn}"}
         self._send(stream.start(said))
         try:
@@ -149,12 +141,12 @@ class ChatRun:
             text = "Something went wrong inside the server."
             self._send([*stream.error(text), *stream.finish("error", said)])
         finally:
-            self._chunks.append(_event(DONE.encode()))
+            self._chunks.append(END_OF_STREAM)
             self.is_over = True
             self._grew.set()
 
     async def _converse(self, context: Context) -> None:
-        stream, conversation = self._stream, self._conversation
+        stream, conversation = self._said.stream, self._conversation
         replies = conversation.replies(context, steps=MOST_STEPS, told=self._tell)
         async with aclosing(replies):
             step = 0
@@ -182,22 +174,10 @@ class ChatRun:
             "budget": context.budget,
             "recalled": 0 if context.injection is None else context.injection.tokens,
         }
-        self._calls = {}
-        self._send([*self._stream.start_step(), *self._stream.data("context", told)])
+        self._send([*self._said.begin_step(), *self._said.stream.data("context", told)])
 
     def _hear(self, delta: Delta) -> None:
-        stream = self._stream
-        if isinstance(delta, TextDelta):
-            self._send(stream.text(delta.text))
-        elif isinstance(delta, ReasoningDelta):
-            self._send(stream.reasoning(delta.text))
-        elif isinstance(delta, CallBegan):
-            self._calls[delta.index] = delta.id
-            self._send(stream.call(delta.id, delta.name))
-        elif isinstance(delta, CallDelta):
-            self._send(stream.arguments(self._calls[delta.index], delta.arguments))
-        elif isinstance(delta.part, Media):
-            self._send(stream.file(delta.part))
+        self._send(self._said.of(delta))
 
     async def _close_partial(self) -> None:
         await self._conversation.end_partial(self.turn, keep=True)
@@ -212,9 +192,5 @@ class ChatRun:
         }
 
     def _send(self, chunks: Iterable[Item]) -> None:
-        self._chunks += [_event(msgspec.json.encode(chunk)) for chunk in chunks]
+        self._chunks.append(server_sent(chunks))
         self._grew.set()
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"

@@ -223,7 +223,7 @@ async def test_time_is_limited_and_what_ran_is_unknown(bank: Bank, brain: Brain)
         await asyncio.Event().wait()
 
     brain.on("go", calls(("forever", "{}"), ("forever", "{}")))
-    agent = await bank.agent("slow", prompt="Wait.", tools=[forever], limits={"seconds": 0.3})
+    agent = await bank.agent("slow", prompt="Wait.", tools=[forever], limits={"seconds": 4})
     reply = await agent.ask("go")
     assert (reply.stopped, reply.interrupted) == ("seconds", ("forever",))
     turn = await (await bank.session("slow/main")).turn(1)
@@ -501,3 +501,29 @@ def test_agents_without_await(model_url: str, url: str) -> None:
         assert agent.state.change(lambda found: Counts(found.routed + 1)) == Counts(1)
         assert [each.name for each in bank.agents.find()] == ["router"]
         assert len(agent.messages()) == 2
+
+
+async def test_a_server_works_for_all_agents_without_tools(
+    bank: Bank, open_bank: OpenBank, model: ScriptedModel
+) -> None:
+    sender = await open_bank()
+    agent = await sender.agent("router", prompt="You route.", serve=False)
+    await agent.schedule(0.1, "Wake up.")
+    sent = await agent.send("Hi")
+    bank.agents.serve_all()
+    assert (await agent.result(sent.id, deadline=30)).text == "Hello."
+    await until(lambda: any("Wake up." in each.prompt for each in model.requests))
+
+
+async def test_questions_hold_no_secrets(bank: Bank, brain: Brain) -> None:
+    key = "sk-ant-api03-" + "Zx9" * 31 + "AA"
+
+    @perdure.tool(approval=True)
+    def login(key: str) -> str:
+        return key
+
+    brain.on("log in", calls(("login", f'{{"key": "{key}"}}')))
+    agent = await bank.agent("user", prompt="Log in.", tools=[login])
+    (question,) = (await agent.ask("log in")).questions
+    assert key not in question.arguments
+    assert question.arguments.startswith('{"key": ')

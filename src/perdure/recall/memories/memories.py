@@ -126,7 +126,7 @@ class Memories:
 
     async def topic_weights(self, agent: str) -> dict[str, float]:
         """The weights of an agent's topics, by what they are called, in small letters."""
-        query = self._store.collection(Memory).query().where("agent", "=", agent)
+        query = self._store.collection(Memory).query().where("agent", "=", checked_agent(agent))
         found = await query.where("kind", "=", "topic").where("status", "=", "active").values()
         return {topic.text.casefold(): topic.weight for topic in found}
 
