@@ -120,6 +120,16 @@ def identity(pid: int, started: str) -> dict[str, Any]:
     return {"host": own.host, "boot": own.boot, "pid": pid, "process": started}
 
 
+async def test_a_process_of_another_container_may_live(store: Store) -> None:
+    """Its pid means nothing here; after a new start of the host, nobody of before lives."""
+    leases, own = AgentLeases(store, seconds=600), this_process()
+    other = identity(2**22 + 1, "1") | {"boot": f"{own.boot.partition('/')[0]}/another"}
+    await write_lease(store, **other)
+    assert await leases.take("r") is None
+    await write_lease(store, **(other | {"boot": "earlier/another"}))
+    assert await leases.take("r") is not None
+
+
 async def test_a_dead_process_of_this_host_is_succeeded_at_once(store: Store) -> None:
     leases = AgentLeases(store, seconds=600)
     own = this_process()

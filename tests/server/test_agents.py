@@ -123,6 +123,14 @@ async def test_a_question_is_shown_answered_and_the_turn_goes_on(
     assert twice.status_code == 409
 
 
+async def test_a_paused_agent_accepts_and_waits(client: httpx2.AsyncClient) -> None:
+    assert (await client.post(f"{ROUTER}/pause")).json()["status"] == "paused"
+    sent = {"message": "one", "deadline": 0.1}
+    assert (await client.post(f"{ROUTER}/messages", json=sent)).json()["state"] == "accepted"
+    assert (await client.post(f"{ROUTER}/resume")).json()["status"] == "active"
+    await eventually(client, f"{ROUTER}/messages/1", lambda found: found["state"] == "done")
+
+
 async def test_state_has_versions(client: httpx2.AsyncClient) -> None:
     assert (await client.get(f"{ROUTER}/state")).json() == {"version": 0, "state": {}}
     kept = {"state": {"routed": 3}, "expected": 0}

@@ -63,7 +63,7 @@ class ToolDeclaration(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @system_record("agents")
-class AgentRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An agent: who it is, whatever becomes of its name, its prompt and its model."""
 
     name: Annotated[str, Key()]
@@ -215,7 +215,7 @@ class ToolIntent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 @system_record("agent_questions", indexes=[Index(("agent", "answered"))])
-class AgentQuestion(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class AgentQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What a person is asked before a turn goes on."""
 
     id: Annotated[str, Key()]
@@ -233,7 +233,7 @@ class AgentQuestion(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 @system_record("agent_schedules", indexes=[Index(("next", "agent")), Index(("agent", "next"))])
-class AgentSchedule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class AgentSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is sent at a time, or again and again."""
 
     id: Annotated[str, Key()]

@@ -39,12 +39,14 @@ def identity_of(pid: int) -> ProcessIdentity:
 
 
 def is_dead(other: ProcessIdentity) -> bool:
-    """Whether it surely lives no more. Of another host nothing is known."""
+    """Whether it surely lives no more. Of another host, or another container, nothing is known."""
     host, boot = _machine()
     if other.host != host or not other.pid:
         return False
+    if other.boot.partition("/")[0] != boot.partition("/")[0]:
+        return True  # the host was started anew
     if other.boot != boot:
-        return True
+        return False
     try:
         os.kill(other.pid, 0)
     except ProcessLookupError:
@@ -63,7 +65,7 @@ def _machine() -> tuple[str, str]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:  # not Linux
         boot = ""
-    # Containers of one host share its boot id but not its processes: their names differ.
+    # Containers may share the host's name and boot id, but not its processes.
     return f"{platform.node()}/{uuid.getnode():x}", f"{boot}{_pid_space()}"
 
 

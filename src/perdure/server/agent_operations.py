@@ -19,6 +19,7 @@ from perdure.agents.agent import Agent, AgentStream
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
+    AgentRecord,
     AgentSchedule,
     MessageState,
     message_key,
@@ -249,6 +250,16 @@ async def answer_agent_question(call: ServerCall) -> AgentQuestion:
     return await agent.answer(question, body.text, approve=body.approve, by=call.caller.name)
 
 
+async def pause_agent(call: ServerCall) -> AgentRecord:
+    """Accept messages and let them wait; the one under way goes on."""
+    return await call.bank.agents.pause((await _agent(call)).name)
+
+
+async def resume_agent(call: ServerCall) -> AgentRecord:
+    """Work again, after a pause or a retirement."""
+    return await call.bank.agents.resume((await _agent(call)).name)
+
+
 async def _agent(call: ServerCall) -> Agent:
     name = call.path["agent"]
     call.require_agent(name)
@@ -336,6 +347,8 @@ OPERATIONS = (
         _WRITE,
         body=AnswerBody,
     ),
+    Operation.of("POST", f"{AGENT}/pause", pause_agent, _WRITE),
+    Operation.of("POST", f"{AGENT}/resume", resume_agent, _WRITE),
     Operation.of("GET", f"{AGENT}/questions", get_agent_questions, _READ),
     Operation.of("GET", f"{AGENT}/state", get_agent_state, _READ),
     Operation.of("PUT", f"{AGENT}/state", put_agent_state, _WRITE, body=StateBody),
