@@ -352,6 +352,7 @@ class AgentWorker:
         except (LeaseLost, Closed, StorageError):
             raise
         except Exception as exc:  # noqa: BLE001  # a bad message must not stop the others
+            self._open_sessions.pop(message.session, None)  # it may have been forgotten
             await self._failed(lease, message, exc)
         finally:
             self._tell(message.id)
