@@ -163,7 +163,11 @@ async def work(
             tell(job)
             await asyncio.sleep(random.uniform(0, 0.02))
         for each in await agent.messages(limit=100_000):
-            await bank.agents.wait(each.id)
+            found = await bank.agents.wait(each.id)
+            if found.state == "parked":  # on a slow machine many are killed before any progress
+                assert "processes ended" in found.error, found.error
+                await agent.retry(found.id)
+                await bank.agents.wait(found.id)
         tell("over")
 
 

@@ -210,3 +210,15 @@ def test_new_memories_can_be_merged_in_the_same_run() -> None:
     assert (first.text, first.version) == ("Deploys run at night, after a backup.", 2)
     assert (second.status, second.into) == ("merged", first.id)
     assert second.version == 1
+
+
+def test_what_is_retired_or_says_something_else_contradicts_nobody_any_more() -> None:
+    one = memory(1, "Port is 80.", contradicts=("planner/00000002",))
+    two = memory(2, "Port is 90.", contradicts=("planner/00000001",))
+    for operation in (
+        checked("retire", keys=("M-1",)),
+        checked("update", keys=("M-1",), text="The port was 80 once."),
+    ):
+        made = plan(one, two)
+        made.apply([operation])
+        assert [each.contradicts for each in made.memories()] == [(), ()]

@@ -73,6 +73,18 @@ async def test_a_run_extracts_and_consolidates() -> None:
         assert [(span.session, span.first) for span in again.spans] == [("planner/b", 2)]
 
 
+@pytest.mark.slow
+async def test_a_run_on_postgresql(postgres_url: str) -> None:
+    async with opened(answering(by_session, [TOPIC]), postgres_url) as (bank, _):
+        await two_sessions(bank)
+        before = await all_memories(bank)
+        (run,) = await bank.reflect()
+        assert run.state == "done"
+        assert await texts(bank) == LEARNT
+        await bank.reflection.undo(run.name)
+        assert await all_memories(bank) == before
+
+
 async def test_ten_readings_of_the_same_change_nothing() -> None:
     async with opened(answering(by_session, [TOPIC])) as (bank, _):
         await two_sessions(bank)

@@ -84,10 +84,15 @@ async def test_the_newest_turns_are_read_in_more_detail() -> None:
             *(f"planner/old#T-{n}" for n in (1, 2, 3, 4)),
             "planner/new#T-1",
         ]
-        # What does not fit is the oldest.
+        # Half of a small view is at C, the newest; before it T; what does not fit is the oldest.
         few = await broad_view(bank.services, list(scope.sessions.values()), 200)
-        assert few == everything[-len(few) :]
+        assert [turn.key for turn in few] == [turn.key for turn in everything[-len(few) :]]
+        assert [turn.level for turn in few] == sorted((t.level for t in few), reverse=True)
+        assert {turn.level for turn in few} == {"C", "T"}
         assert sum(turn.tokens + NAMED for turn in few) <= 200
+        read = {"planner/new": range(1, 15)}
+        brief = await broad_view(bank.services, list(scope.sessions.values()), 10_000, read)
+        assert [turn.level for turn in brief] == ["C"] * 4 + ["T"] * 14
 
 
 async def test_only_closed_turns_that_are_new_are_in_scope() -> None:

@@ -53,7 +53,7 @@ _log = logging.getLogger("perdure.agents")
 _LINGER = 1.0  # Seconds that a lease is kept when there is nothing to do.
 _LOOK = 0.5  # Seconds between two looks at a message that another process may be doing.
 _LONGEST_WAIT = 60.0  # Seconds between two attempts while a provider is away.
-_MOST_DEATHS = 10  # Processes that may die of a message before it is parked.
+_MOST_DEATHS = 20  # Processes that may die of a message, without progress, until it is parked.
 _SESSIONS = 64  # Session objects that are kept: they know their windows.
 _VERSIONS = 1_000
 
@@ -282,8 +282,8 @@ class AgentWorker:
             while not self._stopping:
                 served.wake.clear()
                 message = await self._next(served)
-                if message is not None:
-                    lease = lease or await self._take(served.name)
+                if message is not None and lease is None:
+                    lease = await self._take(served.name)
                     if lease is None:
                         return  # somebody else does it
                     # Read again: it may have been done before the lease was ours.
@@ -338,14 +338,21 @@ class AgentWorker:
         try:
             run = await self._run_of(served, lease, message)
             memory = AgentMemory(self.services, served.name, tiers=run.version.tiers)
-            await memory.begin(message.session, message.task, message.context)
-            done = await run.run()
+            # Beside the first context: nothing in the turn waits for it.
+            beginning = asyncio.create_task(
+                memory.begin(message.session, message.task, message.context)
+            )
+            try:
+                done = await run.run()
+            finally:
+                await beginning
             self._tell(message.id)
             if done.state == "done":
                 await memory.note(interaction_of(done), ends_task=True)
         except (LeaseLost, Closed, StorageError):
             raise
         except Exception as exc:  # noqa: BLE001  # a bad message must not stop the others
+            self._open_sessions.pop(message.session, None)  # it may have been forgotten
             await self._failed(lease, message, exc)
         finally:
             self._tell(message.id)

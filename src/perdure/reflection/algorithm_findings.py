@@ -217,7 +217,7 @@ def _around(text: str, word: str) -> str:
 
 
 async def _checked(asked: MemoryOperation, finder: EvidenceFinder) -> CheckedOperation | None:
-    found = [await finder.find(citation, {}) for citation in asked.evidence]
+    found = [await finder.find(citation, {}, short=True) for citation in asked.evidence]
     there = [each for each in found if each is not None]
     if not there:
         return None

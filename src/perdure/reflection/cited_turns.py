@@ -61,14 +61,16 @@ class EvidenceFinder:
         self._turns = dict[str, TurnWords | None]()
 
     async def find(
-        self, citation: Citation, names: Mapping[str, str]
+        self, citation: Citation, names: Mapping[str, str], *, short: bool = False
     ) -> tuple[MemoryQuote, TurnWords] | None:
         """The quote as it is kept, and the turn; None if it does not stand there. `names` are
-        sessions by what the view calls them; the only one need not be named.
+        sessions by what the view calls them; the only one need not be named. `short` ones count
+        only of code, which knows that it means them.
         """
         words = await self.turn(self._key(citation.turn, names))
         quote = normalised(citation.quote).strip(_AROUND)
-        if words is None or len(quote) < _SHORTEST or len(quote.split()) < _WORDS:
+        is_short = len(quote) < _SHORTEST or len(quote.split()) < _WORDS
+        if words is None or not quote or (is_short and not short):
             return None
         if not any(quote in text for text in words.texts):
             return None

@@ -9,6 +9,7 @@ What a person wrote, edited or pinned is left as it is, and the change proposed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,6 +102,7 @@ class OperationPlan:
         #: Memories that ``N-1`` and so on stand for: in the order of `add`.
         self._added = list[str]()
         self._counts = Counter[str]()
+        self._terms = functools.cache(_terms)
         self.applied = list[AppliedChange]()
         self.proposals = list[Proposal]()
         self.drafts = list[CheckedOperation]()
@@ -192,7 +194,7 @@ class OperationPlan:
 
     def _same(self, draft: Memory) -> Memory | None:
         """The active memory that says the same as a draft, if there is one."""
-        words = _terms(draft.text)
+        words = self._terms(draft.text)
         best: tuple[float, Memory] | None = None
         for memory in self._now_is.values():
             if not memory.is_active or (memory.kind == "topic") != (draft.kind == "topic"):
@@ -201,7 +203,7 @@ class OperationPlan:
                 return memory
             if draft.kind == "topic" or cannot_be_same(memory.text, draft.text):
                 continue
-            others = _terms(memory.text)
+            others = self._terms(memory.text)
             alike = len(words & others) / (max(len(words), len(others)) or 1)
             if alike < _SAME and not (
                 len(words & others) >= _SAME_QUOTE * min(len(words), len(others))

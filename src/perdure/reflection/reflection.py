@@ -102,30 +102,37 @@ class Reflection:
         be `live`. Answers may take hours: without `wait`, the run is returned as it is once its
         questions are sent, and goes on when this is called again, or by schedule.
 
-        Raises `Conflict` if another process reflects for that agent now, `NotFound` if there is no
-        such session.
+        Raises `Conflict` if another process reflects for that agent now, and there is no other to
+        reflect for; `NotFound` if there is no such session.
         """
         names = await self._agents(agent, session)
         idle = self._services.config.reflection.idle if trigger == "schedule" else None
         found = builtins.list[ReflectionRun]()
         for name in names:
-            async with leases.held(self._store, name, self._lease) as lease:
-                run = await self._unfinished(name)
-                scope = await find_scope(self._store, name, session=session, idle=idle, again=again)
-                if run is not None:
-                    # Its questions are about what was read then.
-                    scope = _as_of(run, await find_scope(self._store, name, again=True))
-                elif not scope.spans:
-                    continue
-                walk, questions = await self._walk(scope)
-                if foresee is not None:
-                    foresee(await self._preview(scope, walk, questions))
-                if run is None:
-                    run = await self._begin(scope, walk, questions, trigger, live=live)
-                if run.state != "refused":
-                    calls = self._calls(run, questions, wait=wait)
-                    run = await walk.finish(lease, run, questions, calls)
-                found.append(run)
+            try:
+                async with leases.held(self._store, name, self._lease) as lease:
+                    run = await self._unfinished(name)
+                    scope = await find_scope(
+                        self._store, name, session=session, idle=idle, again=again
+                    )
+                    if run is not None:
+                        # Its questions are about what was read then.
+                        scope = _as_of(run, await find_scope(self._store, name, again=True))
+                    elif not scope.spans:
+                        continue
+                    walk, questions = await self._walk(scope)
+                    if foresee is not None:
+                        foresee(await self._preview(scope, walk, questions))
+                    if run is None:
+                        run = await self._begin(scope, walk, questions, trigger, live=live)
+                    if run.state != "refused":
+                        calls = self._calls(run, questions, wait=wait)
+                        run = await walk.finish(lease, run, questions, calls)
+                    found.append(run)
+            except Conflict as exc:
+                if len(names) == 1:
+                    raise
+                _log.info("%s", exc)  # the other agents do not wait for this one
         return found
 
     async def preview(

@@ -184,15 +184,19 @@ async def broad_view(
             some = numbers[-_BATCH:]
             del numbers[-_BATCH:]
             detailed = read.get(record.id, range(0))
-            tiny = [number for number in some if compact <= 0 or number in detailed]
-            turns = await gather(services, record, head, tiny, "T")
-            rest = [number for number in some if number not in tiny]
-            turns += await gather(services, record, head, rest, "C")
-            turns.sort(key=lambda turn: turn.number)
-            kept = list[ViewedTurn]()
-            for turn in reversed(turns):
-                left -= turn.tokens + _NAMED
+            wanted = [number for number in some if number not in detailed] if compact > 0 else []
+            turns = list[ViewedTurn]()
+            for turn in reversed(await gather(services, record, head, wanted, "C")):
                 compact -= turn.tokens + _NAMED
+                if compact < 0:
+                    break
+                turns.append(turn)
+            known = {turn.number for turn in turns}
+            rest = [number for number in some if number not in known]
+            turns += await gather(services, record, head, rest, "T")
+            kept = list[ViewedTurn]()
+            for turn in sorted(turns, key=lambda turn: -turn.number):
+                left -= turn.tokens + _NAMED
                 if left < 0:
                     break
                 kept.append(turn)

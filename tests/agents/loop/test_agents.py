@@ -527,3 +527,12 @@ async def test_questions_hold_no_secrets(bank: Bank, brain: Brain) -> None:
     (question,) = (await agent.ask("log in")).questions
     assert key not in question.arguments
     assert question.arguments.startswith('{"key": ')
+
+
+async def test_a_session_that_was_forgotten_begins_anew(bank: Bank) -> None:
+    agent = await bank.agent("router", prompt="You route.")
+    await agent.ask("Hi")
+    await bank.forget("router/main")
+    assert await agent.messages() == []
+    reply = await agent.ask("Who are you?", deadline=30)
+    assert (reply.text, reply.turn) == ("Hello.", 1)

@@ -138,10 +138,10 @@ async def test_a_message_that_kills_its_processes_is_parked(open_bank: OpenBank)
     agent = await first.agent("worker", prompt="Work.")
     await first.agents.pause("worker")
     sent = await agent.send("You will die of this.")
-    dying = msgspec.structs.replace(sent, state="working", turn=1, deaths=9)
+    dying = msgspec.structs.replace(sent, state="working", turn=1, deaths=19)
     await first.collection(AgentMessage).put(dying)
     await first.agents.resume("worker")
-    with pytest.raises(MessageParked, match="10 processes ended"):
+    with pytest.raises(MessageParked, match="20 processes ended"):
         await agent.result(sent.id, deadline=30)
     assert (await agent.ask("Hi", deadline=30)).text == "Hello."
 
