@@ -31,6 +31,10 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 run: $(VENV)/.run  ## set up, then show what Perdure does (no keys, no servers, ends by itself)
 	@$(PY) -m examples.tour
 
+.PHONY: example-email
+example-email: $(VENV)/.run  ## an agent that routes emails, heals, and gets cheaper (no keys, ends by itself)
+	@$(PY) -m examples.email_router
+
 .PHONY: test
 test: $(VENV)/.dev  ## set up, then run the quick tests, against real databases
 	@$(PYTEST) --lane quick $(ARGS)

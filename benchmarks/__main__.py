@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import endurance, long_project, results, transcripts
+from benchmarks import endurance, long_project, results, selection_world, transcripts
 from benchmarks.harness import Report
 from benchmarks.targets import TARGETS, missed
 
@@ -30,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", action="store_true", help="write the figures to RESULTS.md")
     parser.add_argument("--data", type=Path, help="where the transcripts are, to be imported")
     parser.add_argument("--calls", type=int, help="of the gateway, for memory_growth")
+    parser.add_argument(
+        "--world", type=Path, help="of selection, as benchmarks/worlds/default.toml"
+    )
     options = parser.parse_args(arguments)
+    if options.world is not None:
+        os.environ[selection_world.VARIABLE] = str(options.world.absolute())
     if options.calls is not None:
         os.environ[endurance.VARIABLE] = str(options.calls)
     if options.data is not None:

@@ -29,9 +29,9 @@ from benchmarks import long_project, ours
 from benchmarks.harness import Block, Report, alternate, growth, millis, percentile, work_folder
 from examples.made_up_project import project_turn
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.messages import Message
+from perdure.sessions.session import Session
 
 _SYSTEM = "You are the engineer of this project. Be brief, and say what you have checked."
 _PROMPT = "What did we decide about the tokens, and where is it written down?"

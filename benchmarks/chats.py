@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import perdure
 from benchmarks import transcripts
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text
+from perdure.sessions.session import Session
 
 FILE = "locomo_dev.json"
 KINDS = ("locomo", "realtalk", "beam")

@@ -32,7 +32,6 @@ import numpy as np
 from benchmarks import chats
 from benchmarks.chats import Asked, Chat
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import spot
 from perdure.recall.scoping.scope import Scopes
@@ -40,6 +39,7 @@ from perdure.recall.searching.features import GROUPS, NAMES
 from perdure.recall.searching.searcher import Searcher, SearchResult
 from perdure.recall.searching.weights import LIKELY
 from perdure.recall.values import Question
+from perdure.sessions.session import Session
 
 Array: TypeAlias = np.ndarray
 

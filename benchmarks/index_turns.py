@@ -19,9 +19,9 @@ import perdure
 from benchmarks.conversations import Chat, bulk, turns
 from benchmarks.harness import Block, Contestant, Report, alternate, awaited, excess, work_folder
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
 from perdure.history.log_records import Head
+from perdure.sessions.session import Session
 
 _SESSION = "bench/index"
 #: Turns in one append while a bank is filled.

@@ -24,11 +24,11 @@ from benchmarks.chats import CATEGORIES, Asked, Chat
 from benchmarks.fit_recall import HITS, Asking, Example, example, fitted
 from benchmarks.harness import Report
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.tokens import o200k
 from perdure.core.turns import Position
 from perdure.recall.searching.features import NAMES
 from perdure.recall.searching.weights import WEIGHTS
+from perdure.sessions.session import Session
 
 _FIRST = (5, 10, 20)
 _TOKENS = (1_000, 2_000, 4_000)

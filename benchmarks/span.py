@@ -15,11 +15,11 @@ from time import perf_counter
 from benchmarks import long_project, ours
 from benchmarks.harness import Report, millis, percentile, work_folder
 from examples.made_up_project import project_turn
-from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
 from perdure.history.manifest import RoundId
+from perdure.sessions.session import Session
 
 PROMPT = "What did we decide about the tokens, and where is it written down?"
 _LEVELS = ("R", "S", "C", "T")

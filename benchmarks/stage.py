@@ -19,7 +19,7 @@ from benchmarks import conversations, ours
 from benchmarks.harness import Block, Contestant, Tally, alternate
 from benchmarks.peers import Peer
 from perdure.bank import Bank
-from perdure.bank.session import Session
+from perdure.sessions.session import Session
 
 SESSION = "bench/a"
 #: Turns that are made at once, and of those, appended at once.

@@ -194,6 +194,10 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
         Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
     ),
+    "agent": (
+        Target("overhead_ms", 8, "p50 of a message to an agent, over the bare gateway call"),
+        Target("agents", 5_000, "idle ones in one process of 1 GB", at_least=True),
+    ),
     "proxy": (
         Target("added_ms", 3, "p50 to the first byte, 100 messages that pass through the proxy"),
         Target("added_ms_long", 15, "the same with 300k tokens behind a budget of 60k"),
@@ -223,6 +227,17 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         *_kind("realtalk", "real chats of two"),
         *_kind("beam", "chats with an assistant"),
     ),
+    "reflection": (
+        Target("learnt", 0.8, "planted facts whose memory is among 5 hits", at_least=True),
+        Target("duplicates", 0.01, "of the memories, after ten runs that reword"),
+        Target("evidence_valid", 1, "of the quotes stand in their turns", at_least=True),
+        Target("undone_exact", 1, "memories are as before, all runs undone", at_least=True),
+        Target("fix_precision", 0.8, "of fixes found without a model are right", at_least=True),
+        *(
+            Target(f"{kind}.lost", 0.5, f"points of {kind}'s evidence, with memories to without")
+            for kind in ("locomo", "realtalk", "beam")
+        ),
+    ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),
         Target("p95_ms", 40, "the same"),
@@ -244,6 +259,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "startup": (
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),
+    ),
+    "selection": (
+        Target("share_of_oracle", 0.95, "utility, to knowing everything", at_least=True),
+        Target("gap_closed", 0.75, "from chance to knowing everything", at_least=True),
+        Target("wrong_prior", 0.92, "the share, every model taken for another tier", at_least=True),
+        Target("ahead_of_best_other", 0, "of the share, over the best other policy", at_least=True),
+    ),
+    "ab": (
+        Target("false_positives", 0.05, "of tests between equals, looked at after each session"),
+        Target("power", 0.8, "of gains of 0.05 found in 400 sessions a side", at_least=True),
+        Target("trend.false_alarms", 2, "per 10,000 labels without a change"),
+        Target("trend.found", 0.99, "of falls by 0.20, in 200 labels", at_least=True),
     ),
 }
 

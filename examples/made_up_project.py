@@ -23,10 +23,10 @@ from typing import NamedTuple
 import msgspec
 
 from examples.project_words import NO_PAST, NOTHING, Teller, Tool
-from perdure.bank.session import Session
 from perdure.core.clock import from_datetime, to_datetime
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult, encode
+from perdure.sessions.session import Session
 
 #: A ticket takes so many turns: it is opened, looked into, decided, built and closed.
 _PHASES = ("start", *["look"] * 3, "decide", *["build"] * 5, *["finish"] * 2)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import perdure
 
 if TYPE_CHECKING:
-    from perdure.bank.session import Session
     from perdure.context.context import Context
+    from perdure.sessions.session import Session
 
 NAME, SYSTEM = "planner/project", "You are a coding agent. Be brief."
 

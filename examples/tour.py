@@ -30,12 +30,13 @@ from examples import storage_tour
 from examples.made_up_project import fill_project, planted, project_turn
 from examples.new_process import NAME, compose, digest
 from examples.storage_tour import console, goodbye, show, size
-from perdure.bank import Bank, SessionInfo
-from perdure.bank.session import Session
+from perdure.bank import Bank
 from perdure.cli.charts import BandChart
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS
 from perdure.core.messages import Message
+from perdure.sessions.session import Session
+from perdure.sessions.session_info import SessionInfo
 
 BUDGET = 100_000
 #: Turns that were there, and what one takes on average.

@@ -41,10 +41,17 @@ async def public_objects(bank: Bank) -> dict[str, Any]:
     notes = bank.collection(FaceNote)
     await notes.put(FaceNote("a"))
     found = (bank, session, bank.memories, bank.references, bank.artifacts, bank.contexts)
-    return {type(each).__name__: each for each in (*found, notes, notes.query())}
+    memory = bank.agent_memory("planner")
+    agents = (memory, memory.working, memory.episodes, bank.canon, bank.identities)
+    return {type(each).__name__: each for each in (*found, *agents, notes, notes.query())}
 
 
 def parameters() -> Iterator[tuple[str, str, str, str]]:
+    from perdure.agents.agent_identity import Identities
+    from perdure.agents.agent_memory import AgentMemory
+    from perdure.agents.canon import Canon
+    from perdure.agents.episodes import Episodes
+    from perdure.agents.working_memory import WorkingMemory
     from perdure.artifacts import ArtifactStore
     from perdure.bank.contexts import Contexts
     from perdure.recall.memories.memories import Memories
@@ -52,7 +59,8 @@ def parameters() -> Iterator[tuple[str, str, str, str]]:
     from perdure.storage.finder import QueryBuilder
 
     faces = (Bank, perdure.Session, Memories, References, ArtifactStore, Contexts)
-    for cls in (*faces, perdure.Collection, QueryBuilder):
+    agents = (AgentMemory, WorkingMemory, Episodes, Canon, Identities)
+    for cls in (*faces, *agents, perdure.Collection, QueryBuilder):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_") or f"{cls.__name__}.{name}" in APART:
                 continue

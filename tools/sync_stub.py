@@ -1,5 +1,6 @@
-"""Writes the stubs for type checkers: src/perdure/sync.pyi, what `perdure.open_sync` gives, and
-src/perdure/__init__.pyi, the public names from the table in `__init__.py`.
+"""Writes the stubs for type checkers, in src/perdure: sync.pyi, what `perdure.open_sync` gives,
+remote/connect_sync.pyi, what `perdure.connect_sync` gives, and __init__.pyi, the public names from
+the table in `__init__.py`.
 
 The synchronous bridge forwards at run time; nothing is written twice. This derives its types from
 the async classes: the same methods without `await`. `make check` fails if a stub is not current.
@@ -17,12 +18,13 @@ from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 STUB = SRC / "perdure" / "sync.pyi"
+REMOTE_STUB = SRC / "perdure" / "remote" / "connect_sync.pyi"
 PUBLIC = SRC / "perdure" / "__init__.pyi"
 #: The classes that a synchronous program gets in its hands.
 CLASSES = {
     "Bank": "perdure.bank.bank",
-    "SessionReader": "perdure.bank.session_reader",
-    "Session": "perdure.bank.session",
+    "SessionReader": "perdure.sessions.session_reader",
+    "Session": "perdure.sessions.session",
     "CollectionReader": "perdure.storage.collection_reader",
     "Collection": "perdure.storage.collection",
     "QueryBuilder": "perdure.storage.finder",
@@ -34,11 +36,31 @@ CLASSES = {
     "Contexts": "perdure.bank.contexts",
     "TransactionEvents": "perdure.bank.bank_transaction",
     "BankTransaction": "perdure.bank.bank_transaction",
+    "AgentMemory": "perdure.agents.agent_memory",
+    "Canon": "perdure.agents.canon",
+    "Episodes": "perdure.agents.episodes",
+    "Identities": "perdure.agents.agent_identity",
+    "Interactions": "perdure.agents.interactions",
+    "WorkingMemory": "perdure.agents.working_memory",
     "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
+    "OneShotRuns": "perdure.agents.one_shot.one_shot_runs",
     "Gateway": "perdure.gateway.gateway",
     "ReplyStream": "perdure.gateway.reply_stream",
+    "AgentState": "perdure.agents.agent_state",
+    "AgentReply": "perdure.agents.agent",
+    "AgentStream": "perdure.agents.agent",
+    "Agent": "perdure.agents.agent",
+    "AgentWorker": "perdure.agents.agent_worker",
+    "Agents": "perdure.agents.agents",
+}
+REMOTE_CLASSES = {
+    "RemoteBank": "perdure.remote.remote_bank",
+    "RemoteSession": "perdure.remote.remote_session",
+    "RemoteMemories": "perdure.remote.remote_memories",
+    "RemoteReferences": "perdure.remote.remote_references",
+    "RemoteArtifacts": "perdure.remote.remote_artifacts",
 }
 #: Attributes that constructors set, where that is how callers reach another of these.
 ATTRIBUTES = {
@@ -49,12 +71,32 @@ ATTRIBUTES = {
         "contexts": "SyncContexts",
         "windows": "SyncMemoryWindows",
     },
+    "AgentMemory": {
+        "agent": "str",
+        "working": "SyncWorkingMemory",
+        "interactions": "SyncInteractions",
+        "episodes": "SyncEpisodes",
+    },
     "BankTransaction": {
         "contexts": "SyncContexts",
         "memories": "SyncMemoryWindows",
         "events": "SyncTransactionEvents",
     },
     "CollectionReader": {"name": "str"},
+    "RemoteBank": {
+        "url": "str",
+        "memories": "SyncRemoteMemories",
+        "references": "SyncRemoteReferences",
+        "artifacts": "SyncRemoteArtifacts",
+    },
+    "Agent": {
+        "agents": "SyncAgentWorker",
+        "tools": "dict[str, AgentTool[..., Any]]",
+        "record": "AgentRecord",
+        "version": "AgentVersion",
+        "state": "SyncAgentState[Any]",
+    },
+    "AgentReply": {"message": "AgentMessage", "questions": "tuple[AgentQuestion, ...]"},
 }
 #: Set by hand: the function runs in the calling thread.
 BY_HAND = {"Bank": {"transact"}, "Session": {"answer"}}
@@ -82,7 +124,7 @@ class Module:
 
 
 def sync(annotation: str) -> str:
-    names = "|".join(CLASSES)
+    names = "|".join((*CLASSES, *REMOTE_CLASSES))
     annotation = re.sub(rf"\b({names})\b", r"Sync\1", annotation)
     annotation = re.sub(r"\bAsyncGenerator\[(\w+), None\]", r"Iterator[\1]", annotation)
     return annotation.replace("AsyncIterator[", "Iterator[").replace("async_", "")
@@ -119,7 +161,7 @@ def class_stub(name: str, module: Module, used: set[str]) -> list[str]:
     generic = [
         sync(ast.unparse(base))
         for base in node.bases
-        if ast.unparse(base).partition("[")[0] in {"Generic", *CLASSES}
+        if ast.unparse(base).partition("[")[0] in {"Generic", *CLASSES, *REMOTE_CLASSES}
     ]
     used.update(re.findall(r"\w+", " ".join(generic)))
     lines = [f"class Sync{name}({', '.join(generic)}):" if generic else f"class Sync{name}:"]
@@ -150,9 +192,10 @@ def class_stub(name: str, module: Module, used: set[str]) -> list[str]:
     return [*lines, ""]
 
 
-def render() -> str:
+def classes(wanted: dict[str, str]) -> tuple[list[str], set[str]]:
+    """The lines of some classes, and the imports that they need."""
     body, imports = list[str](), set[str]()
-    for name, path in CLASSES.items():
+    for name, path in wanted.items():
         module, used = Module(path), set[str]()
         body += class_stub(name, module, used)
         known = {
@@ -173,13 +216,18 @@ def render() -> str:
             "cls",
             "T",
             "R",
-            *(f"Sync{each}" for each in CLASSES),
+            *(f"Sync{each}" for each in (*CLASSES, *REMOTE_CLASSES)),
         }
         for each in sorted(used - known):
             if each in module.imports or re.search(
                 rf"^(class )?{each}\b", ast.unparse(module.tree), re.MULTILINE
             ):
                 imports.add(module.origin(each))
+    return body, imports
+
+
+def render() -> str:
+    body, imports = classes(CLASSES)
     fixed = {
         "from collections.abc import Callable, Iterator, Sequence",
         "from contextlib import AbstractContextManager",
@@ -216,6 +264,20 @@ def render() -> str:
     return formatted("\n".join([*head, *body]))
 
 
+def render_remote() -> str:
+    body, imports = classes(REMOTE_CLASSES)
+    head = [
+        "# Made by tools/sync_stub.py from the async classes. Do not edit.",
+        *sorted({*imports, "from collections.abc import Iterator", "from typing import overload"}),
+        "",
+        "def connect_sync(",
+        "    url: str, *, token: str | None = ..., timeout: float = ...",
+        ") -> SyncRemoteBank: ...",
+        "",
+    ]
+    return formatted("\n".join([*head, *body]))
+
+
 def render_public() -> str:
     """A line for each public name, and the module that it is imported from."""
     tree = ast.parse(PUBLIC.with_suffix(".py").read_text(encoding="utf-8"))
@@ -247,11 +309,12 @@ def formatted(text: str) -> str:
 
 def main() -> int:
     stale = 0
-    for path, made in ((STUB, render()), (PUBLIC, render_public())):
+    stubs = ((STUB, render()), (REMOTE_STUB, render_remote()), (PUBLIC, render_public()))
+    for path, made in stubs:
         if "--check" not in sys.argv:
             path.write_text(made, encoding="utf-8")
         elif path.read_text(encoding="utf-8") != made:
-            print(f"src/perdure/{path.name} is not current: run python tools/sync_stub.py")
+            print(f"{path.relative_to(SRC.parent)} is not current: run python tools/sync_stub.py")
             stale = 1
     return stale
 

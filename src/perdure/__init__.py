@@ -20,24 +20,33 @@ __version__ = "0.1.0"
 
 #: Modules and their public names.
 _NAMES = {
+    "perdure.agents.agent": "Agent AgentReply",
+    "perdure.agents.agent_records": "AgentLimits",
+    "perdure.agents.agent_tools": "ToolContext tool",
+    "perdure.agents.agents": "Agents",
+    "perdure.agents.agent_identity": "SigningKey",
+    "perdure.agents.interaction": "Interaction",
+    "perdure.agents.one_shot.run_records": "ExitRecord RunIteration RunRecord",
+    "perdure.agents.one_shot.run_state": "RunEvent",
     "perdure.artifacts": "Artifact",
     "perdure.bank": "Bank open",
     "perdure.bank.backup": "check_backups",
     "perdure.bank.bank_copy": "restore",
-    "perdure.bank.session": "Session",
-    "perdure.bank.session_reader": "TailMessage",
+    "perdure.sessions.session": "Session",
+    "perdure.sessions.session_reader": "TailMessage",
     "perdure.config": "Config",
     "perdure.context.context": "Context",
     "perdure.context.history_tools": "HISTORY_TOOLS MEMORY_TOOLS",
     "perdure.context.session_tools": "Rendering",
     "perdure.core.actors": "acting_as",
+    "perdure.core.clock": "new_id",
     "perdure.core.errors": """
-        AccessDenied AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached BudgetTooSmall
-        Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig InvalidInput
-        InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
-        MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed PerdureError PromptTooLong
-        ProviderDown RateLimited Rejected SchemaMismatch StorageError StorageFull StreamBroken
-        TooLarge Unauthorized Unavailable UnknownBackend Unsupported
+        AccessDenied AgentError AllFailed ArtifactMissing BadAnswer BadBackup BudgetReached
+        BudgetTooSmall Closed Conflict Corrupted DeadlineExceeded Denied GatewayError InvalidConfig
+        InvalidInput InvalidKey InvalidQuery InvalidRecordType InvalidURL InvalidValue KeyRefused
+        LeaseLost MessageParked MigrationFailed NewerSchema NoModel NotAStore NotFound NotIndexed
+        PerdureError PromptTooLong ProviderDown RateLimited Rejected SchemaMismatch StorageError
+        StorageFull StreamBroken TooLarge Unauthorized Unavailable UnknownBackend Unsupported
     """,
     "perdure.core.messages": """
         ArtifactPointer Media Message Reasoning Text ToolCall ToolResult Unknown Usage
@@ -47,9 +56,14 @@ _NAMES = {
     "perdure.gateway.gateway": "Gateway",
     "perdure.history.log_records": "Link",
     "perdure.history.pruning": "prune_tool_results",
+    "perdure.history.strategies.history_strategy": """
+        HistorySegment HistoryStrategy SessionHistory
+    """,
+    "perdure.history.strategies.strategy_registry": "register_strategy unregister_strategy",
     "perdure.jobs": "Job",
     "perdure.recall.memory_records": "Memory",
     "perdure.recall.values": "Hit Recalled",
+    "perdure.remote.connect_sync": "connect_sync",
     "perdure.remote.remote_bank": "RemoteBank connect",
     "perdure.remote.remote_session": "RemoteSession",
     "perdure.storage.assembly": "open_store",

@@ -23,6 +23,7 @@ from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.storage.assembly import Chain
+from perdure.storage.side_store import SideStore
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import Subscriptions
 
@@ -42,6 +43,8 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     #: Middleware around the store: metrics, compression, encryption, cache.
     chain: Chain
     store: Store
+    #: Where working memory is: `agents.working_store`, or the store itself.
+    side_store: SideStore
     jobs: Runner
     subscriptions: Subscriptions
     maintenance: StoreMaintenance
@@ -52,6 +55,7 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     renditions: RenditionService
     epochs: Epochs
     make_gateway: Callable[[], Gateway]
+    make_learning: Callable[[], Any]
     make_recall: Callable[[], Recall]
     make_masker: Callable[[], Masker | None]
 
@@ -59,6 +63,13 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def gateway(self) -> Gateway:
         """Raises `InvalidConfig`; `Closed` if the bank is not open."""
         return self.make_gateway()
+
+    @cached_property
+    def learning(self) -> Any:
+        """The bank's `learning.learning.Learning`: a room above this one, which has no type
+        here.
+        """
+        return self.make_learning()
 
     @cached_property
     def recall(self) -> Recall:

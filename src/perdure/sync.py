@@ -53,12 +53,16 @@ def open_sync(url: str | None = None, **settings: Any) -> SyncBank:
 
     Raises `InvalidInput` inside a running event loop, which it would block.
     """
-    _refuse_in_loop()
+    return SyncBank(made_on_loop(lambda: Bank(url, **settings)))
 
-    async def make() -> Bank:
-        return Bank(url, **settings)
 
-    return SyncBank(_run(make()))
+def made_on_loop(make: Callable[[], R]) -> R:
+    """What `make` gives on the loop's thread. Raises `InvalidInput` inside a running event loop."""
+
+    async def made() -> R:
+        return make()
+
+    return _run(made())
 
 
 class Bridge:

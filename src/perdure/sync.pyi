@@ -1,4 +1,5 @@
 # Made by tools/sync_stub.py from the async classes. Do not edit.
+from collections.abc import Awaitable
 from collections.abc import Callable
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Iterable
@@ -8,6 +9,38 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from datetime import timedelta
 from pathlib import Path
+from perdure.agents.agent_identity import AgentIdentity
+from perdure.agents.agent_memory import Ending
+from perdure.agents.agent_memory import MemoryContext
+from perdure.agents.agent_memory import SemanticRecall
+from perdure.agents.agent_records import AgentLimits
+from perdure.agents.agent_records import AgentMessage
+from perdure.agents.agent_records import AgentQuestion
+from perdure.agents.agent_records import AgentRecord
+from perdure.agents.agent_records import AgentSchedule
+from perdure.agents.agent_records import AgentStatus
+from perdure.agents.agent_records import AgentVersion
+from perdure.agents.agent_records import Cap
+from perdure.agents.agent_records import MessageState
+from perdure.agents.agent_state import S
+from perdure.agents.agent_stats import AgentStats
+from perdure.agents.agent_tools import AgentTool
+from perdure.agents.agent_worker import Heard
+from perdure.agents.canon import CanonEntry
+from perdure.agents.canon import CanonText
+from perdure.agents.canon import CanonVersion
+from perdure.agents.episodes import Episode
+from perdure.agents.interaction import Interaction
+from perdure.agents.interaction_records import AgentTotals
+from perdure.agents.interaction_records import EvolutionEntry
+from perdure.agents.interaction_records import InteractionRecord
+from perdure.agents.interaction_records import PatternFigures
+from perdure.agents.one_shot.run_records import PromptTo
+from perdure.agents.one_shot.run_records import RunIteration
+from perdure.agents.one_shot.run_records import RunRecord
+from perdure.agents.one_shot.run_state import Progress
+from perdure.agents.working_memory import WorkingSession
+from perdure.agents.working_memory import WorkingShare
 from perdure.artifacts.artifact import Artifact
 from perdure.artifacts.artifact import ArtifactFault
 from perdure.artifacts.artifact import ArtifactInput
@@ -21,17 +54,17 @@ from perdure.artifacts.artifact_store import Failed
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
 from perdure.bank.bank_info import BankInfo
-from perdure.bank.bank_info import SessionInfo
 from perdure.bank.contexts import ContextView
-from perdure.bank.session_reader import TailMessage
 from perdure.config import Config
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context
 from perdure.context.session_tools import Rendering
+from perdure.core import clock
 from perdure.core.band_marks import BandMarks
 from perdure.core.clock import When
 from perdure.core.levels import Level
 from perdure.core.messages import Message
+from perdure.core.messages import Usage
 from perdure.core.turns import Position
 from perdure.core.turns import Turn
 from perdure.gateway import outcomes
@@ -44,9 +77,12 @@ from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
 from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.outcomes import Judge
+from perdure.gateway.outcomes import Outcome
 from perdure.gateway.providers import Provider
 from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
+from perdure.history.forget_sessions import ForgetScope
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Head
@@ -54,16 +90,24 @@ from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_search import FoundTurn
+from perdure.jobs import Job
+from perdure.learning.learning import Learning
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memory_records import Anchor
 from perdure.recall.memory_records import Author
 from perdure.recall.memory_records import FormerMemory
 from perdure.recall.memory_records import Memory
 from perdure.recall.references.files import LayerProblem
+from perdure.recall.references.layer_writer import WithLayer
 from perdure.recall.references.layers import Layer
 from perdure.recall.references.layers import LayerRecord
 from perdure.recall.references.references import Synced
 from perdure.recall.values import Recalled
+from perdure.reflection.inbox import Inbox
+from perdure.reflection.reflection import Reflection
+from perdure.reflection.reflection_records import ReflectionRun
+from perdure.sessions.session_info import SessionInfo
+from perdure.sessions.session_reader import TailMessage
 from perdure.storage.adapter import Capability
 from perdure.storage.audit import AuditTrail
 from perdure.storage.cache import RowCache
@@ -91,6 +135,7 @@ from perdure.storage.schemas.schema_registry import SchemaRegistry
 from perdure.storage.state_records import C
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Progress
+from perdure.storage.subscriptions import EventReceived
 from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 from types import TracebackType
@@ -101,6 +146,7 @@ from typing import Literal
 from typing import Self
 import builtins
 import msgspec
+import os
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -133,11 +179,35 @@ class SyncBank:
     @property
     def gateway(self) -> SyncGateway: ...
     @property
+    def learning(self) -> Learning: ...
+    @property
     def index(self) -> RecallIndex: ...
     @property
     def memories(self) -> SyncMemories: ...
     @property
     def references(self) -> SyncReferences: ...
+    @property
+    def reflection(self) -> Reflection: ...
+    def reflect(
+        self,
+        agent: str | None = ...,
+        *,
+        session: str | None = ...,
+        again: bool = ...,
+        live: bool = ...,
+        wait: bool = ...,
+    ) -> list[ReflectionRun]: ...
+    @property
+    def inbox(self) -> Inbox: ...
+    def agent_memory(
+        self, agent: str, *, tiers: Mapping[str, Any] | None = ...
+    ) -> SyncAgentMemory: ...
+    @property
+    def canon(self) -> SyncCanon: ...
+    @property
+    def identities(self) -> SyncIdentities: ...
+    @property
+    def one_shot(self) -> SyncOneShotRuns: ...
     @property
     def encryption(self) -> Encryption: ...
     @property
@@ -166,6 +236,29 @@ class SyncBank:
         reroot: bool = ...,
     ) -> Forgotten: ...
     def forget_agent(self, name: str, *, reroot: bool = ...) -> Forgotten: ...
+    @property
+    def agents(self) -> SyncAgents: ...
+    def agent(
+        self,
+        name: str = ...,
+        *,
+        file: Path | str | None = ...,
+        prompt: str | None = ...,
+        model: str | None = ...,
+        tools: Iterable[Callable[..., Any]] | None = ...,
+        description: str | None = ...,
+        skills: Iterable[str] | None = ...,
+        tasks: Iterable[str] | None = ...,
+        limits: AgentLimits | Mapping[str, Any] | None = ...,
+        tiers: Mapping[str, Any] | None = ...,
+        strategy: str | None = ...,
+        budget: int | None = ...,
+        recall: bool | None = ...,
+        history_tools: bool | None = ...,
+        state: type[Any] = ...,
+        serve: bool = ...,
+        reason: str = ...,
+    ) -> SyncAgent: ...
     def join(self, hook: AppendHook) -> None: ...
     def collection(self, cls: type[T]) -> SyncCollection[T]: ...
     def transaction(self, options: Options = ...) -> SyncBankTransaction: ...
@@ -260,6 +353,7 @@ class SyncSession(SyncSessionReader):
         within: AppendHook | None = ...,
     ) -> list[int]: ...
     def resume(self, turn: str | int | Position) -> None: ...
+    def leave_turn(self) -> None: ...
     def describe(self, facts: Mapping[str, Any]) -> None: ...
     def archive(self) -> None: ...
     def fork(self, name: str, at: str | int | Position | None = ...) -> SyncSession: ...
@@ -283,6 +377,7 @@ class SyncSession(SyncSessionReader):
         recall: bool = ...,
         keep: bool = ...,
         reminders: Iterable[str] | None = ...,
+        strategy: str | None = ...,
     ) -> Context: ...
     def past_context(self, at: str | int | Position) -> Context: ...
     def set_fidelity(
@@ -484,6 +579,121 @@ class SyncBankTransaction(SyncTransaction):
     memories: SyncMemoryWindows
     events: SyncTransactionEvents
 
+class SyncAgentMemory:
+    agent: str
+    working: SyncWorkingMemory
+    interactions: SyncInteractions
+    episodes: SyncEpisodes
+    def build_context(
+        self, request: str, *, session: str = ..., task: str = ..., limit: int | None = ...
+    ) -> MemoryContext: ...
+    def recall(
+        self,
+        query: str,
+        *,
+        task: str = ...,
+        outcome: Ending | None = ...,
+        provider: str = ...,
+        model: str = ...,
+        max_cost: float | None = ...,
+        since: When | None = ...,
+        limit: int | None = ...,
+    ) -> SemanticRecall: ...
+    def stats(self) -> AgentStats: ...
+    def store(self, interaction: Interaction) -> InteractionRecord: ...
+    def begin(self, session: str, task: str, context: Mapping[str, Any]) -> None: ...
+    def note(self, interaction: Interaction, *, ends_task: bool = ...) -> None: ...
+
+class SyncCanon:
+    def get(
+        self, name: str, *, agent: str | None = ..., version: int | None = ...
+    ) -> CanonText: ...
+    def list(self, *, agent: str | None = ...) -> builtins.list[CanonEntry]: ...
+    def history(self, name: str, *, agent: str | None = ...) -> builtins.list[CanonVersion]: ...
+    def write(
+        self,
+        name: str,
+        text: str,
+        *,
+        readers: Iterable[str] | None = ...,
+        reason: str = ...,
+        by: Author | None = ...,
+        expected: int | None = ...,
+    ) -> CanonEntry: ...
+    def promote(
+        self,
+        memory: str,
+        *,
+        name: str,
+        readers: Iterable[str] | None = ...,
+        reason: str = ...,
+        by: Author | None = ...,
+    ) -> CanonEntry: ...
+    def restore(
+        self, name: str, version: int, *, by: Author | None = ..., reason: str = ...
+    ) -> CanonEntry: ...
+    def remove(self, name: str, *, by: Author | None = ...) -> bool: ...
+    @property
+    def collections(self) -> frozenset[str]: ...
+    def forget(self, scope: ForgetScope) -> None: ...
+
+class SyncEpisodes:
+    def begin(
+        self,
+        transaction: SyncTransaction,
+        interaction: Interaction,
+        row: InteractionRecord,
+        before: InteractionRecord | None = ...,
+    ) -> None: ...
+    def archive(self, job: Job) -> None: ...
+    def list(
+        self,
+        agent: str,
+        *,
+        session: str = ...,
+        task: str = ...,
+        success: bool | None = ...,
+        since: clock.When | None = ...,
+        limit: int = ...,
+    ) -> builtins.list[Episode]: ...
+    def read(self, path: str, *, agent: str = ...) -> dict[str, Any]: ...
+    def find(self, path: str, *, agent: str = ...) -> Episode: ...
+    def content(self, episode: Episode) -> dict[str, Any]: ...
+    def tend(self) -> None: ...
+    def expire(self) -> int: ...
+    def remove(self, episode: Episode) -> None: ...
+    def of_sessions(self, session: str, turns: tuple[int, ...] = ...) -> Iterator[Episode]: ...
+    def of_agent(self, agent: str) -> Iterator[Episode]: ...
+
+class SyncIdentities:
+    def get(self, name: str) -> AgentIdentity: ...
+    def add_key(self, name: str, public: str) -> AgentIdentity: ...
+    def remove_key(self, name: str, key: str) -> AgentIdentity: ...
+    def verify(self, name: str, message: str | bytes, signature: str) -> bool: ...
+
+class SyncInteractions:
+    def record(
+        self, transaction: SyncTransaction, interaction: Interaction
+    ) -> InteractionRecord: ...
+    def rated(self, transaction: SyncTransaction, before: Outcome, after: Outcome) -> None: ...
+    def rate(self, agent: str, id: str, score: float, by: Judge = ...) -> None: ...
+    def evolved(self, transaction: SyncTransaction, agent: str, entry: EvolutionEntry) -> None: ...
+    def totals(self, agent: str) -> AgentTotals | None: ...
+    def patterns(self, agent: str) -> list[PatternFigures]: ...
+
+class SyncWorkingMemory:
+    def get(self, session: str) -> WorkingSession: ...
+    def sessions(self) -> list[WorkingShare]: ...
+    def update(
+        self,
+        session: str,
+        *,
+        messages: Iterable[tuple[str, str]] = ...,
+        task: Mapping[str, Any] | None = ...,
+        context: Mapping[str, Any] | None = ...,
+    ) -> WorkingSession: ...
+    def clear(self, session: str | None = ...) -> None: ...
+
 class SyncArtifactStore:
     @property
     def root(self) -> Path: ...
@@ -543,6 +753,7 @@ class SyncMemories:
         words: str = ...,
         limit: int | None = ...,
     ) -> builtins.list[Memory]: ...
+    def topic_weights(self, agent: str) -> dict[str, float]: ...
     def merged_into(self, key: str, *, agent: str = ...) -> builtins.list[Memory]: ...
     def history(self, key: str, *, agent: str = ...) -> builtins.list[FormerMemory]: ...
     def rivals(
@@ -608,6 +819,8 @@ class SyncMemories:
 
 class SyncReferences:
     def get(self, name: str, /) -> Layer | None: ...
+    def get_for(self, agent: str | None, name: str) -> Layer | None: ...
+    def hidden_from(self, agent: str) -> builtins.list[int]: ...
     def list(self) -> builtins.list[LayerRecord]: ...
     def numbered(self, ordinals: Iterable[int]) -> dict[int, Layer]: ...
     def add(
@@ -616,10 +829,51 @@ class SyncReferences:
     def add_file(
         self, path: Path | str, *, name: str = ..., replace: bool = ...
     ) -> LayerRecord: ...
+    def put_canon(
+        self, name: str, text: str, readers: tuple[str, ...], within: WithLayer
+    ) -> LayerRecord: ...
+    def remove_canon(self, name: str, within: WithLayer) -> bool: ...
     def remove(self, name: str) -> bool: ...
     def sync(self, *, max_age: float = ...) -> Synced: ...
     def refill(self) -> int: ...
     def check(self) -> builtins.list[LayerProblem]: ...
+
+class SyncOneShotRuns:
+    def run(
+        self,
+        spec: str | os.PathLike[str],
+        *,
+        tasks: str | os.PathLike[str] = ...,
+        log: str | os.PathLike[str] = ...,
+        checks: str | Sequence[str] = ...,
+        command: Sequence[str] = ...,
+        folder: str | os.PathLike[str] = ...,
+        session: str | None = ...,
+        max_runs: int = ...,
+        max_cost: float = ...,
+        max_hours: float = ...,
+        silence: float = ...,
+        pause: float = ...,
+        investigator: str = ...,
+        model: str = ...,
+        prompt_to: PromptTo | None = ...,
+        recall: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def resume(
+        self,
+        run: str | None = ...,
+        *,
+        feedback: str = ...,
+        max_runs: int | None = ...,
+        max_cost: float | None = ...,
+        max_hours: float | None = ...,
+        folder: str | os.PathLike[str] = ...,
+        progress: Progress | None = ...,
+    ) -> RunRecord: ...
+    def get(self, run: str) -> RunRecord: ...
+    def all(self) -> list[RunRecord]: ...
+    def iterations(self, run: str) -> list[RunIteration]: ...
 
 class SyncGateway:
     def warm(self) -> None: ...
@@ -628,7 +882,7 @@ class SyncGateway:
     def stream(self, request: Any, options: CallOptions = ...) -> SyncReplyStream: ...
     def embed(self, texts: Sequence[str], options: CallOptions = ...) -> EmbedReply: ...
     def feedback(
-        self, outcome: str, score: float, *, by: Literal["user", "judge"] = ...
+        self, outcome: str, score: float, comment: str = ..., *, by: Literal["user", "judge"] = ...
     ) -> None: ...
     def costs(
         self,
@@ -656,3 +910,144 @@ class SyncReplyStream:
     def finish(self) -> Reply: ...
     @property
     def reply(self) -> Reply: ...
+
+class SyncAgentState(Generic[S]):
+    def get(self) -> S: ...
+    def version(self) -> int: ...
+    def put(self, value: S, *, expected: int | None = ...) -> int: ...
+    def change(self, change: Callable[[S], S]) -> S: ...
+
+class SyncAgentReply:
+    message: AgentMessage
+    questions: tuple[AgentQuestion, ...]
+    @property
+    def id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def state(self) -> MessageState: ...
+    @property
+    def session(self) -> str: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def cost(self) -> int | None: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def stopped(self) -> Cap: ...
+    @property
+    def interrupted(self) -> tuple[str, ...]: ...
+    def feedback(self, score: float, note: str = ...) -> None: ...
+
+class SyncAgentStream:
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def __iter__(self) -> Iterator[object]: ...
+    @property
+    def message(self) -> AgentMessage: ...
+    @property
+    def reply(self) -> SyncAgentReply: ...
+
+class SyncAgent:
+    agents: SyncAgentWorker
+    tools: dict[str, AgentTool[..., Any]]
+    record: AgentRecord
+    version: AgentVersion
+    state: SyncAgentState[Any]
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def memory(self) -> SyncAgentMemory: ...
+    def ask(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+        deadline: float | None = ...,
+    ) -> SyncAgentReply: ...
+    def send(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> AgentMessage: ...
+    def stream(
+        self,
+        message: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> SyncAgentStream: ...
+    def result(self, id: str, *, deadline: float | None = ...) -> SyncAgentReply: ...
+    def messages(self, *, limit: int = ...) -> list[AgentMessage]: ...
+    def retry(self, id: str) -> AgentMessage: ...
+    def questions(self) -> list[AgentQuestion]: ...
+    def answer(
+        self, question: str, text: str = ..., *, approve: bool = ..., by: str = ...
+    ) -> AgentQuestion: ...
+    def schedule(
+        self,
+        when: str | float | timedelta | datetime | None = ...,
+        message: str = ...,
+        *,
+        every: str | float | timedelta | None = ...,
+        timezone: str = ...,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+    ) -> AgentSchedule: ...
+    def schedules(self) -> list[AgentSchedule]: ...
+    def cancel_schedule(self, id: str) -> None: ...
+    def versions(self) -> list[AgentVersion]: ...
+    def add_tools(self, *functions: Callable[..., Any]) -> None: ...
+    def on(
+        self, event: str, handler: Callable[[EventReceived], Awaitable[None]], *, name: str = ...
+    ) -> None: ...
+
+class SyncAgentWorker:
+    def send(
+        self,
+        agent: str,
+        body: str,
+        *,
+        task: str = ...,
+        context: Mapping[str, Any] | None = ...,
+        session: str = ...,
+        key: str | None = ...,
+    ) -> AgentMessage: ...
+    def wait(self, id: str, *, deadline: float | None = ...) -> AgentMessage: ...
+    def answer_question(
+        self, question: str, text: str, *, approve: bool, by: str
+    ) -> AgentQuestion: ...
+    def hear(self, id: str, heard: Heard) -> Callable[[], None]: ...
+    def serve(self, name: str, tools: Mapping[str, AgentTool[..., Any]]) -> None: ...
+    def serve_all(self) -> None: ...
+    def wake(self, name: str) -> None: ...
+    def stop(self, grace: float) -> None: ...
+
+class SyncAgents(SyncAgentWorker):
+    def get(self, name: str) -> SyncAgent: ...
+    def find(
+        self, *, skill: str = ..., task: str = ..., status: AgentStatus | None = ..., id: str = ...
+    ) -> list[AgentRecord]: ...
+    def versions(self, name: str) -> list[AgentVersion]: ...
+    def pause(self, name: str) -> AgentRecord: ...
+    def resume(self, name: str) -> AgentRecord: ...
+    def retire(self, name: str) -> AgentRecord: ...
+    def questions(self, agent: str | None = ...) -> list[AgentQuestion]: ...
+    def answer(
+        self, question: str, text: str = ..., *, approve: bool = ..., by: str = ...
+    ) -> AgentQuestion: ...

@@ -60,7 +60,7 @@ def test_commands_of_the_guide_to_models(
     monkeypatch.setenv("PERDURE_BANK", "sqlite:///models.db")
     model = serve("One prompt and all that follows.")
     lines = [line for code, _ in blocks(MODELS, "console") for line in code.splitlines()]
-    assert {line.split()[2] for line in lines} == {"models", "ask", "costs"}
+    assert {line.split()[2] for line in lines} == {"models", "ask", "costs", "batches"}
     for line in lines:
         prompt, program, *args = shlex.split(line)
         assert (prompt, program) == ("$", "perdure")

@@ -16,14 +16,25 @@ from tests.cli.conftest import Run
 EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
-    *("ask", "models", "costs"),
+    *("ask", "models", "costs", "batches", "run", "runs"),
     *("proxy", "serve", "token", "token make", "token list", "token revoke"),
     *("recall", "share", "index", "index check", "index rebuild"),
+    "agent",
+    *(f"agent {each}" for each in ("add", "list", "show", "ask", "send", "messages", "retry")),
+    *(f"agent {each}" for each in ("questions", "answer", "schedule", "schedules", "unschedule")),
+    *(f"agent {each}" for each in ("versions", "pause", "resume", "remove")),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
-    *(f"memory {each}" for each in ("retire", "restore", "delete", "history")),
+    *(f"memory {each}" for each in ("retire", "restore", "delete", "history", "audit")),
+    *("reflect", *(f"reflect {each}" for each in ("run", "list", "show", "undo"))),
+    *("inbox", *(f"inbox {each}" for each in ("list", "show", "accept", "dismiss"))),
     "reference",
     *(f"reference {each}" for each in ("add", "list", "show", "check", "remove")),
+    "canon",
+    *(f"canon {each}" for each in ("list", "show", "write", "promote", "history")),
+    *(f"canon {each}" for each in ("restore", "remove")),
+    *("agent stats", "agent episodes", "agent rate", "agent evolve"),
+    *(f"agent evolve {each}" for each in ("show", "accept", "dismiss", "revert")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -32,7 +43,21 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema", "token"}
+GROUPS = {
+    "agent",
+    "agent evolve",
+    "artifacts",
+    "bank",
+    "canon",
+    "inbox",
+    "index",
+    "keys",
+    "memory",
+    "reference",
+    "reflect",
+    "schema",
+    "token",
+}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, GatewayConfig, ModelsConfig
 from perdure.context.context import Context
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Usage, assistant
 from perdure.core.tokens import TokenScale, count_message, o200k
 from perdure.gateway.calls import Request
+from perdure.sessions.session import Session
 from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedModel
 
 BUDGET = 4_000

@@ -10,10 +10,10 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
-from perdure.bank.validation import budget_in, count_in, prompt_in
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Media, Message, Text, user
+from perdure.sessions.session import Session
+from perdure.sessions.validation import budget_in, count_in, prompt_in
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 IMAGE = {"type": "image_url", "image_url": {"url": PIXEL}}

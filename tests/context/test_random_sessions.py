@@ -14,7 +14,6 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.messages import (
@@ -28,6 +27,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import count_messages, o200k
+from perdure.sessions.session import Session
 from perdure.wire import codec
 from tests.context.test_sessions import WIRES, blocks, body_of
 

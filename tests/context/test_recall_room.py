@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.evidence_in_context import standing, text_of
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injections import recall_reserve
 from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
+from perdure.sessions.session import Session
 from tests.recall.tied import bank_with, memory_layer
 
 _PLACES = ("shed", "attic", "cellar", "garage", "garden", "library", "harbour", "kitchen")

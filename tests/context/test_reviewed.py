@@ -11,12 +11,12 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.board import Board
 from perdure.context.context import Context
 from perdure.context.injection_records import Frame, Injection
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.tokens import count_messages, o200k
+from perdure.sessions.session import Session
 from tests.context.test_sessions import BUDGET, live
 
 TOKEN = "ghp_" + "x7Kq9ZtR3mWb8LpN2vCd5FhJ6sYa1GuE0oTi"

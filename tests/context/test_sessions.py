@@ -11,10 +11,10 @@ import pytest
 import perdure
 from examples.made_up_project import project_turn
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context import history_tools
 from perdure.context.context import Context
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
+from perdure.sessions.session import Session
 from perdure.testing import ManualClock
 from perdure.wire import codec
 

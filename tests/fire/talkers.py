@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import perdure.core.tokens
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config, HistoryConfig
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
+from perdure.sessions.session import Session
 from perdure.storage.options import STRONG
 
 Tell: TypeAlias = Callable[[str], None]

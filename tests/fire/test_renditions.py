@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm, rendition_packing
 from perdure.history.renditions.rendition_records import Rendition, Tiny
+from perdure.sessions.session import Session
 from tests.fire.shortening import OWN, SESSION, turn
 from tests.fire.talkers import bank_at
 from tests.fire.zygote import ROOT

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, assistant, user
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
+from perdure.sessions.session import Session
 from tests.conftest import DURABLE
 from tests.fire.talkers import (
     BEAT,

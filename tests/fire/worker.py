@@ -24,7 +24,7 @@ from perdure.core.clock import SECOND, now
 from perdure.storage.options import STRONG
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
-from tests.fire import caching, damage, disks, migrants, sealing, talkers
+from tests.fire import agents_at_work, caching, damage, disks, migrants, sealing, talkers
 from tests.fire.records import (
     Counter,
     Entry,
@@ -297,4 +297,4 @@ TASKS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         trespass,
         write,
     )
-} | (caching.TASKS | migrants.TASKS | sealing.TASKS | talkers.TASKS)
+} | (agents_at_work.TASKS | caching.TASKS | migrants.TASKS | sealing.TASKS | talkers.TASKS)

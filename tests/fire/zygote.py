@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,6 +67,12 @@ class Worker:
         assert over, f"a worker did not end in {seconds} s; it told {self.lines[-3:]}"
         assert status == 0, "a worker failed:\n" + "\n".join(self.lines)
         return self.lines
+
+    def signal(self, number: int) -> None:
+        """Nothing happens if it has ended."""
+        if self._alive:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def _end(self, how: str) -> int:
         self._alive = False

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config, HistoryConfig
 from perdure.core.clock import Clock
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Middleware
 from perdure.testing import ManualClock
 from tests.conftest import BACKENDS, url_on

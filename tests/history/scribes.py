@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import RenditionsConfig
 from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
@@ -14,6 +13,7 @@ from perdure.history.manifest import RoundId
 from perdure.history.renditions.rendition_records import EVERY_LEVEL, Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
 from perdure.history.turn_reader import TurnReader
+from perdure.sessions.session import Session
 from tests.history.talk import call, result
 
 END = 10**6

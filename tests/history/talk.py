@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Turn
 from perdure.history.log_records import (
@@ -20,6 +19,7 @@ from perdure.history.log_records import (
     Use,
 )
 from perdure.jobs import PendingMark
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, SearchCall, Summarize
 from perdure.storage.records import type_of
 

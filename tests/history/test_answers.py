@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
 from perdure.history.answer_drafts import Partial
 from perdure.history.answer_feed import AnswerChange
 from perdure.history.log_records import ALIVE_FOR, AnswerDraft
 from perdure.history.streamed_answers import StreamedAnswer
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
 from perdure.testing import ManualClock

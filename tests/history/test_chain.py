@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core import messages as canonical
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.history import chain
 from perdure.history.log_records import Head, SessionRecord, TurnPiece, piece_key
+from perdure.sessions.session import Session
 from tests.history.conftest import everywhere
 from tests.history.talk import call, chat, fill, one, problems, result, work
 

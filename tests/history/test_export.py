@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, HistoryConfig
 from perdure.core import messages as canonical
 from perdure.core.errors import ArtifactMissing, InvalidInput, NewerSchema, PerdureError
@@ -43,6 +42,7 @@ from perdure.history.session_export import (
     parse,
 )
 from perdure.importers import import_files
+from perdure.sessions.session import Session
 from perdure.testing.manual_clock import ManualClock
 
 CALL = ToolCall("c1", "Bash", '{"command": "ls"}')

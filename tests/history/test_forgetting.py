@@ -13,7 +13,6 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
@@ -21,6 +20,7 @@ from perdure.core.turns import Position
 from perdure.history import chain
 from perdure.history.forget_sessions import ForgetScope, Forgotten
 from perdure.history.log_records import AnswerDraft, Link, Receipt, TurnCount, TurnPiece, Use
+from perdure.sessions.session import Session
 from perdure.storage import records
 from perdure.storage.delivery import Parked
 from perdure.storage.middleware import Call, Commit, Handler, Remove

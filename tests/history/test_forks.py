@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.history.log_records import Link, TurnPiece
+from perdure.sessions.session import Session
 from perdure.testing import ManualClock
 from tests.history.conftest import everywhere
 from tests.history.talk import (

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import Message, Role
 from perdure.core.turns import rounds
 from perdure.history.log_records import TurnPiece
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Find, Get, Handler
 from tests.history.conftest import MakeBank, config_for
 from tests.history.talk import chat, numbers, one, problems, said, whole

@@ -12,7 +12,6 @@ import pytest
 import perdure
 from perdure.artifacts import Artifact
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ArtifactRule, Config, SecretsConfig
 from perdure.core.messages import (
     ArtifactPointer,
@@ -31,6 +30,7 @@ from perdure.core.tokens import EstimatedCounter, o200k
 from perdure.history.log_records import TurnPiece, Use
 from perdure.history.session_export import jsonl
 from perdure.history.session_markdown import markdown
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, event, user
 from perdure.core.turns import Position, rounds
 from perdure.history.log_records import Head, Receipt, SessionRecord, TurnPiece
 from perdure.history.piece_packing import PIECE_BYTES
 from perdure.history.turn_log import Written
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Commit
 from perdure.storage.options import STRONG
 from perdure.storage.transaction import Transaction

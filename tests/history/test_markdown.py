@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, PerdureError
 from perdure.core.messages import (
@@ -32,6 +31,7 @@ from perdure.core.messages import (
 from perdure.core.turns import Round, Turn
 from perdure.history.session_export import jsonl
 from perdure.history.session_markdown import fenced, flowing, markdown, section
+from perdure.sessions.session import Session
 from perdure.testing.manual_clock import ManualClock
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import (
     Media,
@@ -28,6 +27,7 @@ from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
 from perdure.history.log_records import TurnCount
 from perdure.jobs import PendingMark
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
-from perdure.bank.session_reader import TailMessage
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history.log_records import TurnPiece
+from perdure.sessions.session import Session
+from perdure.sessions.session_reader import TailMessage
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere

@@ -6,9 +6,9 @@ import pytest
 
 from perdure.artifacts import Artifact
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.sessions.session import Session
 from perdure.testing import ManualClock
 from tests.history.conftest import everywhere
 from tests.history.talk import chat, fill, one, problems

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.tokens import o200k
@@ -33,6 +32,7 @@ from perdure.history.renditions.rendition_store import MakeRequest, RenditionSto
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escape
 from perdure.jobs import PendingMark
+from perdure.sessions.session import Session
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import (
     ArtifactsConfig,
     BudgetConfig,
@@ -36,6 +35,7 @@ from perdure.history.renditions import (
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
 from perdure.history.renditions.rendition_status import RenditionStatus
+from perdure.sessions.session import Session
 from perdure.testing import (
     ManualClock,
     ReceivedRequest,

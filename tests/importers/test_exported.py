@@ -11,7 +11,6 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, event
 from perdure.core.turns import Turn
 from perdure.history.import_cursors import bury_cursors
@@ -19,6 +18,7 @@ from perdure.history.log_records import Link
 from perdure.history.session_export import jsonl
 from perdure.importers import import_files
 from perdure.importers.import_run import FORGOTTEN
+from perdure.sessions.session import Session
 from tests.importers.outcomes import names
 
 

@@ -444,6 +444,29 @@ async def test_a_job_that_cannot_be_done_now_does_not_fail(
     assert tries == [1, 1, 1, 1]
 
 
+async def test_what_is_enqueued_again_while_it_puts_itself_off_begins_at_once(
+    runner: Runner, store: Store
+) -> None:
+    begun, told, tries = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def handler(job: Job) -> None:
+        tries.append(job.attempts)
+        if len(tries) == 1:
+            begun.set()
+            await told.wait()
+            raise RetryLater(60, "not yet")
+
+    runner.register("look", handler, retries=0)
+    await runner.start()
+    await runner.enqueue(None, "look", key="batch/7")
+    await begun.wait()
+    await runner.enqueue(None, "look", key="batch/7")
+    told.set()
+    await runner.settle()
+    assert tries == [1, 1]
+    assert await rows(store) == []
+
+
 async def test_what_is_enqueued_again_begins_at_the_earlier_time(
     runner: Runner, store: Store, clock: ManualClock
 ) -> None:

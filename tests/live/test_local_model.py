@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig
+from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig, ReflectionConfig
 from perdure.core.messages import assistant, user
 from perdure.gateway.calls import CallOptions, Reply, Request, Shape, TextDelta
 from perdure.gateway.gateway import Gateway
@@ -111,3 +111,22 @@ async def test_the_same_again_comes_from_the_cache(gateway: Gateway) -> None:
 async def test_it_is_reached(gateway: Gateway) -> None:
     found = {view.model: view for view in await models(gateway, reach=True)}
     assert found[MODEL].problem == ""
+
+
+async def test_one_whole_reflection() -> None:
+    """Nothing that it says is worth keeping; nothing is kept that it made up."""
+    server = ProviderConfig(base_url=URL, habits={"shape": "object"})
+    config = Config(
+        gateway=GatewayConfig(
+            providers={"small": server}, models=ModelsConfig(reflect=f"small/{MODEL}")
+        ),
+        reflection=ReflectionConfig(window=2_000),
+    )
+    async with perdure.open("memory://", config=config) as bank:
+        session = await bank.session("planner/auth")
+        await session.append([user("The staging port is 8123."), assistant("Noted.")])
+        (run,) = await bank.reflect()
+        assert run.state in {"done", "stopped"}
+        assert run.calls[0].state in {"answered", "failed"}
+        for memory in await bank.memories.list("planner"):
+            assert all("staging" in quote.text for quote in memory.quotes)

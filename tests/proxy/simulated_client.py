@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import TurnSplitter
@@ -15,6 +14,7 @@ from perdure.gateway.providers import CallWire
 from perdure.history.manifest import RoundId
 from perdure.history.message_identity import is_injected
 from perdure.server.proxy.client_request import ClientRequest, items_field, read_request
+from perdure.sessions.session import Session
 from perdure.wire import codec
 
 Item: TypeAlias = dict[str, Any]
@@ -28,13 +28,18 @@ _WORDS = (
 class SimulatedClient:
     """Keeps its items; `record` writes those that are new, and knows the round of each."""
 
-    def __init__(self, wire: CallWire, seed: int = 0, model: str = "m") -> None:
+    def __init__(
+        self, wire: CallWire, seed: int = 0, model: str = "m", *, bare: bool = False
+    ) -> None:
+        """`bare`: nothing stands before the conversation."""
         self.wire, self.model = wire, model
         self.random = random.Random(seed)
         self.items: list[Item] = []
         self.places: list[RoundId | None] = []
         self.fields: Item = {}
-        if wire == "messages":
+        if bare:
+            pass
+        elif wire == "messages":
             self.fields = {
                 "system": [
                     {"type": "text", "text": "Be exact.", "cache_control": {"type": "ephemeral"}}

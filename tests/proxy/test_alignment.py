@@ -16,9 +16,11 @@ from perdure import wire as wires
 from perdure.bank.bank import Bank
 from perdure.core.messages import Message, Text, ToolCall
 from perdure.gateway.calls import TextDelta
+from perdure.server.proxy.alignment import ItemFacts, Recorded, align, gap
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.client_habits import parse
 from perdure.server.proxy.recorder import Recorder
+from tests.proxy.simulated_client import SimulatedClient
 
 Wire = Literal["messages", "chat", "responses"]
 _SUMMARY = "This session is being continued from a previous conversation. It was about {}."
@@ -29,53 +31,48 @@ _PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses
 Words = tuple[str, str]
 
 
-class SimulatedClient:
-    """A client of one format. `truth` is what was said in its conversation, whatever it sends."""
+class TruthfulClient(SimulatedClient):
+    """A client whose `truth` is what was said in its conversation, whatever it sends."""
 
     def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.wire, bare=True)
         self.world = world
         self.name = name
         self.truth: list[Words] = []
-        self.sent: list[dict[str, Any]] = []
         #: For each item how much of the truth there is up to its end.
         self.upto: list[int] = []
         self.waits = False  # for the result of a call
         self.floor = 1  # items that it does not take back
         self.untold = False  # It went back, or has no answer, and nobody knows yet why.
 
-    def copied(self, name: str) -> SimulatedClient:
-        other = SimulatedClient(self.world, name)
-        other.truth, other.sent = list(self.truth), copy.deepcopy(self.sent)
+    def copied(self, name: str) -> TruthfulClient:
+        other = TruthfulClient(self.world, name)
+        other.truth, other.items = list(self.truth), copy.deepcopy(self.items)
         other.upto, other.waits, other.floor = list(self.upto), self.waits, self.floor
         return other
 
     def add(self, item: dict[str, Any], *words: Words) -> None:
+        self.items.append(item)
+        self.told(*words)
+
+    def told(self, *words: Words) -> None:
         self.truth += words
-        self.sent.append(item)
         self.upto.append(len(self.truth))
 
-    def prompt(self, text: str) -> None:
+    def prompt(self, text: str = "") -> None:
         item = {"role": "user", "content": text}
         if self.world.wire == "messages" and self.world.blocks:
-            reminder = f"<system-reminder>{len(self.sent)}</system-reminder>"
+            reminder = f"<system-reminder>{len(self.items)}</system-reminder>"
             blocks = [{"type": "text", "text": reminder}, {"type": "text", "text": text}]
             item = {"role": "user", "content": blocks}  # type: ignore[dict-item]
         self.add(item, ("user", text))
 
     def result(self, call: str) -> None:
-        text = f"output {self.world.count()}"
         self.waits = False
-        forms: dict[str, dict[str, Any]] = {
-            "messages": {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": call, "content": text}],
-            },
-            "chat": {"role": "tool", "tool_call_id": call, "content": text},
-            "responses": {"type": "function_call_output", "call_id": call, "output": text},
-        }
-        self.add(forms[self.world.wire], ("result", call))
+        self.results([call], f"output {self.world.count()}")
+        self.told(("result", call))
 
-    def reply(self, text: str, call: str = "", *, cut: bool = False) -> None:
+    def says(self, text: str, call: str = "", *, cut: bool = False) -> None:
         words: list[Words] = [("cut" if cut else "reply", text)]
         parts: list[Any] = [Text(text)]
         if call:
@@ -93,17 +90,17 @@ class SimulatedClient:
         """Take back so many items of what it sends; not the first, nor what it kept when it
         compacted: that would look like a prompt that is said again.
         """
-        for _ in range(min(items, len(self.sent) - self.floor)):
-            self.sent.pop()
+        for _ in range(min(items, len(self.items) - self.floor)):
+            self.items.pop()
             self.upto.pop()
             self.untold = True
         while (
-            len(self.sent) > self.floor
+            len(self.items) > self.floor
             and self.truth[self.upto[-1] : self.upto[-1] + 1] == self._call_behind()
         ):
-            self.sent.pop()  # not in the middle of a reply
+            self.items.pop()  # not in the middle of a reply
             self.upto.pop()
-        if self.sent:
+        if self.items:
             del self.truth[self.upto[-1] :]
         self.waits = bool(self.truth) and self.truth[-1][0] == "call"
 
@@ -113,13 +110,23 @@ class SimulatedClient:
 
     def compact(self, keep: int) -> None:
         text = _SUMMARY.format(self.world.count())
-        keep = min(keep, len(self.sent))
-        self.sent = [{"role": "user", "content": text}, *self.sent[len(self.sent) - keep :]]
+        keep = min(keep, len(self.items))
+        self.items = [{"role": "user", "content": text}, *self.items[len(self.items) - keep :]]
         self.upto = [len(self.truth), *self.upto[len(self.upto) - keep :]]
-        self.floor = len(self.sent)
+        self.floor = len(self.items)
+
+    def forgets(self, words: list[Words]) -> None:
+        """Its truth has these words no more; what it sends has them."""
+        for at in range(len(self.truth) - len(words) + 1):
+            if words and is_line(words, self.truth[at : at + len(words)]):
+                end = at + len(words)
+                del self.truth[at:end]
+                self.upto = [n if n <= at else max(n - len(words), at) for n in self.upto]
+                self.floor = len(self.items)  # nobody could tell how far it went back
+                return
 
     def clear_results(self) -> None:
-        for item in self.sent:
+        for item in self.items:
             content = item.get("content")
             if item.get("role") == "tool":
                 item["content"] = "[cleared]"
@@ -131,20 +138,20 @@ class SimulatedClient:
     def move_markers(self) -> None:
         if self.world.wire != "messages":
             return
-        for at, item in enumerate(self.sent):
+        for at, item in enumerate(self.items):
             content = item["content"]
             if isinstance(content, str):
                 item["content"] = content = [{"type": "text", "text": content}]
             content[-1].pop("cache_control", None)
-            if at == len(self.sent) - 1:
+            if at == len(self.items) - 1:
                 content[-1]["cache_control"] = {"type": "ephemeral"}
 
     def drop(self, first: int, count: int) -> None:
         """Old items go, whole rounds or not; never the first, and never the newest four."""
         first += 1
-        first = min(first, max(len(self.sent) - 4, 0))
-        last = min(first + count, max(len(self.sent) - 4, 0))
-        del self.sent[first:last], self.upto[first:last]
+        first = min(first, max(len(self.items) - 4, 0))
+        last = min(first + count, max(len(self.items) - 4, 0))
+        del self.items[first:last], self.upto[first:last]
         if last > first:  # What is left behind the gap proves that it is one.
             self.floor = max(self.floor - (last - first), first + 2)
 
@@ -160,16 +167,16 @@ class World:
         self.recorder = Recorder(bank)
         self.failures: list[Exception] = []
         #: Who spoke last in a conversation.
-        self.spoke: dict[str, SimulatedClient] = {}
+        self.spoke: dict[str, TruthfulClient] = {}
         self._count = 0
 
     def count(self) -> int:
         self._count += 1
         return self._count
 
-    async def ask(self, client: SimulatedClient, how: str) -> None:
+    async def ask(self, client: TruthfulClient, how: str) -> None:
         body = {"model": "m", "stream": True, "tools": [{}]}
-        body["input" if self.wire == "responses" else "messages"] = client.sent
+        body["input" if self.wire == "responses" else "messages"] = client.items
         headers = {"x-claude-code-session-id": client.name, "user-agent": "claude-cli/2"}
         raw = msgspec.json.encode(body)
         request = parse(self.wire, headers, _PATHS[self.wire], raw)
@@ -195,14 +202,28 @@ class World:
                 parts = (Text(text), ToolCall(call, "shell", "{}"))
             answer.grow([TextDelta(text)])
             answer.finish(Message("assistant", parts, wire=self.wire))
-            client.reply(text, call)
+            client.says(text, call)
         if how == "abort kept":
-            client.reply(text[:12], cut=True)
+            client.says(text[:12], cut=True)
         if how != "abort live":
             await writing
         else:
             self._late = writing, answer
         assert not self.failures
+
+    async def forget(self, client: TruthfulClient, number: int) -> None:
+        """Forget a turn of its line, in the bank; the client still has its words."""
+        for info in await self.bank.sessions():
+            session = await self.bank.existing_session(info.name)
+            turns = [turn async for turn in session.read()]
+            words = [[each for m in turn.messages for each in told(m)] for turn in turns]
+            own = [n for n, turn in enumerate(turns) if turn.number > session.record.forked_at]
+            if not own or not is_line([each for turn in words for each in turn], client.truth):
+                continue
+            gone = own[number % len(own)]
+            await self.bank.forget(info.name, turns=[turns[gone].number])
+            client.forgets(words[gone])
+            return
 
     async def lines(self) -> dict[str, list[Words]]:
         """What each session has; partial answers and events aside."""
@@ -215,12 +236,15 @@ class World:
                 for turn in turns
                 for message in turn.messages
                 if message.role != "event" and not (message.partial and turn.status == "partial")
-                for each in said(message)
+                for each in told(message)
             ]
         return found
 
 
-def said(message: Message) -> list[Words]:
+def told(message: Message) -> list[Words]:
+    """What a message says, without events."""
+    if message.role == "event":
+        return []
     found: list[Words] = []
     for part in message.parts:
         if isinstance(part, Text) and not part.text.startswith("<system-reminder>"):
@@ -242,14 +266,14 @@ _OPS = st.sampled_from(
     [
         "say", "say", "say", "say call", "say call", "say again", "error", "abort kept",
         "abort dropped", "abort live", "retry", "rewind", "rewind far", "edit", "markers",
-        "clear", "drop", "compact", "compact keeping", "fork", "second client", "switch",
+        "clear", "drop", "forget", "compact", "compact keeping", "fork", "second client", "switch",
         "restart",
     ]
 )  # fmt: skip
 
 
 async def play(world: World, ops: list[tuple[str, int]]) -> None:
-    clients = [SimulatedClient(world, "c0")]
+    clients = [TruthfulClient(world, "c0")]
     client = clients[0]
     for op, number in ops:
         if client.waits and op in {"say", "say call", "say again", "edit", "compact"}:
@@ -275,13 +299,13 @@ async def play(world: World, ops: list[tuple[str, int]]) -> None:
                 await world.ask(client, "reply")
                 answer.finish(None)
                 await late
-        elif op == "retry" and len(client.sent) > client.floor:
+        elif op == "retry" and len(client.items) > client.floor:
             if client.truth[-1][0] == "reply":
                 client.rewind(1)
                 await world.ask(client, "reply")
         elif op in {"rewind", "rewind far"}:
             client.rewind(2 if op == "rewind" else number % 9)
-        elif op == "edit" and len(client.sent) >= 3:
+        elif op == "edit" and len(client.items) >= 3:
             client.rewind(2)
             if not client.waits:
                 client.prompt(f"Edited {world.count()}")
@@ -292,13 +316,15 @@ async def play(world: World, ops: list[tuple[str, int]]) -> None:
             client.clear_results()
         elif op == "drop":
             client.drop(number % 5, 1 + number % 4)
-        elif op.startswith("compact") and len(client.sent) > 2 and not client.waits:
+        elif op == "forget" and len(clients) == 1 and not client.waits and not client.untold:
+            await world.forget(client, number)
+        elif op.startswith("compact") and len(client.items) > 2 and not client.waits:
             if client.untold or world.spoke[client.name] is not client:
                 continue  # nobody could tell what was taken back, and what compacted
             client.compact(number % 3 if op == "compact keeping" else 0)
             client.prompt(f"Prompt {world.count()}")
             await world.ask(client, "reply")
-        elif op in {"fork", "second client"} and len(clients) < 3 and len(client.sent) > 1:
+        elif op in {"fork", "second client"} and len(clients) < 3 and len(client.items) > 1:
             name = f"c{len(clients)}" if op == "fork" else client.name
             client = client.copied(name)
             clients.append(client)
@@ -341,3 +367,33 @@ def test_each_message_is_in_its_line_once(
             await play(World(bank, wire, blocks=blocks, same_ids=same_ids), ops)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_the_same_words_a_thousand_times_take_no_longer(forgotten: bool) -> None:
+    """Behind a summary, and beside what was forgotten; counted in comparisons."""
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    def work(count: int) -> int:
+        nonlocal compared
+        same = [Counted("reply yes") for _ in range(count)]
+        line = [Recorded(each, n, 1, 0, by_model=True) for n, each in enumerate(same, 1)]
+        first = Recorded(Counted("user a"), 0, 1, 0)
+        begin = [first, gap(0)] if forgotten else [first]
+        said = ItemFacts((Counted("user b"),), summary=not forgotten)
+        items = [ItemFacts((each,), by_model=True) for each in same]
+        start = [ItemFacts((Counted("user a"),)), said] if forgotten else [said]
+        compared = 0
+        align([*begin, *line], [*start, *items[1:], ItemFacts((Counted("user c"),))])
+        return compared
+
+    assert work(400) < 3 * work(200)

@@ -10,8 +10,11 @@ import msgspec
 import openai
 import pytest
 
+import perdure
 from perdure.bank.bank import Bank
 from perdure.core.messages import Message, ToolCall
+from perdure.server.proxy.client_items import ClientItems
+from perdure.server.proxy.client_request import read_request
 from perdure.testing.model import ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.proxy.proxy_setup import RunningProxy, proxied
 
@@ -353,3 +356,60 @@ async def test_strict_refuses_what_cannot_be_recorded() -> None:
         assert answer.json()["type"] == "error"
         assert "/secret" not in answer.text
         assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("text", ["", "What is this?"])
+async def test_an_image_whose_address_holds_a_secret_is_recorded_once(
+    text: str, tmp_path: Any
+) -> None:
+    """The mask of a secret has another tag in another process."""
+    key = "sk-ant-api03-" + "Zx9Kq2" * 14 + "AA"
+    image = {"type": "image_url", "image_url": {"url": f"https://img.example/a.png?key={key}"}}
+    asked = {"role": "user", "content": [image, *([{"type": "text", "text": text}] * bool(text))]}
+    items: list[Any] = [asked]
+    messages = list[Message]()
+    async with ScriptedModel(["A cat.", "Yes.", "No."]) as model:
+        for _ in range(3):
+            async with proxied(model.url, f"sqlite:///{tmp_path}/bank.db") as running:
+                headers = {"x-perdure-session": "planner/cats"}
+                body = {"model": "m", "messages": items}
+                answer = await running.client.post(
+                    "/v1/chat/completions", json=body, headers=headers
+                )
+                await settled(running)
+                said = answer.json()["choices"][0]["message"]["content"]
+                items += [
+                    {"role": "assistant", "content": said},
+                    {"role": "user", "content": "Sure?"},
+                ]
+                session = await running.bank.existing_session("planner/cats")
+                messages = [m async for turn in session.read() for m in turn.messages]
+    assert [message.role for message in messages] == ["user", "assistant"] * 3
+    stored = (tmp_path / "bank.db").read_bytes()
+    assert key.encode() not in stored
+
+
+async def test_others_go_on_while_a_long_history_is_read_for_the_first_time() -> None:
+    """Its items are counted and masked on the event loop, in slices."""
+    words = " ".join(f"path/to/file_{n}.py line {n}" for n in range(200))
+    said = [{"role": "user", "content": f"{n}: {words}"} for n in range(400)]
+    request = read_request("chat", msgspec.json.encode({"model": "m", "messages": said}))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with perdure.open("memory://") as bank:
+        items, running = ClientItems(bank.services), asyncio.ensure_future(others())
+        await asyncio.sleep(0)
+        for known in (items.facts, items.tokens):
+            before = turns
+            first = await known.read("chat", request.items)
+            assert turns - before >= 3
+            assert (
+                await known.read("chat", request.items) == first == known.of("chat", request.items)
+            )
+        running.cancel()

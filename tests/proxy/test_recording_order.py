@@ -74,6 +74,36 @@ class BankGate:
             await self.free.wait()
 
 
+@pytest.mark.parametrize("headers", _IDS[1:], ids=["header", "client id"])
+async def test_a_conversation_with_an_id_waits_for_no_other(headers: dict[str, str]) -> None:
+    """Many clients would otherwise be written one after the other."""
+    async with ScriptedModel(reply) as model, proxied(model.url) as running:
+        await talk(running, "messages", ["One."], stream=False, **headers)
+        await settled(running)
+        record, free = running.proxy.recorder.record, asyncio.Event()
+
+        async def held(request: Any, answer: Any = None) -> Any:
+            if not request.id.session.endswith("/c1") and request.id.conversation != "c1":
+                await free.wait()
+            return await record(request, answer)
+
+        running.proxy.recorder.record = held  # type: ignore[method-assign]
+        await talk(running, "messages", ["Else."], stream=False, **{"x-perdure-session": "a/b"})
+        said = ["One.", "Reply to One.", "Two."]
+        written = asyncio.Event()
+
+        async def note(*_: Any) -> None:
+            written.set()
+
+        running.bank.services.log.join(note)
+        given = body("messages", said, stream=False)
+        await running.client.post("/v1/messages", json=given, headers=headers)
+        async with asyncio.timeout(60):
+            await written.wait()
+        free.set()
+        await settled(running)
+
+
 @pytest.mark.parametrize("headers", _IDS, ids=["no id", "header", "client id"])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("wire", ["chat", "messages", "responses"])

@@ -73,6 +73,25 @@ async def test_without_an_id_a_history_goes_on_where_its_reply_was() -> None:
             assert [*begin_left, f"user: {last}", f"assistant: Reply to {last}"] in lines
 
 
+@pytest.mark.parametrize("folder", ["", "/w/demo"])
+async def test_many_conversations_may_begin_with_the_same_words(folder: str, tmp_path: Any) -> None:
+    """Others of another project, and more of their own than are in a page; after a restart."""
+    url, count = f"sqlite:///{tmp_path}/bank.db", 25
+    where = {"x_perdure_project": folder} if folder else {}
+    numbers = iter(range(1000))
+    async with ScriptedModel(lambda _: ScriptedAnswer(f"Reply {next(numbers)}")) as model:
+        async with proxied(model.url, url) as running:
+            for _ in range(count):
+                await ask(running, "Hello.", **where)
+            for _ in range(count):
+                await ask(running, "Hello.", x_perdure_project="/w/other")
+        async with proxied(model.url, url) as running:
+            for number in range(count):
+                await ask(running, "Hello.", f"Reply {number}", "More.", **where)
+            turns = [info.turns for info in await running.bank.sessions()]
+            assert sorted(turns) == [1] * count + [2] * count
+
+
 async def test_a_fork_of_a_client_is_a_fork_in_the_bank() -> None:
     async with ScriptedModel(reply) as model, proxied(model.url) as running:
         one, two = {"x_claude_code_session_id": "c1"}, {"x_claude_code_session_id": "c2"}

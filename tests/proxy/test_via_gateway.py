@@ -28,7 +28,9 @@ _TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
 
 
 @asynccontextmanager
-async def _served(wire: CallWire, script: Any = _MODEL) -> AsyncIterator[tuple[RunningProxy, Any]]:
+async def served_by_gateway(
+    wire: CallWire, script: Any = _MODEL
+) -> AsyncIterator[tuple[RunningProxy, Any]]:
     """A proxy whose gateway has one model that speaks this format."""
     async with ScriptedModel(script) as model:
         gateway = GatewayConfig(
@@ -58,7 +60,7 @@ async def test_anthropic_sdk(wire: CallWire) -> None:
         "messages": [{"role": "user", "content": "Which port?"}],
         "tools": [{"name": "shell", "input_schema": _TOOL}],
     }
-    async with _served(wire) as (running, model), _anthropic(running) as client:
+    async with served_by_gateway(wire) as (running, model), _anthropic(running) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
             texts = [text async for text in stream.text_stream]
@@ -89,7 +91,7 @@ async def test_openai_sdk_chat(wire: CallWire) -> None:
         "messages": [{"role": "user", "content": "Which port?"}],
         "tools": [tool],
     }
-    async with _served(wire) as (running, model), _openai(running) as client:
+    async with served_by_gateway(wire) as (running, model), _openai(running) as client:
         whole = await client.chat.completions.create(**asked)
         message = whole.choices[0].message
         assert message.content == "It is 8123."
@@ -127,7 +129,7 @@ async def test_openai_sdk_responses(wire: CallWire) -> None:
         "tools": [{"type": "function", "name": "shell", "parameters": _TOOL, "strict": False}],
         "max_output_tokens": 64,
     }
-    async with _served(wire) as (running, model), _openai(running) as client:
+    async with served_by_gateway(wire) as (running, model), _openai(running) as client:
         whole = await client.responses.create(**asked)
         async with client.responses.stream(**asked) as stream:
             events = [(event.type, getattr(event, "delta", "")) async for event in stream]
@@ -144,7 +146,7 @@ async def test_openai_sdk_responses(wire: CallWire) -> None:
 
 
 async def test_models_are_ours() -> None:
-    async with _served("chat") as (running, _), _openai(running) as client:
+    async with served_by_gateway("chat") as (running, _), _openai(running) as client:
         names = [model.id async for model in client.models.list()]
         assert names == ["mine/scripted", "mine/other"]
         assert (await client.models.retrieve("mine/other")).id == "mine/other"
@@ -156,7 +158,10 @@ async def test_another_model_answers_and_costs_are_counted() -> None:
     def script(request: Any) -> Any:
         return ScriptedFault(status=500) if request.model == "scripted" else _MODEL
 
-    async with _served("messages", script) as (running, model), _openai(running) as client:
+    async with (
+        served_by_gateway("messages", script) as (running, model),
+        _openai(running) as client,
+    ):
         answer = await client.chat.completions.create(
             model="gpt-any", messages=[{"role": "user", "content": "Which port?"}]
         )
@@ -176,7 +181,7 @@ _LONG = ScriptedFault(status=400, message="prompt is too long: 210000 tokens > 2
 )
 async def test_errors_are_told_in_the_clients_words(fault: ScriptedFault, status: int) -> None:
     hi: Any = [{"role": "user", "content": "hi"}]
-    async with _served("chat", fault) as (running, _):
+    async with served_by_gateway("chat", fault) as (running, _):
         async with _anthropic(running) as one, _openai(running) as other:
             for stream in (False, True):
                 with pytest.raises(anthropic.APIStatusError) as told:
@@ -191,7 +196,7 @@ async def test_errors_are_told_in_the_clients_words(fault: ScriptedFault, status
 
 async def test_an_answer_that_breaks_off_ends_with_an_error() -> None:
     fault = ScriptedFault(how="truncated", after=6, answer=ScriptedAnswer("word " * 60))
-    async with _served("chat", fault) as (running, _), _anthropic(running) as client:
+    async with served_by_gateway("chat", fault) as (running, _), _anthropic(running) as client:
         asked = client.messages.stream(
             model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}]
         )

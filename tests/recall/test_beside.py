@@ -10,12 +10,12 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injection_records import Injection
 from perdure.context.injections import recall_reserve
 from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
+from perdure.sessions.session import Session
 from tests.recall.tied import bank_with, memory_layer, recall_of, remember, talk
 
 SAID = "OAuth tokens rotate every hour; the refresh job is nightly.sh."

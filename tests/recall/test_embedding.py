@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import passage_vectors
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.values import Note
 from perdure.search.engine import VectorSearch, engine_of
+from perdure.sessions.session import Session
 from perdure.storage.options import DEFAULT
 from tests.conftest import BACKENDS
 from tests.recall.indexed import Letters, embed_later, indexed, turns_found

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.memory_records import Memory, memory_id
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.sharing import Sharing
 from perdure.recall.values import Filters, Question
+from perdure.sessions.session import Session
 from tests.recall.plain_index import PlainIndex
 from tests.recall.who_sees import AGENTS, EVERYBODY, Talk, World, deeds
 

@@ -7,11 +7,11 @@ from itertools import product
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.searching.turn_scan import names_in
 from perdure.recall.words import identifiers
+from perdure.sessions.session import Session
 
 #: More than a machine under load needs.
 _PATIENT = Config(recall=RecallConfig(deadline=60.0, keyword=20.0, vectors=20.0))

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.values import Hit
+from perdure.sessions.session import Session
 from tests.recall.tied import bank_with
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.clock import moment
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.searching.searcher import Searcher
+from perdure.sessions.session import Session
 from tests.patience import patient
 from tests.recall.tied import bank_with, remember, talk
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.bank.session import Session
 from perdure.recall.searching.cues import LOOKED_FOR, MOST_TERMS, cues, trim_query
 from perdure.recall.steps.hit_texts import as_it_stands
 from perdure.recall.words import terms
+from perdure.sessions.session import Session
 from tests.conftest import DURABLE
 from tests.recall.library import library, question, scope
 from tests.recall.tied import bank_with, remember, talk

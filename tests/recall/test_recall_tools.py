@@ -10,8 +10,8 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.sessions.session import Session
 from tests.recall.tied import bank_with, remember, talk
 
 

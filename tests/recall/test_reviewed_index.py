@@ -12,7 +12,6 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.bank_copy import restore
-from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
@@ -22,6 +21,7 @@ from perdure.recall.indexing.index_filler import Filler
 from perdure.recall.places import INDEX, Spot
 from perdure.search import attach, sqlite_documents, sqlite_vectors
 from perdure.search.engine import Document, Embedding, VectorSearch, Withdrawal, engine_of
+from perdure.sessions.session import Session
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch

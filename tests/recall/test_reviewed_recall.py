@@ -13,13 +13,13 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, GatewayConfig, ModelsConfig
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import assistant, user
 from perdure.recall.memory_layer import Window
 from perdure.recall.memory_records import machine, person
 from perdure.recall.steps.swarm import judgement
+from perdure.sessions.session import Session
 from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedModel
 from tests.patience import patient
 from tests.recall.test_beside import ASKED, SAID, layer, old_session, sent

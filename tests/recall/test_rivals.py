@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.memories.contradictions import in_reading_order as together
 from perdure.recall.values import Candidate, Shown
+from perdure.sessions.session import Session
 from tests.recall.asked import candidate
 from tests.recall.tied import bank_with, memory_layer
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
@@ -29,6 +28,7 @@ from perdure.recall.places import (
 from perdure.recall.scoping.scope import GroupNumbers, Scope, Scopes, scope_of
 from perdure.recall.values import Question
 from perdure.search.engine import Range
+from perdure.sessions.session import Session
 from tests.recall.plain_index import PlainIndex
 
 _places = st.sets(st.integers(0, 40))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.sharing import Share, Sharing
 from perdure.recall.values import Question
+from perdure.sessions.session import Session
 from tests.conftest import BACKENDS
 
 pytestmark = pytest.mark.parametrize("store_url", BACKENDS, indirect=True)

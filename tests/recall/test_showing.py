@@ -11,7 +11,6 @@ import apsw
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.turn_reader import TurnReader
 from perdure.recall.indexing.index import RecallIndex
@@ -23,6 +22,7 @@ from perdure.recall.steps.fetchers import Kept
 from perdure.recall.steps.hit_texts import SHORT, Showing, excerpt, looked_for
 from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.values import Candidate, Filters, Question, Recalled
+from perdure.sessions.session import Session
 from tests.patience import patient
 from tests.recall.asked import candidate
 from tests.recall.indexed import indexed

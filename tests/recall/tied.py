@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.recall import Recall
+from perdure.sessions.session import Session
 from tests.patience import patient
 
 #: Words that nothing is to be found by.

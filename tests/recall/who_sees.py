@@ -12,8 +12,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
+from perdure.sessions.session import Session
 
 AGENTS = ("ann", "bob", "cy")
 EVERYBODY = "*"

@@ -12,12 +12,16 @@ import httpx2
 import msgspec
 import pytest
 
+from perdure import Interaction
+from perdure.agents.agent_records import AgentMessage, AgentQuestion, AgentSchedule
 from perdure.bank.bank import Bank
 from perdure.config import AuditConfig
 from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
 from perdure.recall.memory_records import person
+from perdure.reflection.inbox import InboxMessage
+from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun, RunChanges
 from perdure.server.operations import Operation, TokenScope
 from tests.server.conftest import RunningServer, StartServer
 
@@ -31,8 +35,15 @@ _PATHS = {
     "key": "M-1",
     "tool": "history_get_turn",
     "layer": "rules",
+    "run": "R-1",
+    "message": "I-1",
     "number": "1",
     "collection": "perdure_sessions",
+    "entry": "rules-of-theirs",
+    "interaction": "one",
+    "question": "call",
+    "schedule": "later",
+    "registered": OTHER,
 }
 #: What bodies and queries name, all of it the other agent's.
 _OTHERS: dict[str, Any] = {
@@ -43,23 +54,33 @@ _OTHERS: dict[str, Any] = {
     "by": "user",
     "collection": "perdure_sessions",
     "continues": "T-1",
+    "data": {"id": THEIRS},
+    "description": {"name": "Note", "types": {"": {"fields": []}}},
+    "from_version": 1,
     "key": "once",
     "keys": [f"{OTHER}/M-1", f"{OTHER}/M-2"],
     "level": "R",
     "link": {"session": THEIRS},
+    "memory": f"{OTHER}/M-1",
+    "message": "Pay it.",
+    "mode": "accept",
     "messages": "Go on.",
     "name": THEIRS,
     "person": True,
     "numbers": [1],
     "prompt": "What do you know of it?",
     "provenance": [f"{THEIRS}#T-1"],
+    "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
     "score": 0.5,
+    "state": {"word": "zebra"},
     "session": THEIRS,
     "sessions": [THEIRS],
+    "signature": "ed25519:none:none",
     "superseded_by": f"{OTHER}/M-1",
     "text": "# Rules\n\nBe kind.",
     "turns": 1,
+    "version": 1,
     "words": "zebra",
 }
 
@@ -86,6 +107,34 @@ async def furnish(bank: Bank, agent: str, name: str, word: str) -> dict[str, str
         cost=1,
     )
     await bank.collection(Outcome).put(outcome)
+    id, now = f"{agent}/00000001", bank.store.now()
+    run = ReflectionRun(id=id, agent=agent, state="done", started=now, why=word)
+    await bank.collection(ReflectionRun).put(run)
+    await bank.collection(RunChanges).put(
+        RunChanges(id=id, operations=(AppliedOperation(op="add", text=word),))
+    )
+    await bank.collection(InboxMessage).put(
+        InboxMessage(id=id, agent=agent, kind="note", title=word, text=word)
+    )
+    await bank.agent_memory(agent).store(
+        Interaction(id="one", agent=agent, task=word, request=word, response=word)
+    )
+    made = await bank.agent(agent, prompt=word, serve=False)
+    asking = AgentMessage(
+        id=id, agent=agent, seq=1, body=word, session=session.name, turn=1, state="asking"
+    )
+    await bank.collection(AgentMessage).put(asking)
+    question = AgentQuestion(id=f"{id}/call", agent=agent, message=id, kind="question", text=word)
+    await bank.collection(AgentQuestion).put(question)
+    schedule = AgentSchedule(id=f"{agent}/later", agent=agent, next=now * 2, body=word)
+    await bank.collection(AgentSchedule).put(schedule)
+    await made.state.put({"word": word})
+    await bank.canon.write(
+        f"rules-of-{'mine' if agent == 'mine' else 'theirs'}",
+        f"# {word}",
+        readers=[agent],
+        by=person("ada"),
+    )
     (pointer,) = (await session.turn(1)).messages[0].parts
     assert isinstance(pointer, ArtifactPointer)
     named = {"agent": agent, "name": name, "chat": "any"}
@@ -106,6 +155,15 @@ async def state_of(bank: Bank, session: str) -> list[Any]:
         [info.name for info in await bank.sessions(agent=agent, archived=True)],
         await bank.collection(Outcome).query().where("agent", "=", agent).values(),
         await bank.references.list(),
+        await bank.inbox.list(agent, status=None),
+        await bank.reflection.list(agent),
+        await bank.canon.list(),
+        await bank.agent_memory(agent).stats(),
+        await bank.collection(AgentMessage).query().where("agent", "=", agent).values(),
+        await bank.agents.questions(agent),
+        await bank.agents.schedules.list(agent),
+        await (await bank.agents.get(agent)).state.get(),
+        await bank.agent_memory(agent).episodes.list(agent),
     ]
 
 
@@ -138,6 +196,8 @@ async def asked(
     names = re.findall(r"{(\w+)}", operation.path)
     url = operation.path.format(**{name: path[name] for name in names})
     query = filled(operation.query, optional=optional)
+    if "state" in query:  # of messages; in a body it is an agent's
+        query["state"] = "asking"
     body = filled(operation.body, optional=optional)
     if operation.path.endswith("/references"):
         body |= {"name": "rules", "replace": True}
@@ -149,6 +209,11 @@ async def asked(
         body["turns"] = ["T-1"]
     given: dict[str, Any] = {} if operation.body is None else {"json": body}
     return await client.request(operation.method, url, params=query, **given)
+
+
+def _names_agents(operation: Operation) -> bool:
+    """The registry does, and the one that may read it learns names, and nothing that was said."""
+    return operation.path.startswith("/api/v1/registry")
 
 
 def _failed(answer: httpx2.Response) -> bool:
@@ -165,7 +230,7 @@ async def walked(
     theirs = await furnish(server.bank, OTHER, NAMED, SAID)
     await server.bank.references.add("# Rules\n\nAlways run the tests.", name="rules")
     await server.bank.settle()
-    return server, _PATHS | mine, _PATHS | theirs
+    return server, _PATHS | mine | {"entry": "rules-of-mine"}, _PATHS | theirs
 
 
 async def test_with_paths_of_another_agent(
@@ -183,7 +248,8 @@ async def test_with_paths_of_another_agent(
                 wrong.append(what)
             if _failed(answer) or SAID in answer.text:
                 wrong.append(what)
-            if answer.status_code < 300 and NAMED in answer.text:
+            named = NAMED in answer.text and not _names_agents(operation)
+            if answer.status_code < 300 and named:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
     assert await state_of(server.bank, THEIRS) == before
@@ -205,7 +271,8 @@ async def test_with_paths_of_its_own_and_bodies_that_name_the_others(
                 wrong.append(what)
             # A name that was sent may come back: what it stands for must not.
             sent = f"{answer.request.url} {answer.request.content.decode()}"
-            if answer.status_code < 300 and NAMED in answer.text and NAMED not in sent:
+            named = NAMED in answer.text and NAMED not in sent and not _names_agents(operation)
+            if answer.status_code < 300 and named:
                 wrong.append(what)
     assert not wrong, "\n".join(wrong)
     assert done > 40  # its own things it may have

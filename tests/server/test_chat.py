@@ -13,15 +13,16 @@ import httpx2
 import pytest
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
-from perdure.config import GatewayConfig, ModelsConfig, ServerConfig
+from perdure.config import GatewayConfig, ModelsConfig, ProviderConfig, ServerConfig
 from perdure.core.messages import Media, Text, ToolCall, ToolResult
 from perdure.server import chat_run
 from perdure.server.chat_operations import Chats
 from perdure.server.chat_run import ChatRun
 from perdure.server.operations import TokenScope
+from perdure.sessions.session import Session
 from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from perdure.wire.ui.message_stream import UIMessageStream
+from tests.proxy.proxy_setup import Answer, RawRequest, RawUpstream, http
 from tests.server.conftest import RunningServer, running_server
 from tests.server.live_clients import listening
 from tests.server.serve_process import ServeProcess
@@ -647,3 +648,66 @@ def test_parts_begin_and_end() -> None:
     ]
     broken = found[10]
     assert broken["input"] == {"unparsed_arguments": "{broken"}
+
+
+_CITED: list[Chunk] = [
+    {"type": "message_start", "message": {"id": "m1", "role": "assistant", "content": []}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "8123."}},
+    *(
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "citations_delta", "citation": citation},
+        }
+        for citation in (
+            {"type": "web_search_result_location", "url": "https://a.example/", "title": "A"},
+            {"type": "char_location", "document_index": 0, "document_title": "ports.md"},
+            {"type": "web_search_result_location", "url": "https://a.example/", "title": "A"},
+        )
+    ),
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+    {"type": "message_stop"},
+]
+
+
+async def test_what_a_reply_cites_is_told(tmp_path: Path) -> None:
+    """Behind its words, each source once; a page that sends it back doubles nothing."""
+    events = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in _CITED).encode()
+
+    def answer(_: RawRequest) -> Answer:
+        return http(200, events, **{"content-type": "text/event-stream"})
+
+    async with RawUpstream(answer) as upstream:
+        provider = ProviderConfig(wire="messages", base_url=upstream.url, needs_key=False)
+        gateway = GatewayConfig(
+            providers={"mine": provider},
+            models=ModelsConfig(chat=("mine/m",)),
+            retries=0,
+        )
+        async with running_server(tmp_path, gateway=gateway) as server:
+            client = await server.client(server.token())
+            found = chunks((await client.post(PATH, json={"prompt": "Which port?"})).text)
+            sources = [each for each in found if each["type"].startswith("source-")]
+            assert sources == [
+                {
+                    "type": "source-url",
+                    "sourceId": "https://a.example/",
+                    "url": "https://a.example/",
+                    "title": "A",
+                },
+                {
+                    "type": "source-document",
+                    "sourceId": "document-0",
+                    "mediaType": "text/plain",
+                    "title": "ports.md",
+                },
+            ]
+            told = ui("assistant", "8123.", "T-1")
+            told["parts"] += sources
+            page = [ui("user", "Which port?", "u1"), told, ui("user", "Sure?", "u2")]
+            await client.post(PATH, json={"messages": page})
+            session = await server.bank.session("ada/x")
+            texts = [m.text for turn in await session.turns() for m in turn.messages]
+            assert texts == ["Which port?", "8123.", "Sure?", "8123."]

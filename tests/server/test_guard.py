@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import httpx2
 import msgspec
@@ -15,8 +16,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from perdure.bank.bank import Bank
-from perdure.config import AuditConfig, ProxyConfig, ServerConfig
+from perdure.config import AuditConfig, GatewayConfig, ModelsConfig, ProxyConfig, ServerConfig
 from perdure.core.errors import Denied, InvalidInput, Unavailable
+from perdure.core.messages import assistant, user
+from perdure.server import http_server
 from perdure.server.access_tokens import AccessTokens, hash_of
 from perdure.server.denials import MOST_KINDS, DenialKind, DenialLog
 from perdure.server.http_server import serving
@@ -400,3 +403,41 @@ async def test_a_connection_that_says_nothing_holds_up_nobody(server: RunningSer
         assert (await (await server.client()).get("/healthz")).status_code == 200
     finally:
         silent.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"])
+async def test_headers_that_never_end_are_not_waited_for(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    writer.write(said)
+    async with asyncio.timeout(60):
+        assert await reader.read() == b""
+    writer.close()
+    assert (await (await server.client()).get("/healthz")).status_code == 200
+
+
+async def test_a_token_that_may_only_read_spends_nothing(start_server: StartServer) -> None:
+    """Where models judge what is recalled."""
+    async with ScriptedModel("[]") as model:
+        gateway = GatewayConfig(
+            providers={"ours": model.provider_config()}, models=ModelsConfig(judge="ours/big")
+        )
+        server = await start_server(gateway=gateway)
+        session = await server.bank.session("ada/x")
+        await session.append([user("Which port?"), assistant("8123.")])
+        path = "/api/v1/sessions/ada/x"
+        asked: list[tuple[str, dict[str, Any], int, int]] = [
+            ("recall", {"query": "port", "judged": True}, 403, 200),
+            ("recall", {"query": "port"}, 200, 200),
+            ("context/preview", {"prompt": "Which port?"}, 403, 200),
+            ("context/preview", {"prompt": "Which port?", "recall": False}, 200, 200),
+        ]
+        reader = await server.client(server.token(TokenScope.READ))
+        writer = await server.client(server.token(TokenScope.READ, TokenScope.WRITE))
+        for what, body, read, _ in asked:
+            assert (await reader.post(f"{path}/{what}", json=body)).status_code == read
+        assert model.requests == []
+        for what, body, _, written in asked:
+            assert (await writer.post(f"{path}/{what}", json=body)).status_code == written

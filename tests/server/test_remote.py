@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, ServerConfig
 from perdure.core.errors import (
     Conflict,
@@ -31,20 +30,29 @@ from perdure.core.messages import Media, Message, Text, ToolCall, ToolResult, as
 from perdure.history.manifest import ShownHistory
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memory_records import person
+from perdure.recall.references.references import References
 from perdure.remote.remote_bank import RemoteBank
 from perdure.remote.remote_memories import RemoteMemories
+from perdure.remote.remote_references import RemoteReferences
 from perdure.remote.remote_session import RemoteSession
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.http_server import serving
 from perdure.server.operations import Caller, TokenScope
 from perdure.server.server_app import make_app
+from perdure.sessions.session import Session
+from perdure.sync import Bridge
 from perdure.testing.manual_clock import ManualClock
 from tests.patience import patient
 from tests.server.conftest import ALL_SCOPES, RunningServer
 from tests.test_public_face import TEXTS, called
 
 START = 1_770_000_000_000_000
-PAIRS = ((Bank, RemoteBank), (Session, RemoteSession), (Memories, RemoteMemories))
+PAIRS = (
+    (Bank, RemoteBank),
+    (Session, RemoteSession),
+    (Memories, RemoteMemories),
+    (References, RemoteReferences),
+)
 
 #: What only a process that has the store open can do.
 _STORE = "needs the store"
@@ -52,18 +60,32 @@ LOCAL_METHODS = {
     "Bank": {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
+        **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
         "verify": "GET /api/v1/checks/bank",
+        "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
+        "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
     },
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
         "tail": "/api/v1/live",
+        "leave_turn": "the server keeps no state of writers: leave `continues` out",
     },
     "Memories": {
         **dict.fromkeys(("get_many", "merged_into", "rivals", "doubles", "similar"), "not asked"),
-        **dict.fromkeys(("contradict", "withdraw", "refill"), "parts of their own use them"),
+        **dict.fromkeys(
+            ("contradict", "withdraw", "refill", "topic_weights"), "parts of their own use them"
+        ),
     },
 }
+LOCAL_METHODS["References"] = {
+    **dict.fromkeys(("numbered", "sync", "refill"), "parts of their own use them"),
+    **dict.fromkeys(
+        ("get_for", "hidden_from", "put_canon", "remove_canon"), "parts of their own use them"
+    ),
+    "add_file": "files are the server's: send the text",
+}
 LOCAL_PARAMETERS = {
+    "file": "what errors call it",
     "within": "runs inside the transaction",
     "options": "of the store",
     "count": "for importers",
@@ -90,7 +112,9 @@ def test_the_same_signatures(local: type, remote: type) -> None:
         kept = [each for each in wanted.parameters.values() if each.name not in LOCAL_PARAMETERS]
         assert list(found.parameters.values()) == kept, name
         result = str(wanted.return_annotation)
-        assert str(found.return_annotation).replace("RemoteSession", "Session") == result, name
+        told = str(found.return_annotation).replace("RemoteSession", "Session")
+        # Where a layer came from, and its number in the index, are the server's.
+        assert told.replace("LayerInfo", "LayerRecord") == result, name
     extra = ours.keys() - theirs.keys()
     assert extra == ({"agents"} if remote is RemoteBank else set())
 
@@ -486,6 +510,7 @@ async def test_more_turns_than_a_page_has(tmp_path: Path) -> None:
         session = await bank.session("planner/long")
         said = [m for n in range(1_234) for m in (user(f"{n}?"), assistant(f"{n}."))]
         await session.append(said)
+        await bank.settle()  # or tokens would be counted between two looks
         there = await remote.session("planner/long")
         assert await there.turns(1_200) == await session.turns(1_200)
         assert len(await there.turns(5_000)) == 1_234
@@ -640,3 +665,72 @@ async def test_a_writer_goes_on_when_the_server_was_started_again(tmp_path: Path
         await session.append("There is a.py.", context=context)
         turn = await session.turn("T-1")
         assert [m.role for m in turn.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_reference_layers_in_both_ways(tmp_path: Path) -> None:
+    async def story(bank: Any, _: Bank) -> list[Any]:
+        layers = bank.references
+        made = await layers.add("# Ports\n\nThe API listens on 8123.", name="ports")
+        listed = [(each.name, each.title, each.tokens) for each in await layers.list()]
+        text = (await layers.get("ports")).text
+        errors = list[str]()
+        for given in ("", b"x", "---\nweight: x\n---\n"):
+            with pytest.raises(InvalidInput) as raised:
+                await layers.add(given, name="other")
+            errors.append(raised.value.message)
+        problems = await layers.check()
+        gone = await layers.remove("ports"), await layers.get("ports"), await layers.list()
+        with pytest.raises(NotFound):
+            await layers.remove("ports")
+        return [made.name, listed, text, errors, problems, gone]
+
+    here, there = await both(tmp_path, story)
+    assert here == there
+    assert here[1] == [("ports", "Ports", here[1][0][2])]
+
+
+def test_without_await(tmp_path: Path) -> None:
+    """`connect_sync` is the same in a plain program: a thread and a server of their own."""
+    import asyncio
+    import threading
+
+    ready, done, told = threading.Event(), threading.Event(), dict[str, Any]()
+
+    async def serve() -> None:
+        config = Config(bank=f"sqlite:///{tmp_path / 'bank.db'}", server=ServerConfig(port=0))
+        async with Bank(config=config) as bank, serving(make_app(bank)) as server:
+            told.update(url=server.url, token=token_of(server))
+            ready.set()
+            await asyncio.to_thread(done.wait, 60)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        with perdure.connect_sync(told["url"], token=told["token"]) as bank:
+            session = bank.session("planner/auth")
+            session.append([user("Which port?"), assistant("8123.")])
+            assert [turn.prompt for turn in session.turns()] == ["Which port?"]
+            assert [turn.number for turn in session.read()] == [1]
+            context = session.context("And the host?", budget=1_000)
+            assert context.to_chat()["messages"]
+            bank.references.add("# Ports\n\n8123.", name="ports")
+            assert [each.name for each in bank.references.list()] == ["ports"]
+            with pytest.raises(NotFound):
+                bank.existing_session("planner/other")
+
+        async def inside() -> None:
+            perdure.connect_sync(told["url"])
+
+        with pytest.raises(InvalidInput, match="event loop"):
+            asyncio.run(inside())
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("cls", [remote for _, remote in PAIRS], ids=lambda cls: cls.__name__)
+def test_every_method_waits_without_await(cls: Any) -> None:
+    bridge = Bridge(cls.__new__(cls))
+    for name in public(cls):
+        assert not inspect.iscoroutinefunction(getattr(bridge, name))

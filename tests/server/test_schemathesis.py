@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np  # noqa: F401 (hypothesis looks at it while the server's thread imports it)
 import pytest
 import requests
 import schemathesis

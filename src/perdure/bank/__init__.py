@@ -1,9 +1,6 @@
-"""The bank: everything one installation remembers. `perdure.open` opens it; `session` is one
-conversation.
-"""
+"""The bank: everything one installation remembers. `perdure.open` opens it."""
 
 from perdure.bank.bank import Bank, open
-from perdure.bank.bank_info import BankInfo, SessionInfo
-from perdure.bank.session import Session
+from perdure.bank.bank_info import BankInfo
 
-__all__ = ["Bank", "BankInfo", "Session", "SessionInfo", "open"]
+__all__ = ["Bank", "BankInfo", "open"]

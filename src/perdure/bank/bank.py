@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from perdure import config as configuration
-from perdure.bank import bank_info
 from perdure.bank.artifact_location import make_folder
-from perdure.bank.bank_info import BankInfo, SessionInfo
+from perdure.bank.bank_info import BankInfo
 from perdure.bank.bank_transaction import BankTransaction
 from perdure.bank.contexts import Contexts
-from perdure.bank.session import Session
-from perdure.bank.validation import budget_in
 from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
-from perdure.config import Config
-from perdure.core.band_marks import BandMarks, parse_profile
+from perdure.config import Config, ModelsConfig
+from perdure.core.band_marks import BandMarks
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
-from perdure.core.input_types import require_mapping, require_path, require_text
+from perdure.core.input_types import require_path, require_text
 from perdure.core.turns import Position
+from perdure.gateway.batches import BATCHES, RETRIES, TIMEOUT
 from perdure.history.forget_sessions import Forgetting, Forgotten
-from perdure.history.log_records import Link, SessionRecord
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.log_records import Link
 from perdure.history.turn_log import AppendHook
+from perdure.jobs import Job
+from perdure.sessions.session import Session
+from perdure.sessions.session_info import SessionInfo, list_sessions, turn_numbers
+from perdure.sessions.sessions import Sessions
 from perdure.storage import registry
 from perdure.storage.collection import Collection
 from perdure.storage.memory_windows import MemoryWindows
@@ -40,12 +41,23 @@ from perdure.storage.subscriptions import Handler
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
+    from perdure.agents.agent_identity import Identities
+    from perdure.agents.agent_memory import AgentMemory
+    from perdure.agents.agent_records import AgentLimits
+    from perdure.agents.agents import Agents
+    from perdure.agents.canon import Canon
+    from perdure.agents.one_shot.one_shot_runs import OneShotRuns
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
+    from perdure.learning.learning import Learning
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
+    from perdure.reflection.inbox import Inbox
+    from perdure.reflection.reflection import Reflection
+    from perdure.reflection.reflection_records import ReflectionRun
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
@@ -107,7 +119,10 @@ class Bank:
         self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
         self.windows = MemoryWindows(self.store)
         self.contexts = Contexts(self.store, services.mask_data)
+        self._sessions = Sessions(services, is_open=lambda: self._is_open)
         self._forgetting: Forgetting | None = None
+        self._reflection: Reflection | None = None
+        self._agents: Agents | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
     # Its life ---------------------------------------------------------------------------------
@@ -130,6 +145,11 @@ class Bank:
             await self.jobs.start()
             services.maintenance.schedule()
             await services.renditions.start()
+            if self.config.reflects_by_itself:
+                self.reflection.schedule()
+            if self.config.gateway.models != ModelsConfig():
+                # Batches that an earlier process sent. Without models there are none.
+                self.jobs.register(BATCHES, self._drive_batch, retries=RETRIES, timeout=TIMEOUT)
             # Nobody who only opens or reads a bank waits for recall.
             self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
         except BaseException:
@@ -143,7 +163,10 @@ class Bank:
         self._is_open, self._was_closed = False, True
         services = self.services
         try:
+            if self._agents is not None:
+                await self._agents.stop(self.config.jobs.grace)
             await services.renditions.stop()
+            await self.jobs.unregister(BATCHES)
             await self._stop_lazy()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
@@ -151,6 +174,7 @@ class Bank:
                     await self.subscriptions.release()
                     await services.maintenance.close()
         finally:
+            await services.side_store.close()
             await self.store.close()
             if is_temporary(self.url, self.config):
                 import shutil
@@ -171,6 +195,7 @@ class Bank:
             try:
                 await self._stop_lazy()
             finally:
+                await self.services.side_store.close()
                 await self.store.close()
 
     async def settle(self) -> None:
@@ -190,6 +215,9 @@ class Bank:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def _drive_batch(self, job: Job) -> None:
+        await self.services.gateway.batch.drive(job)
 
     async def _start_recall(self) -> None:
         await asyncio.sleep(_START_RECALL_AFTER)
@@ -215,6 +243,12 @@ class Bank:
         return self.services.gateway
 
     @property
+    def learning(self) -> Learning:
+        """What agents learn from their calls: docs/learning.md."""
+        made: Learning = self.services.learning
+        return made
+
+    @property
     def index(self) -> RecallIndex:
         """The search index: see `perdure index`."""
         return self.services.recall.index
@@ -227,6 +261,63 @@ class Bank:
     @property
     def references(self) -> References:
         return self.services.recall.references
+
+    @property
+    def reflection(self) -> Reflection:
+        """Memories distilled from past turns: runs, which can be listed and undone."""
+        if self._reflection is None:
+            from perdure.reflection.reflection import Reflection
+
+            self._reflection = Reflection(self.services)
+        return self._reflection
+
+    async def reflect(
+        self,
+        agent: str | None = None,
+        *,
+        session: str | None = None,
+        again: bool = False,
+        live: bool = False,
+        wait: bool = True,
+    ) -> list[ReflectionRun]:
+        """Distil memories from what is new; see `Reflection.reflect`."""
+        return await self.reflection.reflect(
+            agent, session=session, again=again, live=live, wait=wait
+        )
+
+    @property
+    def inbox(self) -> Inbox:
+        """Messages for the administrator."""
+        return self.reflection.inbox
+
+    def agent_memory(self, agent: str, *, tiers: Mapping[str, Any] | None = None) -> AgentMemory:
+        """The four tiers of an agent's memory, also for one whose loop is your own. `tiers` are
+        settings of its own: see `AgentMemory`.
+        """
+        from perdure.agents.agent_memory import AgentMemory
+
+        return AgentMemory(self.services, agent, tiers=tiers)
+
+    @property
+    def canon(self) -> Canon:
+        """Knowledge that agents share, written by people or promoted from memories."""
+        from perdure.agents.canon import Canon
+
+        return Canon(self.services)
+
+    @property
+    def identities(self) -> Identities:
+        """Who the agents are: durable ids, public keys, signatures."""
+        from perdure.agents.agent_identity import Identities
+
+        return Identities(self.store)
+
+    @property
+    def one_shot(self) -> OneShotRuns:
+        """Runs of agents that are woken again and again until their tasks are done."""
+        from perdure.agents.one_shot.one_shot_runs import OneShotRuns
+
+        return OneShotRuns(self._sessions)
 
     @property
     def encryption(self) -> Encryption:
@@ -268,42 +359,32 @@ class Bank:
     ) -> Session:
         """The session of this name (``agent/name``), made if it is not there.
 
-        `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
-        shown to a model, `profile` how full the gradient plans its window (``full``, ``thrifty``,
-        or marks of one's own); for an existing session they change that. `type`, `state`, `tags`
-        and `link` (the tool call that started it) matter only if it is made.
+        `strategy` (``gradient``, ``regular``, ``one-shot``, or one that was registered) and
+        `budget` (in tokens) say how its history is shown to a model, `profile` how full the
+        gradient plans its window (``full``, ``thrifty``, or marks of one's own); for an existing
+        session they change that. `type`, `state`, `tags` and `link` (the tool call that started it)
+        matter only if it is made.
         """
-        if strategy is not None:
-            parse_strategy(strategy)
-        budget = budget_in(budget)
-        kept = None if profile is None else parse_profile(profile)
-        record = await bank_info.open_or_create(
-            self.store,
-            self.services.mask_data,
+        return await self._sessions.open(
             name,
-            strategy=strategy or "",
-            budget=budget or 0,
-            profile=kept or "",
-            type=require_text(type, "type"),
-            state=require_mapping(state or {}, "state"),
-            tags=tags or {},
+            strategy=strategy,
+            budget=budget,
+            profile=profile,
+            type=type,
+            state=state,
+            tags=tags,
             link=link,
         )
-        session = self._session(record)
-        given = ((strategy, record.strategy), (budget, record.budget), (kept, record.profile))
-        if any(new not in (None, old) for new, old in given):
-            await session.change_strategy(strategy, budget=budget, profile=kept)
-        return session
 
     async def existing_session(self, name: str) -> Session:
         """Raises `NotFound` if there is no session of this name."""
-        return self._session(await bank_info.existing_session(self.store, name))
+        return await self._sessions.existing(name)
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
         """All sessions, the most recently used first; archived ones only if asked."""
-        return await bank_info.list_sessions(self.store, agent=agent, archived=archived)
+        return await list_sessions(self.store, agent=agent, archived=archived)
 
     async def forget(
         self,
@@ -320,23 +401,83 @@ class Bank:
         """
         found = await self.existing_session(session)
         if turns is not None:
-            return await self.forgetting.turns(
-                found.record, bank_info.turn_numbers(turns, found.record)
-            )
+            return await self.forgetting.turns(found.record, turn_numbers(turns, found.record))
         return await self.forgetting.sessions([session], reroot=reroot)
 
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
         """Forget an agent for good: its sessions and all that is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
 
+    # Agents -----------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> Agents:
+        """The agents of this bank: found, paused, their messages, questions and schedules."""
+        if self._agents is None:
+            from perdure.agents.agents import Agents
+
+            self._agents = Agents(self._sessions)
+        return self._agents
+
+    async def agent(
+        self,
+        name: str = "",
+        *,
+        file: Path | str | None = None,
+        prompt: str | None = None,
+        model: str | None = None,
+        tools: Iterable[Callable[..., Any]] | None = None,
+        description: str | None = None,
+        skills: Iterable[str] | None = None,
+        tasks: Iterable[str] | None = None,
+        limits: AgentLimits | Mapping[str, Any] | None = None,
+        tiers: Mapping[str, Any] | None = None,
+        strategy: str | None = None,
+        budget: int | None = None,
+        recall: bool | None = None,
+        history_tools: bool | None = None,
+        state: type[Any] = dict,
+        serve: bool = True,
+        reason: str = "",
+    ) -> Agent:
+        """The agent of this name, made if there is none and a prompt or a file is given.
+
+        `file` is a Claude Code agent file; what is given beside it counts more. What differs from
+        the current version makes another. `tools` are Python functions (see `perdure.tool`);
+        `limits` what one message may take (steps, tokens, dollars, seconds); `tiers` settings of
+        its memory; `strategy`, `budget` and `recall` as for a session and its contexts; `state` the
+        type of `agent.state`. With `serve`, this process does its messages from now on, if it has
+        all its tools.
+
+        Raises `NotFound` if there is no such agent and nothing to make it from, `Conflict` if the
+        file is of another project than the agent, `InvalidInput`.
+        """
+        from perdure.agents.agent_opening import open_agent
+
+        return await open_agent(
+            self.agents,
+            name,
+            file=file,
+            prompt=prompt,
+            model=model,
+            tools=tools,
+            description=description,
+            skills=skills,
+            tasks=tasks,
+            limits=limits,
+            tiers=tiers,
+            strategy=strategy,
+            budget=budget,
+            recall=recall,
+            history_tools=history_tools,
+            state=state,
+            serve=serve and self._is_open,
+            reason=reason,
+        )
+
     def join(self, hook: AppendHook) -> None:
         """Run a hook inside the transaction of every append: see `history.turn_log`."""
         self.services.log.join(hook)
-
-    def _session(self, record: SessionRecord) -> Session:
-        if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.services.log.look(record)
-        return Session(self.services, record)
 
     # Records ----------------------------------------------------------------------------------
 

@@ -9,15 +9,21 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_commands,
+    agent_evolve_commands,
+    agent_stats_commands,
     artifact_commands,
     ask_commands,
     audit_commands,
     backup_commands,
     bank_commands,
+    batch_commands,
+    canon_commands,
     check_commands,
     context_commands,
     cost_commands,
     forget_commands,
+    inbox_commands,
     index_commands,
     key_commands,
     memory_commands,
@@ -26,7 +32,9 @@ from perdure.cli import (
     proxy_commands,
     recall_commands,
     reference_commands,
+    reflection_commands,
     rendition_commands,
+    run_commands,
     schema_commands,
     serve_commands,
     session_commands,
@@ -66,6 +74,18 @@ class Border(TyperGroup):
             raise typer.Exit(1) from exc
 
 
+def _with_default(name: str) -> type[TyperGroup]:
+    class DefaultGroup(TyperGroup):
+        """Runs one of its commands if none is named."""
+
+        def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+            if not args or (args[0].startswith("-") and args[0] != "--help"):
+                args = [name, *args]
+            return super().parse_args(ctx, args)
+
+    return DefaultGroup
+
+
 #: Every command: its function, and what its example gives it.
 COMMANDS: dict[str, tuple[Command, str]] = {
     "import": (transfer_commands.import_, "claude-code --watch"),
@@ -78,6 +98,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "forget": (forget_commands.forget, "planner/auth --turn T-4"),
     "ask": (ask_commands.ask, '"What is a turn?" --model ollama/qwen3'),
     "models": (model_commands.models, "--reach"),
+    "batches": (batch_commands.batches, ""),
     "costs": (cost_commands.costs, "--by day --since 30d"),
     "context": (context_commands.context, 'planner/auth -p "What did we decide?" --text'),
     "recall": (
@@ -86,6 +107,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     ),
     "proxy": (proxy_commands.proxy, "--budget 60000 -- claude"),
     "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
+    "run": (run_commands.run, 'SPEC.md --tasks TASKS.md --check "make test" -- claude -p'),
+    "runs": (run_commands.runs, ""),
     "share": (session_commands.share, "planner/auth coder"),
     "renditions": (rendition_commands.renditions, ""),
     "simulate": (simulate_commands.simulate, "~/.claude/projects --budget 60000"),
@@ -94,6 +117,22 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "metrics": (metrics_commands.metrics, "--prometheus"),
     "conformance": (check_commands.conformance, "memory://"),
     "doctor": (check_commands.doctor, ""),
+    "agent add": (agent_commands.add, ".claude/agents/router.md"),
+    "agent list": (agent_commands.list_, "--skill triage"),
+    "agent show": (agent_commands.show, "router"),
+    "agent ask": (agent_commands.ask, 'router "Where does this go?" --task email_routing'),
+    "agent send": (agent_commands.send, 'router "Sort the inbox." --key inbox-2026-12-01'),
+    "agent messages": (agent_commands.messages, "router --state parked"),
+    "agent retry": (agent_commands.retry, "router/00000012"),
+    "agent questions": (agent_commands.questions, ""),
+    "agent answer": (agent_commands.answer, 'router/00000012/0001.c1 "Twelve."'),
+    "agent schedule": (agent_commands.schedule, 'router "0 9 * * 1-5" "Sort the inbox."'),
+    "agent schedules": (agent_commands.schedules, "router"),
+    "agent unschedule": (agent_commands.unschedule, "router/019c…"),
+    "agent versions": (agent_commands.versions, "router --use 2"),
+    "agent pause": (agent_commands.pause, "router"),
+    "agent resume": (agent_commands.resume, "router"),
+    "agent remove": (agent_commands.remove, "router"),
     "memory add": (memory_commands.add, 'planner "The staging port is 8123." --kind fact'),
     "memory list": (memory_commands.list_, 'planner --words "staging port"'),
     "memory show": (memory_commands.show, "planner/M-7"),
@@ -105,11 +144,37 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "memory restore": (memory_commands.restore, "planner/M-7"),
     "memory delete": (memory_commands.delete, "planner/M-7"),
     "memory history": (memory_commands.history, "planner/M-7"),
+    "memory audit": (memory_commands.audit, "planner --propose"),
+    "reflect run": (reflection_commands.run, "--agent planner --dry-run"),
+    "reflect list": (reflection_commands.list_, "--agent planner"),
+    "reflect show": (reflection_commands.show, "planner/R-3"),
+    "reflect undo": (reflection_commands.undo, "planner/R-3"),
+    "inbox list": (inbox_commands.list_, "planner --kind proposal"),
+    "inbox show": (inbox_commands.show, "planner/I-2"),
+    "inbox accept": (inbox_commands.accept, "planner/I-2"),
+    "inbox dismiss": (inbox_commands.dismiss, "planner/I-2"),
     "reference add": (reference_commands.add, "oauth.md"),
     "reference list": (reference_commands.list_, ""),
     "reference show": (reference_commands.show, "oauth"),
     "reference check": (reference_commands.check, ""),
     "reference remove": (reference_commands.remove, "oauth"),
+    "canon list": (canon_commands.list_, "--agent planner"),
+    "canon show": (canon_commands.show, "refunds --version 2"),
+    "canon write": (canon_commands.write, "refunds refunds.md --reader planner"),
+    "canon promote": (canon_commands.promote, "planner/M-7 staging-port"),
+    "canon history": (canon_commands.history, "refunds"),
+    "canon restore": (canon_commands.restore, "refunds 2"),
+    "canon remove": (canon_commands.remove, "refunds"),
+    "agent stats": (agent_stats_commands.stats, "planner --table agent_performance --since 30d"),
+    "agent rate": (
+        agent_evolve_commands.rate,
+        '0195f3a2c4d8 0.9 "Just what I asked for."',
+    ),
+    "agent evolve show": (agent_evolve_commands.show, "planner"),
+    "agent evolve accept": (agent_evolve_commands.accept, "planner"),
+    "agent evolve dismiss": (agent_evolve_commands.dismiss, "planner"),
+    "agent evolve revert": (agent_evolve_commands.revert, "planner"),
+    "agent episodes": (agent_stats_commands.episodes, "planner --failed --since 7d"),
     "index check": (index_commands.check, ""),
     "index rebuild": (index_commands.rebuild, ""),
     "bank init": (bank_commands.init, "--bank sqlite:///memory.db"),
@@ -138,8 +203,13 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "artifacts move": (artifact_commands.move, "s3://bucket/artifacts"),
 }
 GROUPS = {
+    "agent": "Make agents, talk to them, look at what they do, wait for and learnt.",
     "memory": "Look at memories, what an agent has learnt, and correct them.",
+    "reflect": "Distil memories from past turns; `perdure reflect` alone is `reflect run`.",
+    "inbox": "Read messages of reflection, decide on proposals; alone, it lists them.",
     "reference": "Look at reference layers: knowledge that is loaded when it matters.",
+    "canon": "Look at the canon, knowledge that agents share, and write it.",
+    "agent evolve": "Look at tests of how an agent works, and decide on what won.",
     "index": "Look after the index that recall searches in.",
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
@@ -147,6 +217,8 @@ GROUPS = {
     "token": "Say who may call the server, and for how long.",
     "artifacts": "Look at artifacts: content that is kept by its hash.",
 }
+#: Groups that do something without a further word.
+_DEFAULTS = {"reflect": "run", "inbox": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
     "simulate": ("bank",),
@@ -156,6 +228,7 @@ _WITHOUT = {
 }
 _JSON = {
     "proxy": "Print what was kept and saved as a JSON object, in the last line on stderr.",
+    "run": "Print the run as a JSON object on stdout when it stops; progress goes to stderr.",
     "serve": "Print the addresses as a JSON object, in the first line on stdout.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",
@@ -180,8 +253,15 @@ def _make_app() -> typer.Typer:
     )
     groups = {"": made}
     for name, about in GROUPS.items():
-        groups[name] = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
-        made.add_typer(groups[name], name=name)
+        default = _DEFAULTS.get(name)
+        groups[name] = typer.Typer(
+            cls=TyperGroup if default is None else _with_default(default),
+            help=about,
+            no_args_is_help=default is None,
+            rich_markup_mode=None,
+        )
+        parent, _, last = name.rpartition(" ")
+        groups[parent].add_typer(groups[name], name=last)
     for words, (work, example) in COMMANDS.items():
         group, _, name = words.rpartition(" ")
         # The mark in front keeps the line as it is, however wide the terminal.

@@ -15,9 +15,9 @@ from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.bank.session import Session
     from perdure.cli.command_options import CommandSettings
     from perdure.config import Config
+    from perdure.sessions.session import Session
 
 SessionArgument = Annotated[
     str,
@@ -75,6 +75,20 @@ async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
     async with existing_bank(settings) as bank:
         yield bank
         await bank.index.embeddings.settle_own()
+
+
+@asynccontextmanager
+async def working_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
+    """The bank with its background work, for a command that hands something to it. Raises
+    `Unavailable` if there is none.
+    """
+    from perdure.bank import Bank
+
+    config = settings.load()
+    async with existing_bank(settings, config):
+        pass
+    async with Bank(config=config) as bank:
+        yield bank
 
 
 async def find_session(bank: Bank, text: str) -> Session:

@@ -17,10 +17,10 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.bank.session import Session
     from perdure.context.context import Context
     from perdure.core.messages import Part
     from perdure.history.epochs import Epoch
+    from perdure.sessions.session import Session
 
 #: Stands for the prompt that is still to come.
 PLACEHOLDER = "…"
@@ -37,6 +37,7 @@ class PromptOptions(NamedTuple):
     budget: int | None = None
     model: str = ""
     at: str | None = None
+    strategy: str | None = None
 
     @property
     def is_new(self) -> bool:
@@ -75,6 +76,10 @@ async def context(
         str | None,
         typer.Option("--at", metavar="T-120", help="What was sent for this turn, or for T-120.3."),
     ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", metavar="NAME", help="Show it so; else as the session does."),
+    ] = None,
     wire: Annotated[
         Wire | None, typer.Option("--wire", help="Print the body of a request to such an API.")
     ] = None,
@@ -90,7 +95,7 @@ async def context(
     Looking changes nothing: no epoch is recorded. With --at it is a prompt that was sent, put
     together again byte for byte; turns that were forgotten since are tombstones in it.
     """
-    asked = PromptOptions(prompt, system, tools, budget, model, at)
+    asked = PromptOptions(prompt, system, tools, budget, model, at, strategy)
     if epochs:
         if asked != PromptOptions() or wire is not None or text:
             raise InvalidInput("--epochs lists all of them.", hint="Give it alone, or with --json.")
@@ -101,7 +106,7 @@ async def context(
     if at is not None and asked.is_new:
         raise InvalidInput(
             "--at shows a prompt as it was sent.",
-            hint="Leave out --prompt, --system, --tools, --budget and --model.",
+            hint="Leave out --prompt, --system, --tools, --budget, --strategy and --model.",
         )
     async with searched_bank(settings) as bank, ProgressBar("putting it together"):
         found = await _context(await find_session(bank, session), asked)
@@ -155,6 +160,7 @@ async def _context(session: Session, asked: PromptOptions) -> Context:
         model=asked.model,
         budget=asked.budget,
         keep=False,
+        strategy=asked.strategy,
     )
 
 

@@ -53,11 +53,15 @@ def show_costs(spent: SpentCosts) -> None:
         terminal.prose(f"No model was called {f'since {since}' if spent.has_bank else 'yet'}.")
     if spent.budgets:
         terminal.say()
-        rows = [
-            (each.budget.name, _covers(each), _taken(each), _left(each), _renews(each, spent.now))
-            for each in spent.budgets
-        ]
-        terminal.listing(("Budget", "For", "Spent", "Left", "Renews"), rows)
+        show_budgets(spent.budgets, spent.now)
+
+
+def show_budgets(budgets: list[BudgetStatus], now: int) -> None:
+    rows = [
+        (each.budget.name, _covers(each), _taken(each), _left(each), _renews(each, now))
+        for each in budgets
+    ]
+    terminal.listing(("Budget", "For", "Spent", "Left", "Renews"), rows)
 
 
 def _draw_groups(spent: SpentCosts) -> None:

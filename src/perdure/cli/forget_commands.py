@@ -15,11 +15,12 @@ from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.bank import Bank, SessionInfo
-    from perdure.bank.session import Session
+    from perdure.bank import Bank
     from perdure.core.messages import Part
     from perdure.core.turns import Turn
     from perdure.history.forget_sessions import Forgotten
+    from perdure.sessions.session import Session
+    from perdure.sessions.session_info import SessionInfo
 
 #: Sessions and turns that are listed one by one.
 _LISTED = 20
@@ -87,8 +88,8 @@ def _in_words(gone: Forgotten) -> str:
 async def _forget_turns(
     settings: CommandSettings, bank: Bank, session: Session, turns: list[str], *, yes: bool
 ) -> Forgotten:
-    from perdure.bank.bank_info import turn_numbers
     from perdure.cli.show_commands import position
+    from perdure.sessions.session_info import turn_numbers
 
     numbers = turn_numbers(map(position, turns), session.record)
     found = [await session.turn(number) for number in numbers]

@@ -301,3 +301,37 @@ async def delete(
     terminal.say(f"{name} is deleted, with its former versions{others}.")
     if not erased:
         terminal.note("Traces of it may still be in the bank's files: others had them open.")
+
+
+async def audit(
+    settings: CommandSettings,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memories.")],
+    *,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Leave what would mend them in the inbox.")
+    ] = False,
+) -> None:
+    """Look for what is wrong with memories; keep the score, to compare it over time."""
+    from msgspec import to_builtins
+
+    from perdure.reflection.memory_audit import MemoryAudit
+
+    async with existing_bank(settings) as bank:
+        auditor = MemoryAudit(bank.services)
+        report = await auditor.run(agent)
+        posted = await auditor.propose(report) if propose else []
+    if settings.json:
+        names = [each.name for each in posted]
+        found = to_builtins({"findings": report.findings, "scores": report.scores})
+        terminal.emit({"agent": agent, **found, "proposed": names})
+        return
+    rows = [(each.kind, ", ".join(each.keys), each.what) for each in report.findings]
+    terminal.table(("What", "Memory", "Why"), rows)
+    latest, before = report.latest, report.scores[-2:-1]
+    than = f" (it was {before[0].score})" if before else ""
+    terminal.note(
+        f"Score {latest.score} of 100{than}: {latest.memories:,} memories, topics cover"
+        f" {latest.coverage:.0%}."
+    )
+    if posted:
+        terminal.note(f"{len(posted)} proposals are in the inbox: `perdure inbox`.")

@@ -91,13 +91,14 @@ async def any_gateway(settings: CommandSettings) -> AsyncIterator[Gateway]:
     """The bank's gateway, or that of an empty bank in memory: models need none to be shown."""
     from perdure.bank import Bank
     from perdure.gateway.gateway import Gateway
+    from perdure.learning.judging import with_judging_budget
 
     config = settings.load()
     bank = Bank(config=config)
     if not await bank.store.adapter.exists():
         bank = Bank("memory://", config=config)
     await bank.store.open()
-    gateway = Gateway(bank.store, config.gateway)
+    gateway = Gateway(bank.store, with_judging_budget(config))
     try:
         yield gateway
     finally:

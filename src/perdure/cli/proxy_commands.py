@@ -13,8 +13,14 @@ import typer
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.serve_commands import (
+    BudgetOption,
+    RecallOption,
+    StrictOption,
+    ToolsOption,
     UpstreamOption,
-    parse_upstreams,
+    UsageOption,
+    ViaGatewayOption,
+    proxy_changes,
     run_server,
     with_changes,
 )
@@ -31,32 +37,12 @@ def proxy(
     ] = None,
     *,
     upstream: UpstreamOption = None,
-    via_gateway: Annotated[
-        bool | None,
-        typer.Option("--via-gateway", help="Answer the client with the gateway's models."),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option("--budget", min=500, help="Tokens of the history that are sent."),
-    ] = None,
-    recall: Annotated[
-        bool | None, typer.Option("--recall", help="Put what is recalled beside the prompt.")
-    ] = None,
-    tools: Annotated[
-        bool | None, typer.Option("--tools", help="Offer history tools to the model.")
-    ] = None,
-    usage: Annotated[
-        str | None,
-        typer.Option(
-            "--usage",
-            metavar="window|whole",
-            help="Tell the client the tokens of the window, or of its whole history.",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool | None,
-        typer.Option("--strict", help="Refuse a request if Perdure's own part fails."),
-    ] = None,
+    via_gateway: ViaGatewayOption = None,
+    budget: BudgetOption = None,
+    recall: RecallOption = None,
+    tools: ToolsOption = None,
+    usage: UsageOption = None,
+    strict: StrictOption = None,
 ) -> None:
     """Run claude, codex, opencode or any client with a history that never ends.
 
@@ -69,19 +55,13 @@ def proxy(
 
     with _exit_code_of_shells(settings):
         found = find_command(command or [])
-    if usage not in {None, "window", "whole"}:
-        raise typer.BadParameter("It is 'window' or 'whole'.", param_hint="--usage")
+    changes = proxy_changes(
+        upstream, via_gateway=via_gateway, budget=budget, recall=recall, tools=tools, usage=usage,
+        strict=strict,
+    )  # fmt: skip
     config = settings.load()
     given = own_upstreams(found, os.environ) | dict(config.proxy.upstreams)
-    changes = {
-        "upstreams": given | (parse_upstreams(upstream) or {}),
-        "via_gateway": via_gateway,
-        "budget": budget,
-        "recall": recall,
-        "tools": tools,
-        "usage": usage,
-        "strict": strict,
-    }
+    changes["upstreams"] = given | (changes["upstreams"] or {})
     server = {"host": "127.0.0.1", "port": 0}
     changed = with_changes(config, server=server, proxy=changes)
     with _exit_code_of_shells(settings):

@@ -15,9 +15,9 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.bank.session import Session
     from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
+    from perdure.sessions.session import Session
 
 #: Lines of a hit that are shown, and characters of each.
 _LINES, _LINE = 4, 400

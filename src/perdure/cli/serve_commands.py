@@ -29,6 +29,31 @@ UpstreamOption = Annotated[
         help="Where the proxy sends requests: anthropic=URL or openai=URL; may be repeated.",
     ),
 ]
+ViaGatewayOption = Annotated[
+    bool | None,
+    typer.Option("--via-gateway", help="Answer the proxy's clients with the gateway's models."),
+]
+BudgetOption = Annotated[
+    int | None,
+    typer.Option("--budget", min=500, help="Tokens of a history that the proxy sends."),
+]
+RecallOption = Annotated[
+    bool | None, typer.Option("--recall", help="Put what is recalled beside the prompt.")
+]
+ToolsOption = Annotated[
+    bool | None, typer.Option("--tools", help="Offer history tools to the model.")
+]
+UsageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--usage",
+        metavar="window|whole",
+        help="Tell the client the tokens of the window, or of its whole history.",
+    ),
+]
+StrictOption = Annotated[
+    bool | None, typer.Option("--strict", help="Refuse a request if Perdure's own part fails.")
+]
 
 
 def serve(
@@ -40,24 +65,12 @@ def serve(
         typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any that is free."),
     ] = None,
     upstream: UpstreamOption = None,
-    via_gateway: Annotated[
-        bool | None,
-        typer.Option("--via-gateway", help="Answer the proxy's clients with the gateway's models."),
-    ] = None,
-    budget: Annotated[
-        int | None,
-        typer.Option("--budget", min=500, help="Tokens of a history that the proxy sends."),
-    ] = None,
-    recall: Annotated[
-        bool | None, typer.Option("--recall", help="Put what is recalled beside the prompt.")
-    ] = None,
-    tools: Annotated[
-        bool | None, typer.Option("--tools", help="Offer history tools to the model.")
-    ] = None,
-    strict: Annotated[
-        bool | None,
-        typer.Option("--strict", help="Refuse a request if Perdure's own part fails."),
-    ] = None,
+    via_gateway: ViaGatewayOption = None,
+    budget: BudgetOption = None,
+    recall: RecallOption = None,
+    tools: ToolsOption = None,
+    usage: UsageOption = None,
+    strict: StrictOption = None,
 ) -> None:
     """Serve the bank over HTTP: the API, and a proxy for unchanged clients.
 
@@ -65,16 +78,19 @@ def serve(
     of the proxy; both end with this run, tokens of `perdure token make` last. With --json, the
     first line is a JSON object: url, code, proxy.
     """
+    changes = proxy_changes(
+        upstream, via_gateway=via_gateway, budget=budget, recall=recall, tools=tools, usage=usage,
+        strict=strict,
+    )  # fmt: skip
     server = {"host": host, "port": port}
-    proxy = {
-        "upstreams": parse_upstreams(upstream),
-        "via_gateway": via_gateway,
-        "budget": budget,
-        "recall": recall,
-        "tools": tools,
-        "strict": strict,
-    }
-    run_server(_serve(settings, with_changes(settings.load(), server=server, proxy=proxy)))
+    run_server(_serve(settings, with_changes(settings.load(), server=server, proxy=changes)))
+
+
+def proxy_changes(upstream: list[str] | None, **given: Any) -> dict[str, Any]:
+    """What the options of the proxy change in its section of the configuration."""
+    if given["usage"] not in {None, "window", "whole"}:
+        raise typer.BadParameter("It is 'window' or 'whole'.", param_hint="--usage")
+    return {**given, "upstreams": parse_upstreams(upstream)}
 
 
 def with_changes(config: Config, **sections: dict[str, Any]) -> Config:

@@ -15,7 +15,8 @@ from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.bank import Bank, SessionInfo
+    from perdure.bank import Bank
+    from perdure.sessions.session_info import SessionInfo
 
 
 async def sessions(

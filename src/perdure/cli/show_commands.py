@@ -16,12 +16,12 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.bank.session import Session
-    from perdure.bank.session_reader import TailMessage
     from perdure.context.session_tools import Rendering
     from perdure.core.clock import Clock
     from perdure.core.turns import Turn
     from perdure.history.log_records import Head
+    from perdure.sessions.session import Session
+    from perdure.sessions.session_reader import TailMessage
 
 
 PAGE_SIZE = 20

@@ -19,8 +19,8 @@ from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.bank.session import Session
     from perdure.importers import Imported, SessionImport
+    from perdure.sessions.session import Session
 
 #: What a JSON object tells of each session; others depend on these names.
 _FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipped")

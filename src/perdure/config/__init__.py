@@ -14,6 +14,7 @@ Variables: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``, and for each purpose 
 from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load
 from perdure.config.settings import (
     COMPRESSION_TASKS,
+    AgentsConfig,
     AlertConfig,
     ArtifactRule,
     ArtifactsConfig,
@@ -24,6 +25,7 @@ from perdure.config.settings import (
     EncryptionConfig,
     GatewayConfig,
     HistoryConfig,
+    LearningConfig,
     MetricsConfig,
     ModelsByComplexity,
     ModelsConfig,
@@ -32,6 +34,7 @@ from perdure.config.settings import (
     ProxyConfig,
     PruneRule,
     RecallConfig,
+    ReflectionConfig,
     RenditionsConfig,
     SecretsConfig,
     ServerConfig,
@@ -41,6 +44,7 @@ from perdure.config.settings import (
 
 __all__ = [
     "COMPRESSION_TASKS",
+    "AgentsConfig",
     "AlertConfig",
     "ArtifactRule",
     "ArtifactsConfig",
@@ -53,6 +57,7 @@ __all__ = [
     "GatewayConfig",
     "HistoryConfig",
     "JobsConfig",
+    "LearningConfig",
     "MetricsConfig",
     "ModelsByComplexity",
     "ModelsConfig",
@@ -61,6 +66,7 @@ __all__ = [
     "ProxyConfig",
     "PruneRule",
     "RecallConfig",
+    "ReflectionConfig",
     "RenditionsConfig",
     "SecretsConfig",
     "ServerConfig",

@@ -10,16 +10,19 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.config.settings import (
+    AgentsConfig,
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
     EncryptionConfig,
     GatewayConfig,
     HistoryConfig,
+    LearningConfig,
     MetricsConfig,
     ModelsConfig,
     ProxyConfig,
     RecallConfig,
+    ReflectionConfig,
     RenditionsConfig,
     SecretsConfig,
     Section,
@@ -55,10 +58,19 @@ class Config(Section, frozen=True):
     history: HistoryConfig = HistoryConfig()
     renditions: RenditionsConfig = RenditionsConfig()
     recall: RecallConfig = RecallConfig()
+    reflection: ReflectionConfig = ReflectionConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
+    learning: LearningConfig = LearningConfig()
     server: ServerConfig = ServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    agents: AgentsConfig = AgentsConfig()
+
+    @property
+    def reflects_by_itself(self) -> bool:
+        """Whether an open bank reflects every so many hours."""
+        own = self.reflection
+        return own.every > 0 and bool(own.without_model or self.gateway.models.reflect)
 
     def bank_url(self) -> str:
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"

@@ -234,6 +234,8 @@ class ProviderConfig(Section, frozen=True):
     needs_key: bool | None = None
     #: The path of embeddings; empty if it has none.
     embeddings: str | None = None
+    #: Whether it has the batch mode of OpenAI or, with the wire ``messages``, of Anthropic.
+    batch: bool | None = None
     #: Further headers, sent with each request. Not for keys: they are shown.
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
@@ -334,6 +336,16 @@ class GatewayConfig(Section, frozen=True):
     cache: bool = False
     #: Seconds for which an answer may be used again.
     cache_ttl: Seconds = 86_400.0
+    #: How a model is chosen among several: by what was learnt for the agent (calls without one: by
+    #: health), by the first design's formula, by a table of tiers, or as listed, adjusted by
+    #: health.
+    selector: Literal["learned", "seed", "table", "health"] = "learned"
+    #: Whether batches go through providers' batch modes, at half price; otherwise live.
+    batch: bool = True
+    #: Seconds until a batch that was sent is looked at; further pauses grow, up to 15 minutes.
+    batch_poll: Seconds = 60.0
+    #: Live calls of a batch at the same time, where the provider has no batch mode.
+    batch_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 4
     providers: dict[str, ProviderConfig] = {}
     models: ModelsConfig = ModelsConfig()
     #: Kinds of work, by the name that callers give them.
@@ -341,6 +353,32 @@ class GatewayConfig(Section, frozen=True):
     budgets: tuple[BudgetConfig, ...] = ()
     #: By ``provider/model``.
     prices: dict[str, PriceConfig] = {}
+
+
+class LearningConfig(Section, frozen=True):
+    """What agents learn from their calls."""
+
+    #: How much quality, from 0 to 1, a dollar is worth, and a second.
+    cost_weight: Annotated[float, msgspec.Meta(ge=0)] = 4.0
+    latency_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.004
+    #: The share of an agent's calls that are judged, if there is a model for `judge`.
+    judge_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    #: Tokens that judging may take in a day.
+    judge_tokens: Count = 200_000
+    #: Seconds of silence after which a session may change its model.
+    sticky: Seconds = 300.0
+    #: Whether agents learn from each other's labels.
+    shared: bool = True
+    #: What models are, by ``provider/model``; else their price says it.
+    tiers: dict[str, Literal["small", "medium", "large"]] = {}
+    #: Whether trends start tests of other models, prompts, budgets and recall.
+    experiments: bool = True
+    #: Interactions of an agent before variants of how it works are tested.
+    experiment_after: Count = 100
+    #: Sessions that each side of a test needs before it can end well.
+    experiment_sessions: Count = 20
+    #: Whether a variant that won is used at once, or waits for `perdure agent evolve accept`.
+    promote: Literal["automatic", "accept"] = "accept"
 
 
 class PruneRule(Section, frozen=True):
@@ -403,8 +441,10 @@ class HistoryConfig(Section, frozen=True):
     #: Tokens of a shortened result, unless its rule says otherwise.
     prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
-    strategy: Literal["gradient", "regular"] = "gradient"
+    strategy: str = "gradient"
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+    #: Strategies of your own, by name: ``my_package.history:Headlines``.
+    strategies: dict[str, str] = {}
     #: How full the gradient plans a window, unless the session says; and marks of your own instead
     #: of those of `full`.
     profile: Literal["full", "thrifty"] = "full"
@@ -466,6 +506,26 @@ class RecallConfig(Section, frozen=True):
     references: str = ""
 
 
+class ReflectionConfig(Section, frozen=True):
+    """How memories are distilled from past turns."""
+
+    #: Hours between two runs in the background; 0: only by hand. Nothing runs by itself unless a
+    #: model is configured for `reflect` …
+    every: Annotated[float, msgspec.Meta(ge=0)] = 8.0
+    #: … or this is set: then what an algorithm finds.
+    without_model: bool = False
+    #: Minutes without a message after which a session is idle. Others wait for the next run.
+    idle: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    #: Tokens of history that a run looks at in all, and of one request.
+    view: Annotated[int, msgspec.Meta(ge=1_000, le=2_000_000)] = 1_000_000
+    window: Annotated[int, msgspec.Meta(ge=2_000, le=2_000_000)] = 150_000
+    #: What may be spent in a day (UTC). None: no limit of its own.
+    tokens: Count | None = 4_000_000
+    dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    #: Days after which the weight of a topic that nobody speaks of is half.
+    half_life: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+
+
 #: Bytes of a request's body.
 _Bytes = Annotated[int, msgspec.Meta(ge=1_024)]
 
@@ -508,3 +568,22 @@ class ProxyConfig(Section, frozen=True):
     #: Where requests go: by wire, `anthropic` and `openai`; one that is not named goes to the
     #: public API of its owner.
     upstreams: dict[Literal["anthropic", "openai"], str] = {}
+
+
+class AgentsConfig(Section, frozen=True):
+    """How agents work, and what they keep of it."""
+
+    #: Seconds after which an agent is taken over from a process on another host that is silent.
+    lease: Seconds = 30.0
+    #: Seconds between two looks for messages of other processes, and for schedules.
+    poll: Seconds = 1.0
+    #: How often a message is tried before it is parked. While a provider is away, it waits.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    #: Address of a store for working memory, such as a Valkey; empty: the bank.
+    working_store: str = ""
+    #: Seconds that a session's working memory is kept after its last use: 1 to 24 hours.
+    working_ttl: Annotated[float, msgspec.Meta(ge=3_600, le=86_400)] = 3_600.0
+    #: Bytes of an agent's working memory. What is oldest goes first.
+    working_bytes: Annotated[int, msgspec.Meta(ge=10_000)] = 1_000_000
+    #: Days for which episodes are kept.
+    episode_days: Annotated[int, msgspec.Meta(ge=1)] = 90

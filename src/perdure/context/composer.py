@@ -24,16 +24,17 @@ from perdure.history.log_records import Head, SessionRecord, owners
 from perdure.history.manifest import Injected, RoundId, ShownHistory
 from perdure.history.piece_packing import cut
 from perdure.history.strategies.gradient_strategy import GradientStrategy
+from perdure.history.strategies.one_shot_strategy import OneShotStrategy
 from perdure.history.strategies.raw_rounds import prompt_of, room_for
 from perdure.history.strategies.regular_strategy import RegularStrategy
+from perdure.history.strategies.segment_strategy import SegmentStrategy
 from perdure.history.strategies.strategy import (
     ContextRequest,
-    Name,
     ReadInjected,
     Strategy,
     WindowPreview,
-    parse_strategy,
 )
+from perdure.history.strategies.strategy_registry import parse_strategy, strategy_factory
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -47,7 +48,7 @@ class Composer:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._strategies = dict[Name, Strategy]()
+        self._strategies = dict[str, Strategy]()
         self._encoder = PromptEncoder()
         self.injections = Injections(services)
         self._frames = services.store.collection(Frame)
@@ -57,14 +58,19 @@ class Composer:
     def strategy(self, record: SessionRecord) -> Strategy:
         name = parse_strategy(record.strategy or self._services.config.history.strategy)
         if name not in self._strategies:
-            parts = self._services
-            reading = parts.reader, parts.artifacts, parts.token_counts
-            self._strategies[name] = (
-                GradientStrategy(*reading, parts.renditions, parts.epochs)
-                if name == "gradient"
-                else RegularStrategy(*reading)
-            )
+            self._strategies[name] = self._make(name)
         return self._strategies[name]
+
+    def _make(self, name: str) -> Strategy:
+        parts = self._services
+        reading = parts.reader, parts.artifacts, parts.token_counts
+        if name == "gradient":
+            return GradientStrategy(*reading, parts.renditions, parts.epochs)
+        if name == "regular":
+            return RegularStrategy(*reading)
+        if name == "one-shot":
+            return OneShotStrategy(*reading, parts.store)
+        return SegmentStrategy(name, strategy_factory(name), *reading, parts.renditions)
 
     def budget_of(self, record: SessionRecord, asked: int | None = None) -> int:
         """Raises `BudgetTooSmall`."""
@@ -110,13 +116,15 @@ class Composer:
             try:
                 names = NAMES.intersection(tool.name for tool in offered)
                 notes = list[str](self._services.mask_data({"notes": [*reminders]})["notes"])
-                if strategy.name == "gradient":
+                fixed, reserve = room_for(self._services.counter, prompt, room), 0
+                if strategy.tagged:
                     system = with_explanation(system, names)
                     notes.insert(0, reminder(names, past=turn > 1))
+                elif isinstance(strategy, OneShotStrategy) and prompt:
+                    notes.insert(0, await strategy.brief(record, room - fixed))
                 frame = Frame.of(record.id, system, offered)
                 self._requests += 1
                 self.injections.refresh(head.forgets)
-                fixed, reserve = room_for(self._services.counter, prompt, room), 0
                 settings = self._services.config.recall
                 if recall and prompt and settings.on:
                     recalled = settings.full_tokens + settings.tickler_tokens
@@ -134,7 +142,7 @@ class Composer:
                     least=reserve // _TOO_LITTLE,
                     model=model,
                     recall=recall,
-                    reminder="\n".join(notes),
+                    reminder="\n".join(filter(None, notes)),
                     tools=names,
                     frame=frame.digest,
                     strategy=strategy.name,
@@ -241,10 +249,10 @@ class Composer:
     async def _scale(
         self, strategy: Strategy, record: SessionRecord, model: str, going_on: int
     ) -> TokenScale:
-        """How the model's provider counts. What `regular` shows follows from its budget alone, so a
-        turn that goes on keeps the scale it began with: `past` shows the same.
+        """How the model's provider counts. What others than the gradient show follows from their
+        budget alone, so a turn that goes on keeps the scale it began with: `past` shows the same.
         """
-        if going_on and strategy.name == "regular":
+        if going_on and not isinstance(strategy, GradientStrategy):
             for sent in await self.injections.sent(record, going_on, going_on):
                 return sent.scale
         return await self._services.token_counts.calibrations.scale(model)

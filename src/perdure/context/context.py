@@ -27,6 +27,7 @@ from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
 from perdure.history.manifest import Band, Injected, Native, ShownHistory, bands
 from perdure.history.strategies.epoch_planner import LEAD
+from perdure.history.strategies.history_strategy import HistorySegment
 from perdure.history.turn_tags import name_of
 from perdure.wire.plain import Item
 
@@ -81,6 +82,19 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         ]
         parts += [("R", r.place, r.place, r.tokens, r.raw) for r in self.shown.rounds]
         return bands(sorted(parts, key=lambda part: part[1]))
+
+    @property
+    def segments(self) -> list[HistorySegment]:
+        """The history that it shows, whatever the strategy: turns (or rounds of one), level, and
+        the words of what is not shown as it was said.
+        """
+        placed = [
+            (b.element.first, HistorySegment((b.element.name,), b.element.level, b.text))
+            for b in self.shown.blocks
+        ]
+        for turn, of in groupby(self.shown.rounds, lambda each: each.place.turn):
+            placed.append((next(of).place, HistorySegment((f"T-{turn}",), "R")))
+        return [segment for _, segment in sorted(placed, key=lambda each: each[0])]
 
     @property
     def cache_key(self) -> str:

@@ -1,4 +1,4 @@
-"""Forgets words of turns in boards and injections."""
+"""Forgets words of turns in boards, injections and briefs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
 from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import Head, turn_key
+from perdure.history.strategies.one_shot_strategy import OneShotBrief
 from perdure.storage.store import Store
 
 
 class ContextForgetting:
-    """Boards and injections, as a `ForgetPlace`."""
+    """Boards, injections and briefs, as a `ForgetPlace`."""
 
     def __init__(self, store: Store, epochs: Epochs) -> None:
         self._boards = store.collection(Board)
         self._injections = store.collection(Injection)
         self._frames = store.collection(Frame)
+        self._briefs = store.collection(OneShotBrief)
         self._store = store
         self._heads = store.collection(Head)
         self._epochs = epochs
 
     @property
     def collections(self) -> frozenset[str]:
-        return frozenset(each.name for each in (self._boards, self._injections, self._frames))
+        held = (self._boards, self._injections, self._frames, self._briefs)
+        return frozenset(each.name for each in held)
 
     async def forget(self, scope: ForgetScope) -> None:
         """Of turns: their entries on boards, and everything injected since that may quote them,
         also into other sessions that recalled them. A prompt that is rebuilt later lacks it.
         """
         if scope.agent is not None:
-            for collection in (self._boards, self._injections, self._frames):
+            for collection in (self._boards, self._injections, self._frames, self._briefs):
                 await remove(collection, f"{scope.agent}/")
         for session in scope.sessions:
             await self._recalled(session, frozenset(scope.turns))
+            await self._briefs.delete(session)  # the next run writes it anew
             if not scope.turns:
                 await self._boards.delete(session)
                 for collection in (self._injections, self._frames):

@@ -18,6 +18,9 @@ The tree::
     │   └── InvalidConfig       a configuration file or variable that cannot be used
     ├── Conflict                somebody else wrote first; nothing was changed
     ├── Denied                  the caller of a server may not do that
+    ├── AgentError              an agent could not do what it was asked
+    │   ├── MessageParked       … after several attempts; it waits to be retried
+    │   └── LeaseLost           another process works for the agent; nothing was written
     ├── Unsupported             this backend does not have that capability
     ├── DeadlineExceeded        not done in the time allowed
     ├── GatewayError            a model could not be called, or gave no usable answer
@@ -161,6 +164,18 @@ class Denied(PerdureError):
         super().__init__(message, hint=hint)
         #: Of HTTP.
         self.status = status
+
+
+class AgentError(PerdureError):
+    """The agent could not do what it was asked."""
+
+
+class MessageParked(AgentError):
+    """The message failed too often and waits to be retried."""
+
+
+class LeaseLost(AgentError):
+    """Another process works for the agent."""
 
 
 class Unsupported(PerdureError):

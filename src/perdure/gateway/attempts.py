@@ -312,7 +312,10 @@ class Attempt:
             self._state.health.note(task, self.where, ok=False)
 
     def _note_outcome(self, exc: BaseException | None) -> None:
-        guess = None
+        guess, error = None, _kind(exc)
+        if isinstance(exc, asyncio.CancelledError) and self.remaining < _EARLY:
+            # Two clocks end at the deadline: whichever is first, it is the provider that was late.
+            error = ProviderDown.kind
         if self.answer is not None and self._request is not None:
             guess = quality.heuristic(self.answer, self._request)
         outcome = Outcome.of(
@@ -321,7 +324,7 @@ class Attempt:
             id=self.outcome,
             started=self._began,
             success=exc is None,
-            error=_kind(exc),
+            error=error,
             complexity=self._state.catalog.complexity(self.options),
             latency=self._took,
             first_token=self._first,
@@ -330,7 +333,7 @@ class Attempt:
             fallback=self._share.position,
             quality=guess,
         )
-        self._state.recorder.note(outcome.having(self._usage()))
+        self._state.recorder.note(outcome.having(self._usage()), self._request, self.answer)
 
     def _secrets(self) -> list[str]:
         return secrets_of(self.candidate.provider, self.key)

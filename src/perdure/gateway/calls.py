@@ -13,8 +13,9 @@ from msgspec.structs import force_setattr
 
 from perdure import wire
 from perdure.config import choices
+from perdure.core import clock
 from perdure.core.errors import BadAnswer, InvalidInput
-from perdure.core.messages import Message, Part, Role, Usage
+from perdure.core.messages import Message, Part, Role, Usage, sound
 from perdure.wire.plain import plain
 
 #: What a call is for. Each has candidate models of its own.
@@ -142,6 +143,8 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     deadline: Annotated[float, msgspec.Meta(ge=0)] | None = None
     #: Whether an answer may come from, and go to, the response cache. None: as configured.
     cache: bool | None = None
+    #: Names the call in its outcomes, one for each attempt. Made up if it is empty.
+    call: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -285,8 +288,8 @@ def _messages(given: Any) -> tuple[Message, ...]:
         raise InvalidInput("There are no messages to send.", hint="Give at least one.")
     for at, message in enumerate(found):
         parts: Any = message.parts
-        sound = isinstance(parts, tuple | list) and all(type(part) in _PARTS for part in parts)
-        if message.role not in get_args(Role) or not sound:
+        is_sound = isinstance(parts, tuple | list) and all(type(part) in _PARTS for part in parts)
+        if message.role not in get_args(Role) or not is_sound:
             raise InvalidInput(
                 f"Request.messages[{at}] cannot be {_shown(message)}.",
                 hint=f"Make it like Message(role, (Text(text),)), with one of the roles"
@@ -370,6 +373,11 @@ def check_options(given: Any) -> CallOptions:
     )
 
 
+def numbered(options: CallOptions) -> CallOptions:
+    """With a name for the call, if it has none."""
+    return options if options.call else msgspec.structs.replace(options, call=clock.new_id())
+
+
 def check_embed_options(given: Any) -> CallOptions:
     options = check_options(given)
     if options.purpose == "chat":
@@ -422,6 +430,16 @@ def check_purpose(given: Any) -> None:
             f"Models are not called for {given!r}.", hint=f"Use one of {', '.join(PURPOSES)}."
         )
 
+
+def packed(value: msgspec.Struct) -> bytes:
+    """Encoded to be stored; half surrogate pairs, which models leave, are replaced."""
+    try:
+        return _pack(value)
+    except UnicodeEncodeError:
+        return _pack(sound(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+_pack = msgspec.msgpack.Encoder().encode
 
 _LONGEST = 120  # of at most four bytes each: what an index holds
 

@@ -255,7 +255,7 @@ def _provider(name: str, changes: ProviderConfig | None, environ: Mapping[str, s
         )
     fields: dict[str, Any] = {
         field: value
-        for field in ("wire", "key_variable", "needs_key", "embeddings", "concurrency")
+        for field in ("wire", "key_variable", "needs_key", "embeddings", "batch", "concurrency")
         if (value := getattr(changes, field)) is not None
     }
     if name != LOCAL:

@@ -21,9 +21,12 @@ from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock, new_id
 from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
-from perdure.core.messages import Usage
+from perdure.core.messages import Message, Text, Usage
 from perdure.gateway import fallback, local, outcomes, requests, streams
 from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
+from perdure.gateway.batches.batch_apis import BatchLimits
+from perdure.gateway.batches.batch_driver import BatchPace
+from perdure.gateway.batches.batches import Batches
 from perdure.gateway.breaker import BreakerPolicy
 from perdure.gateway.budgets import Budget, BudgetStatus
 from perdure.gateway.calls import (
@@ -40,13 +43,20 @@ from perdure.gateway.calls import (
     check_purpose,
     check_score,
     check_texts,
+    numbered,
     to_request,
 )
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.fallback import Backoff, CandidateShare, OpenCalls
 from perdure.gateway.ledger import Ledger
 from perdure.gateway.model_memory import ModelMemory
-from perdure.gateway.model_selection import CandidateStatus, HealthSelector, ModelHealth, Selector
+from perdure.gateway.model_selection import (
+    CandidateStatus,
+    HealthSelector,
+    ModelHealth,
+    PreparedSelector,
+    Selector,
+)
 from perdure.gateway.outcomes import Outcome, OutcomeRecorder
 from perdure.gateway.prices import Prices
 from perdure.gateway.provider_errors import overdue
@@ -85,9 +95,12 @@ class Gateway:
         tripping: BreakerPolicy | None = None,
         backoff: Backoff | None = None,
         health: ModelHealth | None = None,
+        batch_pace: BatchPace | None = None,
+        batch_limits: BatchLimits | None = None,
     ) -> None:
-        """`jobs` writes outcomes when idle; without it, `settle` and `close` do. An answer that
-        `mask` would change is not cached. Raises `InvalidConfig`.
+        """`jobs` writes outcomes when idle; without it, `settle` and `close` do. It drives batches,
+        if `batch.drive` is registered there. An answer that `mask` would change is not cached.
+        Raises `InvalidConfig`.
         """
         self.config = config = config or GatewayConfig()
         self.catalog = ModelCatalog(config, environ)
@@ -101,7 +114,8 @@ class Gateway:
         self.targets: dict[str, ModelState] = {}
         self.store = store
         self._clock = clock
-        self._selector = selector or HealthSelector()
+        self._mask = mask
+        self.selector: Selector = selector or HealthSelector()
         self._tripping = tripping
         self._backoff = backoff or Backoff(config.retries + 1, patience=_PATIENCE)
         self._open_calls = OpenCalls()
@@ -115,6 +129,23 @@ class Gateway:
             environ,
             clock,
             config.timeout,
+        )
+        #: Many requests at once, at half price.
+        self.batch = Batches(
+            store,
+            self._state,
+            self.transport,
+            jobs,
+            self._candidates,
+            lambda request, candidate, options: self._built(
+                request, candidate, options, stream=False
+            ),
+            self.complete,
+            mask=mask,
+            enabled=config.batch,
+            concurrency=config.batch_concurrency,
+            pace=batch_pace or BatchPace(first=config.batch_poll),
+            limits=batch_limits,
         )
 
     async def warm(self) -> None:
@@ -132,7 +163,7 @@ class Gateway:
         Raises `NoModel`, `BudgetReached`, `DeadlineExceeded`, `InvalidInput`; if all candidates
         failed, `AllFailed`, or the error of the only one.
         """
-        given, options = to_request(request), check_options(options)
+        given, options = to_request(request), numbered(check_options(options))
 
         async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Reply:
             provider = candidate.provider
@@ -158,7 +189,7 @@ class Gateway:
         """The same, as it arrives. Candidates are tried until the first delta; a later failure is
         `StreamBroken` and is not retried, since the reader has seen a part.
         """
-        given, options = to_request(request), check_options(options)
+        given, options = to_request(request), numbered(check_options(options))
 
         async def start(candidate: ModelCandidate, share: CandidateShare) -> StartedStream:
             call = self._built(given, candidate, options, stream=True)
@@ -186,7 +217,7 @@ class Gateway:
 
         The reply names the model: vectors of different models cannot be compared.
         """
-        texts, options = check_texts(texts), check_embed_options(options)
+        texts, options = check_texts(texts), numbered(check_embed_options(options))
 
         async def call_model(candidate: ModelCandidate, share: CandidateShare) -> EmbedReply:
             length = sum(map(len, texts)) // 3 + len(texts)
@@ -206,10 +237,24 @@ class Gateway:
         return await self._first(options, call_model)
 
     async def feedback(
-        self, outcome: str, score: float, *, by: Literal["user", "judge"] = "user"
+        self,
+        outcome: str,
+        score: float,
+        comment: str = "",
+        *,
+        by: Literal["user", "judge"] = "user",
     ) -> None:
-        """Rate an answer from 0 to 1; `outcome` is the reply's. Raises `InvalidInput`."""
-        await self.recorder.feedback(outcome, check_score(outcome, score), by)
+        """Rate an answer from 0 to 1, and say why; `outcome` is the reply's. Secrets in the comment
+        are masked. Raises `InvalidInput`.
+        """
+        score = check_score(outcome, score)
+        await self.recorder.feedback(outcome, score, by, self._masked(comment))
+
+    def _masked(self, comment: str) -> str:
+        if not comment or self._mask is None:
+            return comment
+        (masked,) = self._mask((Message("user", (Text(comment),)),))
+        return masked.text
 
     async def costs(
         self,
@@ -237,7 +282,7 @@ class Gateway:
 
     async def settle(self) -> None:
         await self._state.settle()
-        await self.recorder.flush()
+        await self.recorder.settle()
         await self.memory.flush()
 
     async def close(self) -> None:
@@ -253,15 +298,20 @@ class Gateway:
         options: CallOptions,
         attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]],
     ) -> R:
-        await self.memory.load()
         return await fallback.first(
             options,
-            self._ordered(options),
+            await self._candidates(options),
             attempt,
             seconds=self.config.deadline if options.deadline is None else options.deadline,
             backoff=self._backoff,
             open_calls=self._open_calls,
         )
+
+    async def _candidates(self, options: CallOptions) -> list[ModelCandidate]:
+        await self.memory.load()
+        if isinstance(self.selector, PreparedSelector):
+            await self.selector.prepare(options)
+        return self._ordered(options)
 
     def _ordered(self, options: CallOptions) -> list[ModelCandidate]:
         candidates = self.catalog.candidates(options)
@@ -277,7 +327,7 @@ class Gateway:
             for candidate in candidates
             if (model := self.known(candidate)) is not None
         }
-        return self._selector.order(options, candidates, statuses)
+        return self.selector.order(options, candidates, statuses)
 
     def known(self, candidate: ModelCandidate) -> ModelState | None:
         """None for a model of which nothing is known: neither called here nor remembered."""

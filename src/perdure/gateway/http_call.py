@@ -110,7 +110,7 @@ class HttpCall:
         )
 
     def request(self, accept: str, extensions: dict[str, Any]) -> httpx2.Request:
-        """A POST, or a GET if there is no body."""
+        """A POST, or a GET if there is no body, unless the call says otherwise."""
         import httpx2
 
         self._url, self.auth = _address(self._provider.base_url, self._call.path)
@@ -125,14 +125,18 @@ class HttpCall:
             **{name.lower(): value for name, value in self._provider.headers.items()},
             **authorization(self._provider, self._key),
         }
-        if not self._call.body:
-            return httpx2.Request("GET", self._url, headers=headers, extensions=extensions)
-        try:
-            content = msgspec.json.encode(self._call.body)
-        except UnicodeEncodeError:
-            content = msgspec.json.encode(sound(self._call.body))
+        content = self._call.content
+        if self._call.body:
+            try:
+                content = msgspec.json.encode(self._call.body)
+            except UnicodeEncodeError:
+                content = msgspec.json.encode(sound(self._call.body))
         return httpx2.Request(
-            "POST", self._url, content=content, headers=headers, extensions=extensions
+            self._call.method or ("POST" if content else "GET"),
+            self._url,
+            content=content or None,
+            headers=headers,
+            extensions=extensions,
         )
 
     @contextmanager

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,6 +26,7 @@ from perdure.core.errors import BudgetReached, InvalidConfig, InvalidInput
 from perdure.gateway.budgets import (
     EACH,
     Budget,
+    BudgetHold,
     BudgetPeriod,
     BudgetStatus,
     Reservation,
@@ -45,6 +47,10 @@ class _Work(msgspec.Struct):
     reservation: Reservation
     done: asyncio.Future[None]
     took: tuple[int, int] | None = None  # tokens, picodollars
+
+
+#: A reservation to be made or, with tokens and picodollars that were taken, settled.
+_Claim: TypeAlias = tuple[Reservation, tuple[int, int] | None]
 
 
 class Ledger:
@@ -88,18 +94,9 @@ class Ledger:
         Raises `BudgetReached` if it does not fit, or if its cost is unknown and a budget limits
         money; `StorageError` if the bank does not answer: make no call then.
         """
-        covering = [budget for budget in self._budgets if budget.covers(options, at_home=at_home)]
-        if not covering:
+        holds = self._holds(options, cost, model=model, at_home=at_home)
+        if not holds:
             return Reservation()
-        limited = next((budget for budget in covering if budget.cost is not None), None)
-        if cost is None and limited is not None:
-            raise BudgetReached(
-                f"The price of {model or 'the model'} is unknown, so the budget"
-                f" {limited.name!r}, which limits money, cannot be kept.",
-                hint="Set a price in gateway.prices, or a budget in tokens.",
-            )
-        now = self._clock()
-        holds = tuple(hold_for(budget, options, now) for budget in covering)
         reservation = Reservation(holds, max(0, tokens), max(0, cost or 0), assumed)
         done = asyncio.get_running_loop().create_future()
         self._submit(_Work(reservation, done))
@@ -111,6 +108,48 @@ class Ledger:
                 self._release(reservation)
             raise
         return reservation
+
+    async def reserve_many(
+        self,
+        transaction: Transaction,
+        options: CallOptions,
+        amounts: Sequence[tuple[int, int | None]],
+        *,
+        model: str = "",
+        assumed: int = 0,
+    ) -> tuple[BudgetHold, ...]:
+        """Reserve room for many calls, tokens and picodollars each, as a part of a transaction; or
+        for none of them. Each is settled by itself, with what is returned: `settle_many`.
+
+        Raises as `reserve`.
+        """
+        costs = [cost for _, cost in amounts]
+        total = None if None in costs else sum(cost or 0 for cost in costs)
+        holds = self._holds(options, total, model=model)
+        wanted = Reservation(holds, sum(tokens for tokens, _ in amounts), total or 0, assumed)
+        collection = transaction.collection(BudgetPeriod)
+        found = await collection.get_many([hold.key for hold in holds])
+        for hold, there in zip(holds, found, strict=True):
+            spending = there or hold.empty()
+            if not fits(hold, spending, wanted):
+                raise reached(hold, spending, wanted)
+            held = msgspec.structs.replace(spending, held=spending.held + len(amounts) - 1)
+            await collection.put(reserved(held, wanted))
+        return holds
+
+    async def settle_many(
+        self, transaction: Transaction, calls: Sequence[tuple[Reservation, int, int | None]]
+    ) -> None:
+        """Replace reservations by what the calls took, as a part of a transaction. A cost of None
+        is unknown: the reserved cost counts.
+        """
+        claims: list[_Claim] = [
+            (held, (max(0, tokens), held.cost if cost is None else max(0, cost)))
+            for held, tokens, cost in calls
+            if held.holds
+        ]
+        if claims:
+            await _carry_out(claims, transaction)
 
     async def settle(self, reservation: Reservation, tokens: int, cost: int | None) -> None:
         """Replace a reservation by what the call took, in the period in which it was made.
@@ -170,6 +209,20 @@ class Ledger:
         while self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
 
+    def _holds(
+        self, options: CallOptions, cost: int | None, *, model: str, at_home: bool = False
+    ) -> tuple[BudgetHold, ...]:
+        covering = [budget for budget in self._budgets if budget.covers(options, at_home=at_home)]
+        limited = next((budget for budget in covering if budget.cost is not None), None)
+        if cost is None and limited is not None:
+            raise BudgetReached(
+                f"The price of {model or 'the model'} is unknown, so the budget"
+                f" {limited.name!r}, which limits money, cannot be kept.",
+                hint="Set a price in gateway.prices, or a budget in tokens.",
+            )
+        now = self._clock()
+        return tuple(hold_for(budget, options, now) for budget in covering)
+
     def _settlement(
         self, reservation: Reservation, tokens: int, cost: int | None
     ) -> asyncio.Future[None] | None:
@@ -210,7 +263,8 @@ class Ledger:
 
     async def _carried_out(self, batch: list[_Work]) -> dict[int, Exception]:
         try:
-            return await self._store.transact(partial(_carry_out, batch))
+            claims = [(work.reservation, work.took) for work in batch]
+            return await self._store.transact(partial(_carry_out, claims))
         except InvalidInput as exc:
             if len(batch) == 1:
                 return {0: exc}
@@ -236,15 +290,14 @@ def _let_go(done: asyncio.Future[None]) -> None:
         _log.warning("a call could not be settled, and counts as all that it reserved: %s", error)
 
 
-async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, Exception]:
+async def _carry_out(claims: Sequence[_Claim], transaction: Transaction) -> dict[int, Exception]:
     collection = transaction.collection(BudgetPeriod)
-    wanted = list({hold.key: None for work in batch for hold in work.reservation.holds})
+    wanted = list({hold.key: None for reservation, _ in claims for hold in reservation.holds})
     periods = dict(zip(wanted, await collection.get_many(wanted), strict=True))
     changed = dict[str, BudgetPeriod]()
     refused = dict[int, Exception]()
-    for place, work in enumerate(batch):
-        held = work.reservation
-        if work.took is None:
+    for place, (held, took) in enumerate(claims):
+        if took is None:
             found = [(hold, periods[hold.key] or hold.empty()) for hold in held.holds]
             full = next((each for each in found if not fits(*each, held)), None)
             if full is not None:
@@ -254,7 +307,7 @@ async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, 
         else:
             # A period that is gone was forgotten, and what was reserved in it with it.
             new = [
-                settled(spending, held, *work.took)
+                settled(spending, held, *took)
                 for hold in held.holds
                 if (spending := periods[hold.key])
             ]

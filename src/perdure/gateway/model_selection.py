@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -153,6 +153,14 @@ class Selector(Protocol):
         """
 
 
+@runtime_checkable
+class PreparedSelector(Selector, Protocol):
+    """A selector that has to read something before it can choose."""
+
+    async def prepare(self, options: CallOptions) -> None:
+        """Called before `order`. Must not raise."""
+
+
 class HealthSelector:
     """The configured order, adjusted by health: the default.
 
@@ -170,9 +178,10 @@ class HealthSelector:
         candidates: list[ModelCandidate],
         statuses: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
-        return sorted(candidates, key=lambda each: self._rank(statuses.get(each.name)))
+        return sorted(candidates, key=lambda each: self.rank(statuses.get(each.name)))
 
-    def _rank(self, status: CandidateStatus | None) -> int:
+    def rank(self, status: CandidateStatus | None) -> int:
+        """0 if it does well, 1 if it does badly or holds up the call, 2 if its circuit is open."""
         if status is None:
             return 0
         if status.state == "open":

@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, NotFound, PerdureError
 from perdure.core.messages import Usage
-from perdure.gateway.calls import CallOptions, indexable
+from perdure.gateway.calls import CallOptions, ModelAnswer, Request, indexable
 from perdure.gateway.catalog import ModelCandidate
 from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.rows import Index
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
 GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
@@ -56,7 +57,7 @@ _COLUMNS_ONLY = (("success", 0),)
         Index(("purpose", "day", "cached", "cost"), where=_COLUMNS_ONLY),
         Index(("input", "output", "cache_read", "cache_write"), where=_COLUMNS_ONLY),
         Index(("reasoning", "latency", "first_token", "quality"), where=_COLUMNS_ONLY),
-        Index(("error",), where=_COLUMNS_ONLY),
+        Index(("error", "quality_by"), where=_COLUMNS_ONLY),
     ],
 )
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -88,10 +89,15 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cost: int | None = None
     cached: bool = False
     streamed: bool = False
+    #: By a provider's batch mode: the latency is that of the whole batch.
+    batched: bool = False
     fallback: int = 0
-    #: From 0 to 1, and who says so.
+    #: From 0 to 1, who says so, and in which words.
     quality: float | None = None
     quality_by: Judge = "heuristic"
+    comment: str = ""
+    #: What the attempts of one call have in common.
+    call: str = ""
     #: The day it began on, in UTC: ``2026-08-09``. Filled in.
     day: str = ""
 
@@ -102,6 +108,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         for name in ("agent", "session", "task", "provider", "model"):
             force(self, name, indexable(getattr(self, name)))
 
+    @property
+    def name(self) -> str:
+        """``provider/model``, as in the configuration."""
+        return _name({"provider": self.provider, "model": self.model})
+
     @classmethod
     def of(cls, options: CallOptions, candidate: ModelCandidate, **fields: Any) -> Outcome:
         return cls(
@@ -111,6 +122,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             agent=options.agent,
             session=options.session,
             task=options.task,
+            call=options.call,
             **fields,
         )
 
@@ -127,24 +139,57 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
+#: Given the outcome before and after it was rated, in the transaction that keeps the rating.
+RatingHook: TypeAlias = Callable[[Transaction, Outcome, Outcome], Awaitable[None]]
+
+
+def is_overruled(known: Judge, by: Judge) -> bool:
+    """Whether what is known counts more than what this one says."""
+    return _RANK[known] > _RANK[by]
+
+
+class OutcomeListener(Protocol):
+    """Told of outcomes as they come. Must be quick and not raise."""
+
+    def noted(self, outcome: Outcome, request: Request | None, answer: ModelAnswer | None) -> None:
+        """An attempt ended; without an answer if it failed, or if it embedded texts."""
+
+    def rated(self, outcome: Outcome, before: Outcome) -> None:
+        """Somebody rated an answer, or rated it again."""
+
+    async def flush(self) -> None:
+        """Write what is still to be written. Must not raise."""
+
+
 class OutcomeRecorder:
     """Writes outcomes later: when `jobs` is idle, on `flush` and on `close`."""
 
     def __init__(
         self, store: Store, jobs: Runner | None = None, *, most: int = MOST_WAITING
     ) -> None:
+        self._store = store
         self._outcomes = store.collection(Outcome)
+        #: Called in the transaction of each rating.
+        self.rated: list[RatingHook] = []
         self._waiting: deque[Outcome] = deque()
         self._most = most
         self._lock = asyncio.Lock()
         self._wake: Wake | None = jobs.idle("outcomes", self._work) if jobs is not None else None
         self._closed = False
+        self._listeners: list[OutcomeListener] = []
         #: Outcomes that were lost because the store refused them or could not be written for too
         #: long.
         self.dropped = 0
 
-    def note(self, outcome: Outcome) -> None:
+    def listen(self, listener: OutcomeListener) -> None:
+        self._listeners.append(listener)
+
+    def note(
+        self, outcome: Outcome, request: Request | None = None, answer: ModelAnswer | None = None
+    ) -> None:
         """Keep an outcome. Never waits, never raises; dropped after `close`."""
+        for listener in self._listeners:
+            listener.noted(outcome, request, answer)
         if self._closed:
             self.dropped += 1
             return
@@ -160,7 +205,9 @@ class OutcomeRecorder:
         while self._waiting:
             await self._write_some()
 
-    async def feedback(self, id: str, score: float, by: Literal["user", "judge"]) -> Outcome:
+    async def feedback(
+        self, id: str, score: float, by: Literal["user", "judge"], comment: str = ""
+    ) -> Outcome:
         """Rate an answer from 0 to 1; replaces the guess. Returns its outcome.
 
         A judge does not overrule a user; otherwise the last rating counts. Raises `InvalidInput`
@@ -172,18 +219,40 @@ class OutcomeRecorder:
                 hint="Give 0.0 to 1.0, by 'user' or 'judge'.",
             )
         await self.flush()
+        before: Outcome | None = None
 
-        def judged(found: Outcome | None) -> Outcome:
+        async def judge(transaction: Transaction) -> Outcome:
+            nonlocal before
+            outcomes = transaction.collection(Outcome)
+            before = found = await outcomes.get(id)
             if found is None:
                 raise NotFound(f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply.")
-            if _RANK[found.quality_by] > _RANK[by]:
+            if is_overruled(found.quality_by, by):
                 return found
-            return msgspec.structs.replace(found, quality=float(score), quality_by=by)
+            judged = msgspec.structs.replace(
+                found, quality=float(score), quality_by=by, comment=comment or found.comment
+            )
+            await outcomes.put(judged)
+            for hook in self.rated:
+                await hook(transaction, found, judged)
+            return judged
 
-        return await self._outcomes.change(id, judged)
+        rated = await self._store.transact(judge)
+        if before is not None and rated is not before:
+            for listener in self._listeners:
+                listener.rated(rated, before)
+        return rated
+
+    async def settle(self) -> None:
+        """Write what was noted, and what listeners made of it. Raises `StorageError`."""
+        await self.flush()
+        for listener in self._listeners:
+            await listener.flush()
 
     async def close(self) -> None:
         """Write what is left, once; what cannot be written is lost, and logged."""
+        for listener in self._listeners:
+            await listener.flush()
         self._closed = True
         try:
             await self.flush()

@@ -157,6 +157,11 @@ class Prices:
         )
 
 
+def batch_price(cost: int | None) -> int | None:
+    """What a call costs in a provider's batch mode: half, rounded up; None is unknown."""
+    return None if cost is None else -(-cost // 2)
+
+
 def picodollars(dollars: str | float | Decimal, what: str = "an amount") -> int:
     """Dollars as whole picodollars. Raises `InvalidConfig` if negative, finer, or no amount."""
     try:

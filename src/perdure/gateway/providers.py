@@ -43,6 +43,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     needs_key: bool = True
     #: Embeddings, as of OpenAI, under this path; empty if it has none.
     embeddings: str = "/embeddings"
+    #: Whether it has the batch mode of its wire format's owner.
+    batch: bool = False
     headers: dict[str, str] = {}
     habits: Habits = Habits()
     #: Calls at the same time, for each model.
@@ -65,12 +67,14 @@ _BUILT_IN = (
         wire="responses",
         base_url="https://api.openai.com/v1",
         key_variable="OPENAI_API_KEY",
+        batch=True,
         habits=_OPENAI,
     ),
     Provider(
         name="openai-chat",
         base_url="https://api.openai.com/v1",
         key_variable="OPENAI_API_KEY",
+        batch=True,
         habits=_OPENAI,
     ),
     Provider(
@@ -78,6 +82,7 @@ _BUILT_IN = (
         wire="messages",
         base_url="https://api.anthropic.com/v1",
         key_variable="ANTHROPIC_API_KEY",
+        batch=True,
         embeddings="",
         habits=Habits(seed=False),
     ),

@@ -58,7 +58,7 @@ def heuristic(answered: ModelAnswer, request: Request) -> float:
             faults.append(_shape(text, request.shape.schema))
         if request.tools and request.tool_choice not in ("auto", "none"):
             faults.append(NO_CALL)
-        if _is_refusal(message, text):
+        if is_refusal(message):
             faults.append(REFUSED)
     return min(faults)
 
@@ -85,7 +85,9 @@ def _shape(text: str, schema: Mapping[str, Any]) -> float:
     return 1.0 if follows(value, schema) else OTHER_SHAPE
 
 
-def _is_refusal(message: Message, text: str) -> bool:
+def is_refusal(message: Message) -> bool:
+    """Whether a model says that it will not do what it was asked: a guess, by its first words."""
+    text = message.text.strip()
     said_so = any(
         "refusal" in own.get(NOTES, {}).values()  # where the wire format has a place for them
         for part in message.parts

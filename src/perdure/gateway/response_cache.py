@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import DeadlineExceeded, InvalidValue, StorageError
 from perdure.core.messages import Message, sound
-from perdure.gateway.calls import ModelAnswer, indexable
+from perdure.gateway.calls import ModelAnswer, indexable, packed
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 #: They say how an answer is sent, not what it is.
 _STREAMING = ("stream", "stream_options")
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ModelAnswer).decode
 
 
@@ -79,7 +78,7 @@ class ResponseCache:
         try:
             record = CachedAnswer(
                 id=key,
-                content=_encoded(answered),
+                content=packed(answered),
                 agent=indexable(agent),
                 session=indexable(session),
             )
@@ -116,45 +115,3 @@ def key_of(
         said = msgspec.json.encode(sound(whole))
     hashed.update(said)
     return hashed.hexdigest()
-
-
-def _encoded(answered: ModelAnswer) -> bytes:
-    try:
-        return _encode(answered)
-    except UnicodeEncodeError:
-        plain = sound(msgspec.to_builtins(answered, builtin_types=(bytes,)))
-        return _encode(msgspec.convert(plain, ModelAnswer))
-
-
-class _Scope(Protocol):
-    @property
-    def sessions(self) -> tuple[str, ...]: ...
-    @property
-    def turns(self) -> tuple[int, ...]: ...
-    @property
-    def agent(self) -> str | None: ...
-
-
-class GatewayRecords:
-    """Forgets cached answers, outcomes and budgets (see `history.forget_sessions`).
-
-    Cached answers are not kept by turn: forgetting any turn removes those of its session. Outcomes
-    lose their names and stay. Works without models; `flush` writes what is pending.
-    """
-
-    collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})
-
-    def __init__(self, store: Store, flush: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._flush = flush
-
-    async def forget(self, scope: _Scope) -> None:
-        from perdure.gateway import ledger, outcomes
-
-        await self._flush()
-        await ResponseCache(self._store, ttl=1.0).forget(scope.sessions, scope.agent)
-        if scope.turns:
-            return
-        await outcomes.forget(self._store, scope.sessions, scope.agent)
-        if scope.agent is not None:
-            await ledger.Ledger(self._store).forget(scope.agent)

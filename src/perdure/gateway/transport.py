@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -135,6 +136,40 @@ class Transport:
         finally:
             await incoming.close()
 
+    async def lines(
+        self,
+        provider: Provider,
+        request: ProviderRequest,
+        key: str | None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of an answer that is read as it arrives, however long; empty ones are left out.
+
+        Raises as a call; `BadAnswer` for a line that is longer than a whole answer may be, and
+        `ProviderDown` if it breaks off: what was yielded is a part then.
+        """
+        call = HttpCall(provider, request, key)
+        watch = CallTimeouts(timeout, self._silence)
+        with call.translated(watch):
+            async with watch.limit:
+                response = await self._send(call, "application/octet-stream")
+        # Each line is limited, the whole is not.
+        incoming = ResponseStream(call, watch, response, None)
+        rest = b""
+        try:
+            async for part in incoming:
+                *whole, rest = (rest + part).split(b"\n")
+                if len(rest) > self._max_bytes:
+                    raise call.too_much(self._max_bytes)
+                for line in whole:
+                    if line.strip():
+                        yield line
+            if rest.strip():
+                yield rest
+        finally:
+            await incoming.close()
+
     async def reach(
         self,
         provider: Provider,
@@ -246,15 +281,15 @@ class ResponseStream:
     """An answer on its way: its headers, and its bytes by iterating, in pieces of any size."""
 
     def __init__(
-        self, call: HttpCall, watch: CallTimeouts, response: httpx2.Response, max_bytes: int
+        self, call: HttpCall, watch: CallTimeouts, response: httpx2.Response, max_bytes: int | None
     ) -> None:
         self.headers: Headers = response.headers
         self._call = call
         self._watch = watch
         self._response = response
         self._parts: AsyncGenerator[bytes, None] = response.aiter_bytes()
-        self._max_bytes = max_bytes
-        self._left = max_bytes
+        self._max_bytes = sys.maxsize if max_bytes is None else max_bytes
+        self._left = self._max_bytes
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -7,6 +7,7 @@ whichever process completes it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -17,13 +18,15 @@ from perdure.core.turns import ConversationState, Turn, TurnSplitter, WriterStat
 from perdure.history.answer_feed import AnswerFeed
 from perdure.history.intake import Intake
 from perdure.history.log_records import AnswerDraft, Head, turn_key
-from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor
+from perdure.history.turn_log import AppendHook, AppendRequest, TurnLog, WriteCursor, Written
 from perdure.history.turn_reader import TurnReader
 from perdure.storage.collection_reader import Stored
 from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.options import STRONG, Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
+
+DraftGuard = Callable[[Transaction], Awaitable[None]]
 
 
 class Partial(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class AnswerDrafts:
         writing: asyncio.Lock,
         *,
         resumes: bool = False,
+        guard: DraftGuard | None = None,
     ) -> None:
         self._store = store
         self._log = log
@@ -59,6 +63,7 @@ class AnswerDrafts:
         self._cursor = cursor
         self._writing = writing
         self._resumes = resumes  # What somebody began: it is there, or others were first.
+        self._guard = guard  # Runs in every transaction: what it raises writes nothing.
         self._version = 0
         self._updated = 0
         self._behind: ConversationState | None = None  # If the answer itself opens its turn.
@@ -105,21 +110,32 @@ class AnswerDrafts:
         )
         if self._version:
             try:
-                drafts = self._store.collection(AnswerDraft)
-                self._version = await drafts.put(draft, Options(expected=self._version))
+                await self._put(draft)
                 return
             except Conflict:
                 pass  # it was dropped, or forgotten, or somebody else goes on with it, too
         await self._announce(turn, draft)
 
-    async def finish_draft(self, turn: int, message: Message) -> Turn:
+    async def _put(self, draft: AnswerDraft) -> None:
+        if self._guard is None:
+            drafts = self._store.collection(AnswerDraft)
+            self._version = await drafts.put(draft, Options(expected=self._version))
+            return
+        async with self._store.transaction() as transaction:
+            await self._guard(transaction)
+            await transaction.collection(AnswerDraft).put(draft, Options(expected=self._version))
+        self._version = transaction.version("perdure_drafts", draft.id)
+
+    async def finish_draft(
+        self, turn: int, message: Message, within: AppendHook | None = None
+    ) -> Turn:
         """The answer is written and the draft deleted in one transaction. Raises `InvalidInput` if
         it is resumed and gone: nothing is written twice.
         """
 
         async def attempt(_: int) -> Turn:
             version = (await self._found(turn)).version if self._resumes else None
-            return await self._finish(turn, message, version)
+            return await self._finish(turn, message, version, within)
 
         return await (retry_conflicts(attempt) if self._resumes else attempt(0))
 
@@ -160,6 +176,8 @@ class AnswerDrafts:
             return msgspec.structs.replace(head, answering=answering)
 
         async def inside(transaction: Transaction, _: Head) -> None:
+            if self._guard is not None:
+                await self._guard(transaction)
             if self._resumes:
                 await self._found(turn, inside=transaction)
             await transaction.collection(AnswerDraft).put(draft)
@@ -172,7 +190,13 @@ class AnswerDrafts:
         async with self._writing:
             await self._log.change_head(self._cursor, change, inside)
 
-    async def _finish(self, turn: int, message: Message, version: int | None) -> Turn:
+    async def _finish(
+        self,
+        turn: int,
+        message: Message,
+        version: int | None,
+        within: AppendHook | None = None,
+    ) -> Turn:
         taken = await self._intake.take((message,))
         order = AppendRequest(
             messages=taken.messages,
@@ -185,12 +209,23 @@ class AnswerDrafts:
         # A writer of its own: the session may have begun another turn meanwhile.
         writer = WriteCursor(self._cursor.record)
         writer.own = await self._mark(writer, turn)
-        written = await self._log.write(writer, order)
+        hooks = [hook for hook in (self._guarded(), within) if hook is not None]
+        written = await self._log.write(writer, order, hooks)
         await self._adopt(writer)
         if taken.moved:
             await self._intake.confirm(taken)
         (done,) = written.turns()
         return done
+
+    def _guarded(self) -> AppendHook | None:
+        guard = self._guard
+        if guard is None:
+            return None
+
+        async def hook(transaction: Transaction, _: Written) -> None:
+            await guard(transaction)
+
+        return hook
 
     async def _mark(self, writer: WriteCursor, turn: int) -> ConversationState:
         head = await self._log.refresh(writer)

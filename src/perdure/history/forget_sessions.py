@@ -234,8 +234,8 @@ class Forgetting:
         for name in going:
             gone += await self._release(f"{name}/")
             await remove(self._store.collection(TurnPiece), f"{name}/")
-            await self._strip(name)
             await bury_cursors(self._store, name)
+            await self._strip(name)
         await self._last.forget(scope)
         self._tell(going)
         memories += await self._empty(scope)

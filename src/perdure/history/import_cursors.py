@@ -1,5 +1,6 @@
 """How far files were imported into sessions. Here, and not with the importers: when a session is
-forgotten, the cursor stays and says that the conversation is not to be imported again.
+forgotten, the cursor stays and says that the conversation is not to be imported again. A client's
+conversation that went through the proxy gets such a cursor when it is forgotten.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.history.log_records import TurnSpan
+from perdure.history.log_records import SessionRecord, TurnSpan
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 
@@ -72,8 +73,27 @@ def with_turns(own: tuple[TurnSpan, ...], numbers: Iterable[int]) -> tuple[TurnS
     return tuple(spans)
 
 
+#: The tag of a session that holds a client's conversation: the client's id of it.
+CONVERSATION = "conversation"
+
+
 async def bury_cursors(store: Store, session: str) -> None:
-    """Leave of each cursor of a session only that it was forgotten. Repeatable."""
+    """Leave of each cursor of a session only that it was forgotten; and one for a conversation that
+    has none, because its client may go on with it. Repeatable.
+    """
     cursors = store.collection(Cursor)
     async for cursor in cursors.walk(f"{session}/"):
         await cursors.put(Cursor(cursor.id, forgotten=True))
+    record = await store.collection(SessionRecord).get(session)
+    if record is not None and CONVERSATION in record.tags:
+        await cursors.put(Cursor(f"{session}/{CONVERSATION}", forgotten=True))
+
+
+async def was_forgotten(store: Store, session: str) -> bool:
+    """Whether a conversation that was recorded or imported under this name was forgotten, so that
+    what its client still has of it does not come back.
+    """
+    async for cursor in store.collection(Cursor).walk(f"{session}/"):
+        if cursor.forgotten:
+            return True
+    return False

@@ -164,7 +164,8 @@ def _of_media(media: Media) -> str:
         return f"media {media.artifact}"
     if media.data is not None:
         return f"media sha256:{hashlib.sha256(media.data).hexdigest()}"
-    return f"media {_digest((media.url or media.file_id or '').encode('utf-8', 'replace'))}"
+    address = _squeezed(media.url or media.file_id or "")
+    return f"media {_digest(address.encode('utf-8', 'replace'))}"
 
 
 def _plain(data: object) -> bytes:

@@ -26,6 +26,7 @@ from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, Usag
 from perdure.core.turns import Turn
 from perdure.history.answer_drafts import AnswerDrafts, Partial
 from perdure.history.answer_feed import AnswerChange, DeltaOf
+from perdure.history.turn_log import AppendHook
 
 _log = logging.getLogger(__name__)
 
@@ -133,9 +134,10 @@ class StreamedAnswer:
         model: str = "",
         id: str = "",
         message: Message | None = None,
+        within: AppendHook | None = None,
     ) -> Turn:
         """Write the answer. A whole `message` takes the place of what arrived: it has what only
-        the end of a stream tells, such as signatures.
+        the end of a stream tells, such as signatures. `within` as for `Session.append`.
         """
         if self.turn is not None:
             return self.turn
@@ -151,7 +153,9 @@ class StreamedAnswer:
             ended=self._drafts.now(),
         )
         async with self._saving:
-            writing = asyncio.ensure_future(self._drafts.finish_draft(self._number, message))
+            writing = asyncio.ensure_future(
+                self._drafts.finish_draft(self._number, message, within)
+            )
             try:
                 self.turn = await asyncio.shield(writing)
             except asyncio.CancelledError:

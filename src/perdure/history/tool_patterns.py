@@ -62,6 +62,16 @@ def program_of(call: ToolCall) -> str:
     return _of_script(command) if isinstance(command, str) else ""
 
 
+def command_of(call: ToolCall) -> str:
+    """What a shell's call runs, as it was written; empty if it is none."""
+    command = _command(json_object(call.arguments))
+    if isinstance(command, list):
+        words = [str(word) for word in command]
+        is_shell = len(words) > 2 and _name(words[0]) in _SHELLS
+        return words[2] if is_shell else " ".join(words)
+    return command if isinstance(command, str) else ""
+
+
 def _command(arguments: dict[str, Any]) -> Any:
     action = arguments.get("action")  # of a local_shell call
     for given in (arguments, action if isinstance(action, dict) else {}):

@@ -100,6 +100,14 @@ class TurnReader:
                     found[piece.turn] = None
         return list(found)
 
+    async def forgotten(self, record: SessionRecord, head: Head, first: int = 1) -> set[int]:
+        """Turns from `first` on that were forgotten, also if they went on afterwards."""
+        found = set[int]()
+        for owned in owners(record, first, head.newest) if head.forgets else ():
+            pieces = await self.pieces(_as_of(owned, record, head))
+            found.update(piece.turn for piece in pieces if piece.forgotten)
+        return found
+
     async def turn(self, record: SessionRecord, head: Head, number: int) -> Turn:
         """Raises `InvalidInput` if there is no turn of this number."""
         found = await self.turns(record, head, number, number)

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.core.messages import Message, event
 from perdure.core.turns import Status, Turn
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp
@@ -27,6 +26,7 @@ from perdure.importers.import_run import FORGOTTEN, ImportRun, ImportSessions
 from perdure.importers.import_writer import append_counted, cursor_behind
 from perdure.importers.importer import ReadReport, Transcript
 from perdure.importers.transcript_source import TranscriptSource, UnreadableFile, readable, stamp_of
+from perdure.sessions.session import Session
 
 _GONE = "forgotten"
 #: Nothing is added to such turns.

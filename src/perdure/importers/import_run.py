@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.client_agents import session_of_client
+from perdure.history.import_cursors import CONVERSATION
 from perdure.history.log_records import Link, SessionRecord, agent_of
 from perdure.history.piece_packing import RoundWritten
 from perdure.importers.import_cursor import Bookmark, cursor_key
 from perdure.importers.importer import Begun, Describe, Importer, Spawn, Transcript, name_of
+from perdure.sessions.session import Session
 from perdure.storage.store import Progress
 
 #: Sub-agents whose calls are remembered.
@@ -178,7 +179,11 @@ class ImportSessions:
             self._copy += 1
             key = cursor_key(self.name(), f"{transcript.id}\0{transcript.agent}")
             found = Bookmark(store, key)
-            if not (await found.load()).forgotten:
+            forgotten = (await found.load()).forgotten
+            if not forgotten and not found.used:
+                by_proxy = Bookmark(store, f"{self.name()}/{CONVERSATION}")
+                forgotten = (await by_proxy.load()).forgotten
+            if not forgotten:
                 if not self._forgotten or found.used:
                     return found
                 self._copy = 1

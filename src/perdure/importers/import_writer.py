@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.core.messages import Message
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
 from perdure.history.log_records import AnswerDraft, Head, SessionRecord, TurnCount, turn_key
@@ -19,6 +18,7 @@ from perdure.importers.import_run import ImportRun, ImportSessions
 from perdure.importers.importer import Open, Say, Undo, stored_form
 from perdure.importers.known_messages import KnownMessages, is_put_in
 from perdure.importers.step_feed import StepBatch
+from perdure.sessions.session import Session
 from perdure.storage.transaction import Transaction
 
 #: One append takes at most so many bytes of messages, unless a single one is larger.

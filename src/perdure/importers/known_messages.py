@@ -17,13 +17,13 @@ from typing import Self
 import msgspec
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.core import clock
 from perdure.core.messages import Message, Part, Reasoning, words_of
 from perdure.core.turns import is_prompt
 from perdure.history.log_records import Head, TurnPiece, turn_prefix
 from perdure.history.message_identity import COMPACTION, is_weak, part_identity, with_texts
 from perdure.importers.importer import PIECE
+from perdure.sessions.session import Session
 
 #: A client notes a prompt a moment before the proxy sees it.
 _BEFORE = 2 * clock.SECOND

@@ -85,7 +85,9 @@ class JobRun:
         elif isinstance(exc, RetryLater):
             field, why = "retried", str(exc)
             due, left = now + int(exc.seconds * SECOND), attempts - 1
-            is_ours = await self._replace(lambda job: job.pending(due, attempts=left, error=why))
+            is_ours = await self._replace(
+                lambda j: j.pending(now if j.again else due, attempts=left, error=why)
+            )
         elif attempts > self._how.retries:
             _log.error("gave up on job %s: %s", self.id, error)
             field = "failed"

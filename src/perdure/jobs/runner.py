@@ -98,6 +98,9 @@ class Runner:
         self._kinds[kind] = JobKind(handler, retries, timeout, pause)
         self._wake.set()
 
+    def handles(self, kind: str) -> bool:
+        return kind in self._kinds
+
     async def unregister(self, kind: str) -> None:
         """Begin no more jobs of this kind; cancel those that run, which are pending again."""
         self._kinds.pop(kind, None)

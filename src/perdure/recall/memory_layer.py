@@ -76,12 +76,14 @@ class Item(msgspec.Struct, frozen=True):
     about: str = ""
     #: What was learned of it as a reminder: see `recall.ticklers`.
     weight: float = 1.0
+    #: How much its topic weighs, as a factor.
+    topic: float = 1.0
     #: The level at which it stands in the window, if it does.
     stands: Level | None = None
 
     @property
     def score(self) -> float:
-        return self.hit.score * self.weight
+        return self.hit.score * self.weight * self.topic
 
     @property
     def turn(self) -> str:
@@ -319,11 +321,16 @@ def _asked_by(hit: Hit) -> str:
 
 
 def _ranked(items: Sequence[Item]) -> list[Item]:
-    """In the order in which they were recalled; reminders among themselves by what was learned.
+    """In the order in which they were recalled; memories among themselves by their topics, too, and
+    reminders by what was learned.
 
     A neighbour keeps its place behind what it came along with.
     """
-    full = [item for item in items if item.hit.full]
+    known = [item for item in items if item.hit.full and item.hit.kind == "memory"]
+    heavy_first = iter(sorted(known, key=lambda item: -item.hit.score * item.topic))
+    full = [
+        next(heavy_first) if item.hit.kind == "memory" else item for item in items if item.hit.full
+    ]
     rest = [item for item in items if not item.hit.full]
     return [*full, *sorted(rest, key=lambda item: -item.score)]
 

@@ -44,6 +44,8 @@ WEIGHTS: dict[MemoryKind, float] = {
 MAX_TEXT, MAX_TAG, MAX_TAGS = 4_000, 60, 20
 #: Turns that are kept of those that a memory came from: the first ones and the newest ones.
 MAX_SOURCES, _FIRST_SOURCES = 100, 20
+#: Quotes that are kept of a memory, and characters of one.
+MAX_QUOTES, MAX_QUOTE = 12, 400
 
 _key = re.compile(r"(?:([^#]+)/)?[Mm]-([1-9]\d{0,7})", re.ASCII).fullmatch
 _control = re.compile(r"[\x00-\x1f\x7f]").search
@@ -56,6 +58,14 @@ class Anchor(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str = ""
     branch: str = ""
     path: str = ""
+
+
+class MemoryQuote(msgspec.Struct, frozen=True, array_like=True):
+    """Words of a turn that a memory rests on: code found them there."""
+
+    #: ``planner/auth#T-12``.
+    turn: str
+    text: str
 
 
 class Author(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,6 +108,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     #: Turns that it came from, oldest first: ``planner/auth#T-12.3``.
     provenance: tuple[str, ...] = ()
+    #: What was said there, of what reflection found.
+    quotes: Annotated[tuple[MemoryQuote, ...], Compressed()] = ()
     #: Its text was put together or changed later, not only repeated: each of those turns may have
     #: words in it.
     mixed: bool = False
@@ -286,6 +298,13 @@ def source_of(text: str) -> tuple[str, Position]:
 def joined(first: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
     """What either came from, each turn once."""
     return bounded(tuple(dict.fromkeys((*first, *more))))
+
+
+def joined_quotes(
+    first: Sequence[MemoryQuote], more: Sequence[MemoryQuote]
+) -> tuple[MemoryQuote, ...]:
+    """What either rests on, each quote once; the first ones stay."""
+    return tuple(dict.fromkeys((*first, *more)))[:MAX_QUOTES]
 
 
 def bounded(sources: tuple[str, ...]) -> tuple[str, ...]:

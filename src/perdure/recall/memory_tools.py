@@ -139,9 +139,10 @@ class MemoryTools:
         """A reference layer."""
 
         async def get() -> str:
-            layer = await self._references.get(str(name).strip())
+            layer = await self._references.get_for(self._agent, str(name).strip())
             if layer is None:
-                names = [each.name for each in await self._references.list()]
+                every = await self._references.list()
+                names = [each.name for each in every if each.is_visible_to(self._agent)]
                 there = f"There are: {', '.join(names)}." if names else "There are none."
                 raise InvalidInput(f"There is no reference layer {name!r}.", hint=there)
             tags = f" Tags: {', '.join(layer.tags)}." if layer.tags else ""

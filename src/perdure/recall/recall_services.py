@@ -66,7 +66,7 @@ def make_recall(
         needs_folder=bool(settings.references),
     )
     index.sources += [memories.refill, references.refill]
-    scopes = Scopes(store, index)
+    scopes = Scopes(store, index, references.hidden_from)
     pipeline = Pipeline(
         Searcher(store, ahead),
         scopes.of,

@@ -82,6 +82,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     wide: bool = False
     #: Tokens of a passage at most, where there is little room; 0 for as many as usual.
     passage: int = 0
+    #: Only these turns, by session and number, as far as the scope has them; None: all.
+    only: tuple[tuple[str, int], ...] | None = None
     #: What has less than this share of the best score is not chosen, unless by a model.
     likely: float = 0.1
 

@@ -16,19 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from perdure.bank.bank_info import BankInfo, SessionInfo
-from perdure.bank.bank_listing import AgentInfo, SessionList
-from perdure.bank.validation import budget_in
+from perdure.bank.bank_info import BankInfo
 from perdure.core.band_marks import BandMarks, parse_profile
 from perdure.core.input_types import require_mapping, require_text
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgotten
 from perdure.history.log_records import Link, agent_of, checked_agent
-from perdure.history.strategies.strategy import parse_strategy
 from perdure.remote.api_client import ApiClient, segment
 from perdure.remote.remote_artifacts import RemoteArtifacts
 from perdure.remote.remote_memories import RemoteMemories
+from perdure.remote.remote_references import RemoteReferences
+from perdure.remote.remote_services import RemoteCanon, RemoteIdentities
 from perdure.remote.remote_session import RemoteSession
+from perdure.sessions.session_info import SessionInfo
+from perdure.sessions.session_listing import AgentInfo, SessionList
+from perdure.sessions.validation import budget_in
 
 _PAGE = 1_000
 
@@ -50,7 +52,10 @@ class RemoteBank:
         self._api = api
         self.url = api.url
         self.memories = RemoteMemories(api)
+        self.references = RemoteReferences(api)
         self.artifacts = RemoteArtifacts(api)
+        self.canon = RemoteCanon(api)
+        self.identities = RemoteIdentities(api)
 
     async def close(self) -> None:
         await self._api.close()
@@ -77,7 +82,7 @@ class RemoteBank:
         agent_of(name)
         body = {
             "name": name,
-            "strategy": None if strategy is None else parse_strategy(strategy),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "budget": budget_in(budget),
             "profile": None if profile is None else parse_profile(profile),
             "type": require_text(type, "type"),

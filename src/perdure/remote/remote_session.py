@@ -1,7 +1,7 @@
 """A session behind a server: what `RemoteBank.session` returns.
 
-The methods are those of `perdure.bank.session.Session`, which documents them: the same arguments,
-results and errors. The server keeps nothing between two requests. What a writer knows (the turn
+The methods are those of `perdure.Session`, which documents them: the same arguments, results and
+errors. The server keeps nothing between two requests. What a writer knows (the turn
 that it wrote to last, the turns that its prompts opened) is here, and sent along.
 """
 
@@ -12,18 +12,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from perdure import wire
-from perdure.bank.bank_info import SessionInfo
-from perdure.bank.session_writer import answer_in
-from perdure.bank.validation import (
-    budget_in,
-    count_in,
-    flag_in,
-    lines_in,
-    prompt_in,
-    tags_of,
-    text_in,
-    turn_number,
-)
 from perdure.context.board import BoardEntry
 from perdure.context.context import Context, checked_tools
 from perdure.context.injection_records import prompt_digest
@@ -41,7 +29,6 @@ from perdure.history.answer_drafts import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.intake import resolved
 from perdure.history.log_records import Head, checked_agent
-from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.turn_search import FoundTurn
 from perdure.recall.sharing import EVERYBODY
 from perdure.recall.values import Recalled
@@ -56,6 +43,18 @@ from perdure.remote.api_results import (
     UndoneNumbers,
 )
 from perdure.remote.remote_artifacts import RemoteArtifacts
+from perdure.sessions.session_info import SessionInfo
+from perdure.sessions.session_writer import answer_in
+from perdure.sessions.validation import (
+    budget_in,
+    count_in,
+    flag_in,
+    lines_in,
+    prompt_in,
+    tags_of,
+    text_in,
+    turn_number,
+)
 
 _PAGE = 1_000  # Turns that a request asks for at most.
 _READ = 100  # … while all are read.
@@ -172,7 +171,7 @@ class RemoteSession:
         profile: str | Mapping[str, float] | BandMarks | None = None,
     ) -> None:
         body = {
-            "strategy": None if strategy is None else parse_strategy(strategy),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "budget": budget_in(budget),
             "profile": None if profile is None else parse_profile(profile),
         }
@@ -295,6 +294,7 @@ class RemoteSession:
         recall: bool = True,
         keep: bool = True,
         reminders: Iterable[str] | None = (),
+        strategy: str | None = None,
     ) -> Context:
         body = {
             "canonical": prompt_in(prompt),
@@ -304,6 +304,7 @@ class RemoteSession:
             "budget": budget_in(budget),
             "recall": flag_in(recall, "recall"),
             "reminders": lines_in(reminders, "reminders"),
+            "strategy": None if strategy is None else require_text(strategy, "strategy"),
             "continues": self._continues,
             "parts": True,
         }

@@ -14,6 +14,7 @@ from perdure.bank import BankInfo
 from perdure.core import clock
 from perdure.core.errors import Corrupted, NotFound
 from perdure.gateway import model_status
+from perdure.gateway.batches.batch_records import BatchView
 from perdure.gateway.calls import PURPOSES, indexable
 from perdure.gateway.outcomes import By, Outcome, cost_of
 from perdure.history.artifact_uses import find_use
@@ -65,6 +66,8 @@ class Feedback(RequestBody, frozen=True):
     #: From 0 to 1.
     score: Annotated[float, msgspec.Meta(ge=0, le=1)]
     by: Literal["user", "judge"] = "user"
+    #: Why, in words.
+    comment: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
 
 
 class ArtifactsQuery(RequestQuery, frozen=True):
@@ -170,7 +173,8 @@ async def rate_outcome(call: ServerCall) -> Outcome:
     found = await call.bank.collection(Outcome).get(id)
     if found is None or call.caller.agent not in (None, found.agent):
         raise NotFound(f"There is no outcome {id!r}.", hint="List them: GET /api/v1/outcomes.")
-    return await gateway.recorder.feedback(id, call.body.score, call.body.by)
+    await gateway.feedback(id, call.body.score, call.body.comment, by=call.body.by)
+    return await call.bank.collection(Outcome).get(id) or found
 
 
 async def get_models(call: ServerCall) -> ModelReport:
@@ -190,6 +194,21 @@ async def _models(call: ServerCall, *, reach: bool) -> ModelReport:
         missing=[purpose for purpose in PURPOSES if not gateway.has(purpose)],
         prices_as_of=gateway.prices.as_of.isoformat(),
     )
+
+
+class BatchesQuery(RequestQuery, frozen=True):
+    """Whose batches, and how many."""
+
+    agent: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
+
+
+async def get_batches(call: ServerCall) -> list[BatchView]:
+    """Batches of requests to models, the newest first."""
+    query = call.query
+    agent = call.agent_within(query.agent)
+    found = await call.bank.gateway.batch.list(limit=query.limit, agent=agent)
+    return [BatchView.of(record) for record in found]
 
 
 # Artifacts ------------------------------------------------------------------------------------
@@ -338,6 +357,7 @@ OPERATIONS = (
     ),
     Operation.of("GET", "/api/v1/models", get_models, TokenScope.READ),
     Operation.of("POST", "/api/v1/models/reach", reach_models, TokenScope.ADMIN),
+    Operation.of("GET", "/api/v1/batches", get_batches, TokenScope.READ, query=BatchesQuery),
     Operation.of("GET", "/api/v1/artifacts", get_artifacts, TokenScope.ADMIN, query=ArtifactsQuery),
     Operation.of(
         "GET", "/api/v1/artifacts/{artifact}", get_artifact, TokenScope.READ, produces=_BYTES

@@ -16,15 +16,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from perdure.bank.session import Session
 from perdure.context.context import checked_tools
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Turn, is_prompt
 from perdure.gateway.calls import CallOptions, Effort
 from perdure.history.log_records import newest
-from perdure.server.chat_run import ChatOptions, ChatRun
+from perdure.server.chat_run import ChatRun
 from perdure.server.operations import Operation, ServerCall, ServerState, TokenScope
+from perdure.sessions.model_conversation import ConversationOptions
+from perdure.sessions.session import Session
 from perdure.wire import ui
 from perdure.wire.ui.message_stream import STREAM_HEADER
 
@@ -113,9 +114,8 @@ async def chat(call: ServerCall) -> Response:
     """One turn with a model, streamed as the AI SDK's UI message stream."""
     body: ChatBody = call.body
     name, chats = call.session_name, call.server.part(Chats)
-    options = ChatOptions(
+    options = ConversationOptions(
         system=body.system,
-        model=body.model,
         tools=checked_tools(body.tools),
         history_tools=body.history_tools,
         recall=body.recall,
@@ -126,7 +126,7 @@ async def chat(call: ServerCall) -> Response:
     # Before a session is made for nothing.
     call.bank.gateway.catalog.candidates(CallOptions(purpose="chat", model=body.model))
     session = await call.bank.session(name)
-    run = ChatRun(call.bank, session, options)
+    run = ChatRun(call.bank, session, options, model=body.model)
     prompt, results = await _new_input(body, session, chats)
     await run.begin(prompt, results)
     chats.add(run)

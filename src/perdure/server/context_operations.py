@@ -43,6 +43,8 @@ class PromptRequest(RequestBody, frozen=True):
     budget: int | None = None
     recall: bool = True
     reminders: tuple[str, ...] = ()
+    #: Show it so, instead of as the session does.
+    strategy: str | None = None
     #: The turn that the caller wrote to last.
     continues: str | int | None = None
     #: Add the body of a request to such an API.
@@ -107,8 +109,19 @@ async def compose_context(call: ServerCall) -> ExplainedContext:
 
 
 async def preview_context(call: ServerCall) -> ExplainedContext:
-    """The prompt to send to a model next, explained. Leaves no trace."""
+    """The prompt to send to a model next, explained. Leaves no trace. Where models judge what is
+    recalled, which costs money, the token must have the scope write, or leave `recall` out.
+    """
+    if call.body.recall:
+        _require_paid_recall(call)
     return await _compose(call, keep=False)
+
+
+def _require_paid_recall(call: ServerCall) -> None:
+    """A token that may only read spends nothing. Raises `Denied`."""
+    gateway = call.bank.gateway
+    if gateway.has("filter") or gateway.has("judge"):
+        call.require(TokenScope.WRITE)
 
 
 async def _compose(call: ServerCall, *, keep: bool) -> ExplainedContext:
@@ -124,6 +137,7 @@ async def _compose(call: ServerCall, *, keep: bool) -> ExplainedContext:
         recall=body.recall,
         keep=keep,
         reminders=body.reminders,
+        strategy=body.strategy,
     )
     return ExplainedContext.of(context, body.wire, parts=body.parts)
 
@@ -156,7 +170,11 @@ async def set_fidelity(call: ServerCall) -> ToolAnswer:
 
 
 async def recall_session(call: ServerCall) -> Recalled:
-    """Search past turns, memories and reference layers by text and meaning, explained."""
+    """Search past turns, memories and reference layers by text and meaning, explained. Where models
+    judge what was found, which costs money, the token must have the scope write.
+    """
+    if call.body.judged:
+        _require_paid_recall(call)
     session = await open_session(call)
     asked = {name: getattr(call.body, name) for name in call.body.__struct_fields__}
     return await session.recall(asked.pop("query"), **asked)

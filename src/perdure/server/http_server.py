@@ -39,8 +39,8 @@ _LOOK = 0.005
 _KEEP_ALIVE = 75
 #: Bytes of a message that a client sends over a WebSocket.
 _MAX_MESSAGE = 1 << 20
-#: Bytes of a request's first line and headers.
-_MAX_HEAD = 64 << 10
+#: Bytes of a request's first line and headers, and seconds in which they have to come.
+_MAX_HEAD, _HEAD_SECONDS = 64 << 10, 30.0
 
 
 class HttpServer:
@@ -122,9 +122,37 @@ async def serving(app: ServerApp) -> AsyncIterator[HttpServer]:
 
 
 class _BoundedHeads(HttpToolsProtocol):
-    """Limits what is not a body, which httptools gathers without end, and before any token."""
+    """Limits what is not a body, in size and time: httptools gathers it without end, and before
+    any token.
+    """
 
     _gathered = 0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_head()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._has_head()
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        self._has_head()
+        self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+
+    def _has_head(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def data_received(self, data: bytes) -> None:
         self._gathered += len(data)

@@ -243,13 +243,14 @@ async def get_memory_history(call: ServerCall) -> list[FormerMemory]:
 async def get_layers(call: ServerCall) -> list[LayerInfo]:
     """The reference layers, without their texts."""
     await call.bank.references.sync(max_age=_SYNCED)
-    return [_layer_info(each) for each in await call.bank.references.list()]
+    agent, every = call.caller.agent, await call.bank.references.list()
+    return [_layer_info(each) for each in every if agent is None or each.is_visible_to(agent)]
 
 
 async def get_layer(call: ServerCall) -> Layer:
     """A reference layer with its text."""
     name = call.path["layer"]
-    found = await call.bank.references.get(name)
+    found = await call.bank.references.get_for(call.caller.agent, name)
     if found is None:
         raise NotFound(
             f"There is no reference layer {name!r}.", hint="List them: GET /api/v1/references."

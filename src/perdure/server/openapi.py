@@ -110,7 +110,7 @@ def _responses(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
     schema = {} if operation.result is None else schemas[id(operation.result)]
     answer = {
         "description": HTTPStatus(operation.status).phrase,
-        "content": {operation.produces: {"schema": schema}},
+        "content": {kind: {"schema": schema} for kind in operation.produces.split(", ")},
     }
     nothing = {"204": {"description": "There is nothing."}} if operation.may_be_nothing else {}
     return {str(operation.status): answer, **nothing, "default": failure}

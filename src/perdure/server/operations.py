@@ -201,7 +201,7 @@ class Operation(msgspec.Struct, frozen=True):
     result: Any = None
     status: int = 200
     #: The content type, where a handler returns a `Response`.
-    produces: str = JSON
+    produces: str = JSON  # Several: with commas between.
     #: It may also answer 204: there is nothing.
     may_be_nothing: bool = False
     #: The request belongs to another API: its body and query are not looked at, its body may be

@@ -14,11 +14,16 @@ from starlette.types import Scope as Connection
 
 from perdure.bank.bank import Bank
 from perdure.server import (
+    a2a_operations,
+    agent_operations,
+    agent_service_operations,
     bank_operations,
     chat_operations,
     context_operations,
+    learning_operations,
     live_socket,
     memory_operations,
+    reflection_operations,
     session_operations,
     status_operations,
     turn_operations,
@@ -43,6 +48,11 @@ def all_routes() -> tuple[Route, ...]:
         *turn_operations.OPERATIONS,
         *context_operations.OPERATIONS,
         *memory_operations.OPERATIONS,
+        *agent_operations.OPERATIONS,
+        *a2a_operations.OPERATIONS,
+        *reflection_operations.OPERATIONS,
+        *agent_service_operations.OPERATIONS,
+        *learning_operations.OPERATIONS,
         *bank_operations.OPERATIONS,
         *live_socket.OPERATIONS,
         *chat_operations.OPERATIONS,
@@ -56,6 +66,9 @@ async def _start_parts(state: ServerState) -> AsyncIterator[None]:
     hub = state.add(LiveHub(state.bank.services))
     chats = state.add(chat_operations.Chats(state))
     proxy = state.add(make_proxy(state.bank, state.config.proxy))
+    agents = state.bank.agents
+    agents.streams = True
+    agents.serve_all()
     try:
         yield
     finally:

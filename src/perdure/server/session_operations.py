@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
-from perdure.bank.bank_info import SessionInfo, describe_session
-from perdure.bank.bank_listing import (
+from perdure.history.forget_sessions import Forgotten
+from perdure.history.log_records import Link, agent_of
+from perdure.remote.api_results import SharedSession
+from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
+from perdure.sessions.session import Session
+from perdure.sessions.session_info import SessionInfo, describe_session
+from perdure.sessions.session_listing import (
     AgentInfo,
     SessionList,
     SessionOrder,
@@ -16,11 +21,6 @@ from perdure.bank.bank_listing import (
     list_agents,
     page_of_sessions,
 )
-from perdure.bank.session import Session
-from perdure.history.forget_sessions import Forgotten
-from perdure.history.log_records import Link, agent_of
-from perdure.remote.api_results import SharedSession
-from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 
 AGENT = "/api/v1/agents/{agent}"
 SESSION = "/api/v1/sessions/{agent}/{name}"
@@ -45,7 +45,7 @@ class NewSession(RequestBody, frozen=True):
     """A session that is made, if it is not there; see `Bank.session`."""
 
     name: str
-    strategy: Literal["gradient", "regular"] | None = None
+    strategy: str | None = None
     budget: int | None = None
     profile: Profile | None = None
     type: str = "session"
@@ -59,7 +59,7 @@ class SessionChange(RequestBody, frozen=True):
     """What is to be changed. `state` is merged into what is there."""
 
     state: dict[str, Any] = {}
-    strategy: Literal["gradient", "regular"] | None = None
+    strategy: str | None = None
     budget: int | None = None
     profile: Profile | None = None
 

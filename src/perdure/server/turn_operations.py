@@ -9,7 +9,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from perdure.bank.session import Session
 from perdure.context.context import Context, compose
 from perdure.context.session_tools import Rendering
 from perdure.core.errors import InvalidInput, NotFound
@@ -25,6 +24,7 @@ from perdure.history.turn_search import FoundTurn
 from perdure.remote.api_results import AppendedTurns, ExportFormat, TurnPage, UndoneNumbers
 from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 from perdure.server.session_operations import SESSION, open_session
+from perdure.sessions.session import Session
 
 TURN = f"{SESSION}/turns/{{turn}}"
 _MEDIA = {"jsonl": "application/x-ndjson", "markdown": "text/markdown; charset=utf-8"}
@@ -326,6 +326,6 @@ OPERATIONS = (
         export_session,
         TokenScope.READ,
         query=ExportQuery,
-        produces="application/x-ndjson",
+        produces="application/x-ndjson, text/markdown",
     ),
 )

@@ -15,7 +15,6 @@ from hashlib import blake2b
 import msgspec
 
 from perdure.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS, Level
@@ -24,6 +23,7 @@ from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.log_records import ENDLESS, Head, SessionRecord
 from perdure.history.manifest import RoundId
 from perdure.history.sized_rounds import Sized
+from perdure.sessions.session import Session
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
 from perdure.simulation.used_identifiers import text_of, without_lists

@@ -27,8 +27,12 @@ class ProviderRequest(msgspec.Struct, frozen=True):
     """Path, headers and body of a call. Holds no key."""
 
     path: str
-    body: dict[str, Any]
+    body: dict[str, Any] = {}
     headers: dict[str, str] = {}
+    #: Empty: POST with a body, GET without.
+    method: str = ""
+    #: Instead of `body`, already encoded; its type is in the headers.
+    content: bytes = b""
 
 
 def build(request: Request, provider: Provider, model: str, *, stream: bool) -> ProviderRequest:

@@ -105,6 +105,10 @@ class RenditionMaker:
         heavy = sum(map(weight, full)) + sum(map(len, smooth))
         return await self.worked(heavy, lambda: _run_of(full, cap, smooth, self.counter))
 
+    async def merged(self, parts: Sequence[str], cap: int) -> str:
+        """One text of at most `cap` tokens; see `merged_text.merge`."""
+        return await self.worked(sum(map(len, parts)), lambda: _merged(parts, cap, self.counter))
+
     async def tokens(self, messages: tuple[Message, ...]) -> int:
         full = await self.full(messages)
         return await self.worked(weight(full), lambda: count_messages(self.counter, full))
@@ -207,6 +211,12 @@ def _run_of(
 
     shown = {name for text in smooth for name in names_in_line(text)}
     return rendition_packing.clean(run_text(full, cap, shown, counter))
+
+
+def _merged(parts: Sequence[str], cap: int, counter: Counter) -> str:
+    from perdure.history.renditions import algorithm
+
+    return algorithm.merge(parts, cap, counter)
 
 
 def _variant_of(full: tuple[Message, ...], place: RoundId, counter: Counter) -> Variant:

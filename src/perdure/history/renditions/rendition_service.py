@@ -85,6 +85,7 @@ class RenditionService:
         self._renditions = RenditionStore(store, self._maker, counts)
         self.texts, self.tiny_texts = self._renditions.texts, self._renditions.tiny_texts
         self.shortened, self.tiny_of = self._renditions.shortened, self._renditions.tiny_of
+        self.merged = self._maker.merged
         self.run_texts, self.scattered = self._renditions.run_texts, self._maker.scattered
         self._config = config or RenditionsConfig()
         self._gateway = gateway

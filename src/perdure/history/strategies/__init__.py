@@ -1,1 +1,1 @@
-"""Ways to show a history in a window of fixed size: `regular` and `gradient`."""
+"""Ways to show a history in a window of fixed size; see `strategy`."""

@@ -79,7 +79,7 @@ class ElementRenderer:
             if element in bodies:
                 body = bodies[element]
             elif element.generation:
-                body = self._range(element, left[element], tiny, rounds)
+                body = await self._range(element, left[element], tiny, rounds)
             else:
                 variant, body = tiny.get(element.first.turn, (0, FORGOTTEN))
                 element = msgspec.structs.replace(element, variants=bytes([variant]))  # noqa: PLW2901
@@ -213,7 +213,7 @@ class ElementRenderer:
         texts = await self._renditions.texts(record, head, wanted)
         return dict(zip(places, texts, strict=True))
 
-    def _range(
+    async def _range(
         self,
         element: Element,
         left: _Left,
@@ -235,9 +235,7 @@ class ElementRenderer:
                 parts[at] = f"{name}: {said}" if begins else f"{parts[at]}\n{said}"
         ordered = [parts[place] for place in sorted(parts)]
         cap = element.tokens - RANGE_TAGS
-        from perdure.history.renditions import algorithm  # not for those who only show
-
-        return algorithm.merge(ordered, cap, self._token_counts.counter) if ordered else FORGOTTEN
+        return await self._renditions.merged(ordered, cap) if ordered else FORGOTTEN
 
 
 class _Left(msgspec.Struct):

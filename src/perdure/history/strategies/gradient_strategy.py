@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -53,7 +53,7 @@ from perdure.history.strategies.epoch_planner import (
     without_undone,
 )
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
-from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
+from perdure.history.strategies.strategy import ContextRequest, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
@@ -97,7 +97,8 @@ class _State(msgspec.Struct):
 class GradientStrategy:
     """Shows one session by the gradient. Keeps what it read between requests."""
 
-    name: Final[Name] = "gradient"
+    name = "gradient"
+    tagged = True
 
     def __init__(
         self,

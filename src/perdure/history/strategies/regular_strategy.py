@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.errors import BudgetTooSmall
@@ -12,7 +11,7 @@ from perdure.core.tokens import count_messages
 from perdure.history.manifest import Injected, Native, RoundId, ShownHistory
 from perdure.history.reduce_messages import reduced
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
-from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
+from perdure.history.strategies.strategy import ContextRequest, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader
 
@@ -24,7 +23,8 @@ class RegularStrategy:
     turn under way is always shown.
     """
 
-    name: Final[Name] = "regular"
+    name = "regular"
+    tagged = False
 
     def __init__(
         self, reader: TurnReader, artifacts: ArtifactStore, token_counts: TokenCounts
@@ -107,6 +107,22 @@ class RegularStrategy:
         if tokens > room:
             raise BudgetTooSmall(request.budget, request.budget + tokens - room)
         return Native(each.place, messages, tokens, each.tokens, thinking=True, reduced=True)
+
+
+class OpenTurn(RegularStrategy):
+    """Shows the turn under way alone."""
+
+    async def _enough(
+        self, request: ContextRequest, rounds: RawRounds, before: RoundId | None = None
+    ) -> list[RawRound]:
+        if request.prompted:
+            return []
+        found = await rounds.since(request.record, request.head, RoundId(request.turn))
+        return [
+            each
+            for each in found
+            if each.place.turn == request.turn and (before is None or each.place < before)
+        ]
 
 
 def _native(each: RawRound, request: ContextRequest) -> Native:

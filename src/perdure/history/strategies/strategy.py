@@ -3,28 +3,26 @@
 ========  =====================================================================================
 regular   whole rounds, the newest that fit; the oldest are dropped
 gradient  all of it: the newest raw, the older the shorter, ancient stretches merged
+one-shot  none of it: the turn under way alone, behind a specification, its tasks and its log
 ========  =====================================================================================
 
-The log is the same for all of them; a session can change its strategy at any time.
+Others are added through `history_strategy`, a smaller protocol; `segment_strategy` adapts it to
+this one. The log is the same for all of them; a session can change its strategy at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from perdure.core.band_marks import FULL, BandMarks
-from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.core.tokens import TokenScale
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Injected, RoundId, ShownHistory
-
-Name = Literal["regular", "gradient"]
-NAMES: tuple[Name, ...] = ("regular", "gradient")
 
 ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]  # From one turn to another.
 
@@ -81,7 +79,11 @@ class Strategy(Protocol):
     """Decides what is shown of one session's history."""
 
     @property
-    def name(self) -> Name: ...
+    def name(self) -> str: ...
+
+    @property
+    def tagged(self) -> bool:
+        """Whether turns stand in elements named after them, which a model must be told of."""
 
     async def standing_since(self, request: ContextRequest) -> int:
         """The first turn whose injection is still in the window."""
@@ -98,13 +100,3 @@ class Strategy(Protocol):
         """What was shown for a round: `request` is that request, as it was. Turns that were
         forgotten since are tombstones.
         """
-
-
-def parse_strategy(text: object) -> Name:
-    """Raises `InvalidInput` if there is no such strategy."""
-    for name in NAMES:
-        if text == name:
-            return name
-    raise InvalidInput(
-        f"{text!r} is no history strategy.", hint=f"The strategies are {' and '.join(NAMES)}."
-    )

@@ -124,6 +124,12 @@ class Memories:
         ]
         return sorted(found, key=_rank)[:limit]
 
+    async def topic_weights(self, agent: str) -> dict[str, float]:
+        """The weights of an agent's topics, by what they are called, in small letters."""
+        query = self._store.collection(Memory).query().where("agent", "=", checked_agent(agent))
+        found = await query.where("kind", "=", "topic").where("status", "=", "active").values()
+        return {topic.text.casefold(): topic.weight for topic in found}
+
     async def merged_into(self, key: str, *, agent: str = "") -> builtins.list[Memory]:
         """What was merged into a memory, and into that."""
         found, waiting = builtins.list[Memory](), [records.parse_key(key, agent)]

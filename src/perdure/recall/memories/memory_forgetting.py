@@ -110,12 +110,16 @@ class MemoryTraces:
 
     async def _moved(self, memory: Memory, shared: SharedTurns, fork: str) -> Memory:
         """A memory as it is once the fork has these turns as its own."""
-        found = dict[str, None]()
-        for source in memory.provenance:
+        moved = dict[str, str]()
+        for source in (*memory.provenance, *(quote.turn for quote in memory.quotes)):
             session, place = source_of(source)
             is_its = session == shared.session and await self._is_whole(shared, place.turn)
-            found[f"{fork}#{place}" if is_its else source] = None
-        return replace(memory, provenance=tuple(found))
+            moved[source] = f"{fork}#{place}" if is_its else source
+        return replace(
+            memory,
+            provenance=tuple(dict.fromkeys(moved[source] for source in memory.provenance)),
+            quotes=tuple(replace(quote, turn=moved[quote.turn]) for quote in memory.quotes),
+        )
 
     async def _agents_of(self, fork: str) -> set[str]:
         """The agents of a session and of its forks, and theirs."""
@@ -207,7 +211,8 @@ def _without(memory: Memory, scope: ForgetScope) -> Memory | None:
     if gone and not memory.by_person:
         return None
     shared = tuple(agent for agent in memory.shared if agent != scope.agent)
-    return replace(memory, provenance=left, shared=shared, is_shared=bool(shared))
+    quotes = tuple(quote for quote in memory.quotes if not _is_of(quote.turn, scope))
+    return replace(memory, provenance=left, quotes=quotes, shared=shared, is_shared=bool(shared))
 
 
 def _is_of(source: str, scope: ForgetScope) -> bool:

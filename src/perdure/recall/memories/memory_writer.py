@@ -19,6 +19,7 @@ from perdure.recall.memory_records import (
     LastNumber,
     Memory,
     joined,
+    joined_quotes,
     shown,
 )
 from perdure.recall.places import memories_of
@@ -107,6 +108,7 @@ def merged(target: Memory, others: Sequence[Memory], text: str | None, now: int)
         weight=max(memory.weight for memory in every),
         tags=tuple(tags[:MAX_TAGS]),
         provenance=joined(sources, ()),
+        quotes=joined_quotes([quote for memory in every for quote in memory.quotes], ()),
         seen=sum(memory.seen for memory in every),
         first=min(memory.first for memory in every),
         last=max(memory.last for memory in every),
@@ -132,7 +134,7 @@ class MemoryWriter:
         numbers = transaction.collection(LastNumber)
         key = records.numbers_of(draft.agent)
         last = await numbers.get(key) or LastNumber(key)
-        sources = await self._owned(transaction, draft.provenance)
+        sources = await self.owned(transaction, draft.provenance)
         new = replace(draft, provenance=sources)
         for memory in await self._similar.same(new, transaction.collection(Memory).get_many):
             return await self._seen_again(transaction, memory, new)
@@ -149,7 +151,7 @@ class MemoryWriter:
         )
         written = replace(
             changed,
-            provenance=await self._owned(transaction, changed.provenance, former.provenance),
+            provenance=await self.owned(transaction, changed.provenance, former.provenance),
             is_shared=bool(changed.shared),
             author=author,
             by_person=former.by_person or author.person,
@@ -159,10 +161,7 @@ class MemoryWriter:
             # What was contradicted is not said any more, or not recalled.
             await self._unlink(transaction, written, written.contradicts)
             written = replace(written, contradicts=())
-        if _is_found_alike(written, former):  # to index it anew would cost its vectors
-            await transaction.collection(Memory).put(written)
-            return written
-        return await self.write(transaction, written)
+        return await self.rewrite(transaction, former, written)
 
     async def contradict(self, transaction: Transaction, memories: Sequence[Memory]) -> None:
         """Note that these cannot all hold: each names the others."""
@@ -176,6 +175,13 @@ class MemoryWriter:
         await transaction.collection(Memory).put(memory)
         await self.index(transaction, memory)
         return memory
+
+    async def rewrite(self, transaction: Transaction, former: Memory, memory: Memory) -> Memory:
+        """The same for one that is there; the index is left alone if it knows all of it."""
+        if _is_found_alike(memory, former):  # to index it anew would cost its vectors
+            await transaction.collection(Memory).put(memory)
+            return memory
+        return await self.write(transaction, memory)
 
     async def remove(self, transaction: Transaction, memory: Memory) -> list[str]:
         """Delete a memory with all that belongs to it; others name it no more.
@@ -244,7 +250,7 @@ class MemoryWriter:
                 left = tuple(id for id in rival.contradicts if id != memory.id)
                 await memories.put(replace(rival, contradicts=left))
 
-    async def _owned(
+    async def owned(
         self, transaction: Transaction, sources: Sequence[str], known: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """The turns by the sessions whose logs hold them: a fork has some from its ancestors.

@@ -31,6 +31,7 @@ from perdure.core.tokens import Counter
 from perdure.recall.memory_records import checked_tags
 from perdure.recall.references import front_matter
 from perdure.recall.references.front_matter import FrontMatter
+from perdure.recall.sharing import EVERYBODY
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 
 #: Tokens that a layer should have, and has at most.
@@ -84,8 +85,13 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     origin: Origin | None = None
     #: The file that it was once copied from, by hand.
     copied: Origin | None = None
+    #: Who may see it, if it is an entry of the canon; None: it is none, and everybody's.
+    canon: tuple[str, ...] | None = None
     #: When it was last changed. Microseconds.
     updated: int = 0
+
+    def is_visible_to(self, agent: str) -> bool:
+        return self.canon is None or EVERYBODY in self.canon or agent in self.canon
 
 
 @system_record("layer_texts")

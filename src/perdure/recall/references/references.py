@@ -15,28 +15,24 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.input_types import require_path, require_text
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Plain, Scrub
 from perdure.recall.memories.memory_writer import Indexer
-from perdure.recall.memory_records import LastNumber
-from perdure.recall.places import REFERENCES
 from perdure.recall.references import files, layers
 from perdure.recall.references.files import Content, LayerFile, LayerProblem, Scanned
+from perdure.recall.references.layer_writer import LayerWriter, WithLayer, is_there
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
-from perdure.recall.values import Note
 from perdure.storage.store import Store
-from perdure.storage.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -72,7 +68,7 @@ class References:
         self._store = store
         # Read when it is first needed: it takes a while.
         self._counter = counter
-        self._writing = Writing(store, index)
+        self._writing = LayerWriter(store, index)
         self._plain = plain
         self._scrub = scrub
         self._needs_folder = needs_folder
@@ -85,14 +81,27 @@ class References:
 
     async def get(self, name: str, /) -> Layer | None:
         """The layer of this name."""
+        return await self.get_for(None, name)
+
+    async def get_for(self, agent: str | None, name: str) -> Layer | None:
+        """The same, if this agent may see it; None: anybody."""
         require_text(name, "name")
+        if agent is not None:
+            require_text(agent, "agent")
         try:
             key = layers.checked_name(name)
         except InvalidInput:
             return None
         record = await self._store.collection(LayerRecord).get(key)
         text = await self._store.collection(LayerText).get(key)
-        return None if record is None or text is None else _layer(record, text.text)
+        if record is None or text is None or not (agent is None or record.is_visible_to(agent)):
+            return None
+        return _layer(record, text.text)
+
+    async def hidden_from(self, agent: str) -> builtins.list[int]:
+        """The numbers of the layers that an agent may not see: entries of the canon, for others."""
+        name = require_text(agent, "agent")
+        return [each.ordinal for each in await self.list() if not each.is_visible_to(name)]
 
     async def list(self) -> builtins.list[LayerRecord]:
         """All layers by name, without their texts."""
@@ -156,6 +165,26 @@ class References:
             replace=replace,
         )
 
+    async def put_canon(
+        self, name: str, text: str, readers: tuple[str, ...], within: WithLayer
+    ) -> LayerRecord:
+        """Make a layer that belongs to the canon, for these readers: see `perdure.agents.canon`.
+        Raises as `add` does.
+        """
+        name, text = require_text(name, "name"), require_text(text, "text")
+        layer = self._read(sound(text), name, name)
+        if layer.name != name:
+            raise InvalidInput(
+                f"The front matter gives another name than {name}.",
+                hint="Leave the name out of it.",
+            )
+        return await self._writing.put(layer, canon=readers, replace=True, within=within)
+
+    async def remove_canon(self, name: str, within: WithLayer) -> bool:
+        """Returns whether nothing of it can be read in the bank's files any more."""
+        await self._writing.remove(require_text(name, "name"), within=within)
+        return True if self._scrub is None else await self._scrub()
+
     async def remove(self, name: str) -> bool:
         """Remove a layer for good.
 
@@ -166,6 +195,10 @@ class References:
         record = next((each for each in await self.list() if each.name == name), None)
         if record is None:
             raise NotFound(f"There is no reference layer {name!r}.", hint="List them.")
+        if record.canon is not None:
+            raise InvalidInput(
+                f"{name} is an entry of the canon.", hint=f"Use `perdure canon remove {name}`."
+            )
         if record.origin is not None and await is_there(record.origin):
             raise InvalidInput(
                 f"{name} comes from the file {record.origin.file}.", hint="Delete the file instead."
@@ -306,7 +339,7 @@ class References:
     async def _apart(self, record: LayerRecord) -> AsyncIterator[str]:
         """What one would do well to know about a layer that is none of this folder's."""
         layer = await self.get(record.name)
-        if layer is None:
+        if layer is None or record.canon is not None:  # the canon looks after its own
             return
         if record.origin is not None:
             if not await is_there(record.origin):
@@ -361,153 +394,3 @@ def _is_as_before(record: LayerRecord | None, file: LayerFile) -> bool:
 def _origin(folder: Path | None, file: LayerFile, hash_: str) -> Origin:
     modified = 0 if files.is_fresh(file.modified, time.time_ns()) else file.modified
     return Origin(str(folder), file.path, file.size, modified, hash_)
-
-
-_NUMBERS = "references"
-
-
-class Writing:
-    """Writes layers, each in one transaction with the index."""
-
-    def __init__(self, store: Store, index: Indexer | None) -> None:
-        #: How often something was changed.
-        self.changes = 0
-        self._store = store
-        self._index = index
-
-    async def put(
-        self,
-        layer: Layer,
-        *,
-        origin: Origin | None = None,
-        copied: Origin | None = None,
-        replace: bool = False,
-        vacated: Collection[str] = (),
-    ) -> LayerRecord:
-        """Write a layer; raises `InvalidInput` if another one has its name.
-
-        Another one is what was made from another file, or from none. With `replace`, a record takes
-        the place of another record. Names that are `vacated` are no file's any more.
-        """
-
-        async def body(transaction: Transaction) -> LayerRecord:
-            records = transaction.collection(LayerRecord)
-            old = await records.get(layer.name)
-            is_free = old is None or (old.origin is not None and old.name in vacated)
-            if old is not None and not is_free and not await _may_replace(old.origin, origin):
-                raise InvalidInput(
-                    f"The name {layer.name} is that of {_maker(old)}, too.",
-                    hint="Give one of them another name.",
-                )
-            if old is not None and not replace and not await _is_same(old.copied, copied):
-                raise InvalidInput(
-                    f"There is a reference layer {layer.name} already, from {_source(old)}.",
-                    hint="Give this one another name in its front matter; or let it take the place"
-                    " of that one: --replace, `replace=True`.",
-                )
-            record = LayerRecord(
-                name=layer.name,
-                ordinal=await _next(transaction) if old is None else old.ordinal,
-                title=layer.title,
-                tags=layer.tags,
-                weight=layer.weight,
-                triggers=layer.triggers,
-                tokens=layer.tokens,
-                origin=origin,
-                copied=copied,
-                updated=self._store.now(),
-            )
-            await records.put(record)
-            await transaction.collection(LayerText).put(LayerText(layer.name, layer.text))
-            await self._index_it(transaction, record, layer.text)
-            return record
-
-        return await self._transact(body)
-
-    async def touch(self, name: str, origin: Origin) -> None:
-        """Note that a file says what it said."""
-
-        async def body(transaction: Transaction) -> None:
-            records = transaction.collection(LayerRecord)
-            record = await records.get(name)
-            if record is not None:
-                await records.put(msgspec.structs.replace(record, origin=origin))
-
-        await self._transact(body)
-
-    async def remove(self, name: str, *, made_from: Origin | None = None) -> bool:
-        """Remove a layer, in the index too; no error if there is none. Whether there was one.
-
-        Not if it was made from another file by now than the one that is named.
-        """
-
-        async def body(transaction: Transaction) -> bool:
-            records = transaction.collection(LayerRecord)
-            record = await records.get(name)
-            if record is None or not (made_from is None or _is_file(record.origin, made_from)):
-                return False
-            await records.delete(name)
-            await transaction.collection(LayerText).delete(name)
-            if self._index is not None:
-                await self._index.withdraw(transaction, REFERENCES, record.ordinal)
-            return True
-
-        return await self._transact(body)
-
-    async def _transact(self, body: Callable[[Transaction], Awaitable[T]]) -> T:
-        try:
-            return await self._store.transact(body)
-        finally:
-            self.changes += 1
-
-    async def reindex(self, transaction: Transaction, name: str) -> None:
-        """Put a layer into the index again."""
-        record = await transaction.collection(LayerRecord).get(name)
-        text = await transaction.collection(LayerText).get(name)
-        if record is not None and text is not None:
-            await self._index_it(transaction, record, text.text)
-
-    async def _index_it(self, transaction: Transaction, record: LayerRecord, text: str) -> None:
-        if self._index is None:
-            return
-        note = Note(time=record.updated // SECOND, tags=dict.fromkeys(record.tags, ""))
-        head = " ".join((record.name, record.title, *record.tags))
-        await self._index.put(transaction, REFERENCES, record.ordinal, f"{head}\n{text}", note)
-
-
-async def is_there(origin: Origin) -> bool:
-    """Whether the file that a layer was made from is still there."""
-    return await asyncio.to_thread(origin.file.is_file)
-
-
-async def _may_replace(old: Origin | None, new: Origin | None) -> bool:
-    """Whether both are records, or the same file; or the older one's file is gone: it was moved."""
-    if old is None or new is None:
-        return old is new
-    return _is_file(old, new) or not await is_there(old)
-
-
-def _is_file(origin: Origin | None, other: Origin) -> bool:
-    return origin is not None and (origin.folder, origin.path) == (other.folder, other.path)
-
-
-async def _is_same(old: Origin | None, new: Origin | None) -> bool:
-    """Whether two records were copied from the same file, or neither from any."""
-    if old is None or new is None:
-        return old is new
-    return await asyncio.to_thread(lambda: old.file.resolve() == new.file.resolve())
-
-
-async def _next(transaction: Transaction) -> int:
-    numbers = transaction.collection(LastNumber)
-    last = await numbers.get(_NUMBERS) or LastNumber(_NUMBERS)
-    await numbers.put(msgspec.structs.replace(last, last=last.last + 1))
-    return last.last + 1
-
-
-def _source(record: LayerRecord) -> str:
-    return "a text that was given" if record.copied is None else str(record.copied.file)
-
-
-def _maker(record: LayerRecord) -> str:
-    return "a record in the bank" if record.origin is None else str(record.origin.file)

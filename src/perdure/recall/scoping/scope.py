@@ -27,10 +27,10 @@ A session is seen from its first indexed turn on: by this process at once, by ot
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -202,12 +202,27 @@ def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
     return joined(groups.whole(names), own, *(groups.turns(agent) for agent in filters.agents))
 
 
+def _of_turns(groups: GroupNumbers, only: Iterable[tuple[str, int]]) -> tuple[Range, ...]:
+    return joined(
+        places.turns(groups.numbers[session], turn, turn)
+        for session, turn in only
+        if session in groups.numbers and 0 < turn < LAST_TURN
+    )
+
+
+#: The numbers of reference layers that an agent may not see.
+HiddenLayers: TypeAlias = Callable[[str], Awaitable[Collection[int]]]
+
+
 class Scopes:
     """Makes scopes. One for a bank: what it learned about groups and families is used again."""
 
-    def __init__(self, store: Store, index: Directory) -> None:
+    def __init__(
+        self, store: Store, index: Directory, hidden_layers: HiddenLayers | None = None
+    ) -> None:
         self._store = store
         self._index = index
+        self._hidden_layers = hidden_layers
         self._sharing = Sharing(store)
         self._families = Families(store)
         self._lines = Lines(store)
@@ -228,9 +243,11 @@ class Scopes:
             turns=joined(line, without(others, whole_line(record, groups.numbers))),
             line=line,
             memories=await self._of_memories(record.agent, groups),
-            references=groups.whole((REFERENCES,)),
+            references=await self._of_references(record.agent, groups),
             session=record.id,
         )
+        if question.only is not None:
+            scope = scope.only(_of_turns(groups, question.only))
         return narrowed(scope, question.filters)
 
     def _learned(self, numbers: Mapping[str, int]) -> GroupNumbers:
@@ -290,6 +307,14 @@ class Scopes:
             if number is not None and memory.is_visible_to(agent) and memory.number < LAST_TURN:
                 found.append(places.turns(number, memory.number, memory.number))
         return joined(found)
+
+    async def _of_references(self, agent: str, groups: GroupNumbers) -> tuple[Range, ...]:
+        """The reference layers, without entries of the canon that are for others."""
+        found, number = groups.whole((REFERENCES,)), groups.numbers.get(REFERENCES)
+        if number is None or self._hidden_layers is None:
+            return found
+        hidden = await self._hidden_layers(agent)
+        return without(found, joined(places.turns(number, each, each) for each in hidden))
 
     async def _shared_memories(self) -> list[Memory]:
         """The memories of all agents that are shared with others."""

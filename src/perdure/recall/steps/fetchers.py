@@ -70,10 +70,12 @@ def memories(reader: Memories) -> Cabinet:
 
 
 def layers(references: References) -> Cabinet:
-    """Reference layers, which the index knows by number."""
+    """Reference layers that the asking agent may see, which the index knows by number."""
 
-    async def fetch(_: Question, candidates: Sequence[Candidate]) -> dict[int, Kept]:
-        found = await references.numbered([spot(each.place).turn for each in candidates])
+    async def fetch(question: Question, candidates: Sequence[Candidate]) -> dict[int, Kept]:
+        wanted = {spot(each.place).turn for each in candidates}
+        hidden = await references.hidden_from(question.record.agent)
+        found = await references.numbered(wanted.difference(hidden))
         layers = {each.place: found.get(spot(each.place).turn) for each in candidates}
         return {place: Kept(one.name, one.text) for place, one in layers.items() if one}
 
@@ -86,7 +88,8 @@ def called_for(references: References, index: Directory, store: Store) -> Finds:
 
     async def find(question: Question) -> list[Candidate]:
         await references.sync(max_age=_SYNCED)
-        every = await references.list()
+        agent = question.record.agent
+        every = [each for each in await references.list() if each.is_visible_to(agent)]
         used = await lately.tools(question) if wait_for_tools(every) else ()
         called = fitting(every, question.text, used)
         group = (await index.groups()).get(REFERENCES) if called else None

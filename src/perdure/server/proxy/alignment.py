@@ -11,12 +11,16 @@ or written here.
 * A summary appears that is not recorded, or nothing is shared at all: the client compacted. What it
   still has is not new, and nothing is taken back.
 * Otherwise the client went back, or edited something: the line behind that point is taken back.
+
+A turn that was forgotten has left a gap in the line. The client still has its words: what it says
+between what is known before the gap and behind it is not new (`_forgotten`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -33,10 +37,17 @@ class Recorded(NamedTuple):
     message: int  # the message's place in its turn
     by_model: bool = False
     compaction: bool = False
+    #: It stands for turns whose words were forgotten; see `gap`.
+    is_gap: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
         return self.turn, self.message
+
+
+def gap(turn: int) -> Recorded:
+    """Stands where forgotten words stood, up to this turn; 0: in front of the first."""
+    return Recorded(f"forgotten {turn}", turn, 1, -1, by_model=True, is_gap=True)
 
 
 class ItemFacts(NamedTuple):
@@ -95,7 +106,10 @@ class _Aligner:
         self._strong: list[int] = []
         #: Compactions: their place in the line, and how many strong parts are in front of them.
         self._compactions: dict[str, tuple[int, int]] = {}
+        gaps: list[int] = []
         for at, part in enumerate(line):
+            if part.is_gap:
+                gaps.append(len(self._strong))
             if part.compaction:
                 self._compactions[part.identity] = at, len(self._strong)
             elif not is_weak(part.identity):
@@ -106,7 +120,80 @@ class _Aligner:
             for part, identity in enumerate(facts.identities)
             if not is_weak(identity)
         ]
+        #: Items whose words were forgotten, with the place of the gap in the line.
+        self._gone: dict[int, int] = {}
+        for at, end in pairwise([*gaps, len(self._strong)]):
+            self._forgotten(at, end)
         self._pairs: list[_Pair] = []
+
+    def _forgotten(self, at: int, end: int) -> None:
+        """Let the gap, a strong part, stand for what the client says in its place: from behind what
+        is known before the gap to what is known behind it, up to the next gap at `end`. If the
+        client has nothing of that, to the last reply: what it says now is behind that.
+        """
+        start = self._behind_known(at)
+        stop = self._begin_of(at + 1, end, start or 0)
+        if start is None:  # it dropped, or changed, what stood before the gap
+            if stop is None:
+                return
+            start = self._behind_replies(at, stop)
+        elif stop is None:
+            stop = self._behind_last_reply(at + 1, end, start)
+        for n in range(start, stop):
+            if self._facts(n).summary:  # in place of more than was forgotten
+                start = n + 1
+        if start >= stop:
+            return
+        part, last = self._part(at), self._said[stop - 1]
+        for item in range(self._said[start].item, last.item + 1):
+            self._gone[item] = self._strong[at]
+        self._said[start:stop] = [last._replace(identity=part.identity)]
+
+    def _behind_known(self, at: int) -> int | None:
+        """Where what was said goes on behind the parts before a gap; None if it has no such."""
+        if not at:
+            return 0
+        before = [self._part(n).identity for n in range(at - 1, -1, -1)]
+        runs = _matches(before, [said.identity for said in reversed(self._said)])[::-1]
+        longest = max(runs, default=0)
+        if longest:
+            return runs.index(longest) + 1
+        for n, said in enumerate(self._said):
+            if self._compactions.get(said.identity, (0, -1))[1] == at:
+                return n + 1  # the client compacted right before it
+        return None
+
+    def _behind_replies(self, at: int, stop: int) -> int:
+        """Where what was said before `stop` goes on behind the replies before a gap."""
+        known = {self._part(n).identity for n in range(at)}
+        places = [n + 1 for n in range(stop) if self._said[n].identity in known]
+        return max((n for n in places if not _is_users(self._said[n - 1].identity)), default=0)
+
+    def _begin_of(self, first: int, end: int, start: int) -> int | None:
+        """Where the parts from `first` to `end` begin in what was said from `start` on, if they do.
+        The same words may have been said before, in what was forgotten: the longest match counts.
+        """
+        known = [self._part(at).identity for at in range(first, end)]
+        proof = next((n for n, each in enumerate(known, 1) if not _is_users(each)), len(known))
+        best, found = 0, None
+        for n, run in enumerate(_matches(known, [said.identity for said in self._said[start:]])):
+            if run >= max(proof, best, 1):
+                best, found = run, start + n
+        return found
+
+    def _behind_last_reply(self, first: int, end: int, start: int) -> int:
+        """Behind the last reply from `start` on that is none of the parts from `first` to `end`,
+        nor behind one.
+        """
+        known = {self._part(at).identity for at in range(first, end)}
+        stop = start
+        for n in range(start, len(self._said)):
+            identity = self._said[n].identity
+            if identity in known and not _is_users(identity):
+                return n
+            if self._facts(n).by_model:
+                stop = n + 1
+        return stop
 
     def aligned(self) -> Alignment:
         self._pairs = self._contiguous()
@@ -152,7 +239,7 @@ class _Aligner:
                 break
             pairs.append(_Pair(self._strong[at], at + 1))
             # What a client keeps goes up to where it compacted.
-            if at == expected or at + 1 == kept or not said.identity.startswith("user "):
+            if at == expected or at + 1 == kept or not _is_users(said.identity):
                 proved = len(pairs)
             last = expected = at + 1
         return pairs[:proved]
@@ -221,9 +308,11 @@ class _Aligner:
         new = [
             NewItem(item)
             for item, facts in enumerate(self._items)
-            if item not in old and not (facts.identities and weak.issuperset(facts.identities))
+            if item not in old
+            and item not in self._gone
+            and not (facts.identities and weak.issuperset(facts.identities))
         ]
-        places_of = [-1] * len(self._items)
+        places_of = self._places_of_gone()
         for n, index in sorted(matched.items()):
             places_of[self._said[n].item] = index
         return Alignment(
@@ -232,19 +321,11 @@ class _Aligner:
 
     def _up_to_the_end(self, start: int) -> dict[int, int]:
         """The longest run of items that is the end of the line."""
-        end = len(self._strong)
-        best: dict[int, int] = {}
-        for n in range(len(self._said) - 1, start - 1, -1):
-            run = 0
-            while (
-                n - run >= start
-                and run < end
-                and self._said[n - run].identity == self._part(end - 1 - run).identity
-            ):
-                run += 1
-            if run > len(best):
-                best = {n - k: self._strong[end - 1 - k] for k in range(run)}
-        return best
+        line = [self._part(at).identity for at in range(len(self._strong) - 1, -1, -1)]
+        runs = _matches(line, [said.identity for said in reversed(self._said[start:])])
+        run = max(runs, default=0)
+        last = len(self._said) - 1 - runs.index(run) if run else 0
+        return {last - k: self._strong[-1 - k] for k in range(run)}
 
     def _result(self, kept: int, at: int) -> Alignment:
         """All from the place `at` of what was said on is new."""
@@ -261,7 +342,32 @@ class _Aligner:
                 continue  # said before, and followed by nothing so far
             if identities or more:
                 new.append(NewItem(item))
-        matched = [-1] * len(self._items)
+        matched = self._places_of_gone()
         for said, pair in zip(self._said, self._pairs, strict=False):
             matched[said.item] = pair.at
         return Alignment(kept=kept, new=tuple(new), matched=tuple(matched))
+
+    def _places_of_gone(self) -> list[int]:
+        return [self._gone.get(item, -1) for item in range(len(self._items))]
+
+
+def _is_users(identity: str) -> bool:
+    """People say the same thing twice; models and tools hardly do."""
+    return identity.startswith("user ")
+
+
+def _matches(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
+    """For each place in a text how much of it, from there on, is the beginning of a pattern. In
+    linear time (the Z algorithm): a client may say the same thing a thousand times.
+    """
+    both = [*pattern, None, *text]
+    lengths = [0] * len(both)
+    left = right = 0  # the match that reaches furthest
+    for at in range(1, len(both)):
+        length = min(lengths[at - left], right - at) if at < right else 0
+        while at + length < len(both) and both[length] == both[at + length]:
+            length += 1
+        lengths[at] = length
+        if at + length > right:
+            left, right = at, at + length
+    return lengths[len(pattern) + 1 :]

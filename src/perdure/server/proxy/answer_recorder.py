@@ -16,7 +16,7 @@ from perdure.history.message_identity import is_weak
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import Written
 from perdure.server.proxy.client_items import ClientItems
-from perdure.server.proxy.conversations import Conversation, Said
+from perdure.server.proxy.conversation import Conversation, Said
 from perdure.server.proxy.recorder import Recording
 from perdure.storage.transaction import Transaction
 

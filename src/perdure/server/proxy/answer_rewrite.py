@@ -76,7 +76,8 @@ class AnswerRewriter(ABC):
     def ended(self) -> AnswerStep:
         """What came of this request. Raises `BadAnswer` if its end never came."""
         answer = self._decoder.finish()
-        return self._step(self._decoder.body(), answer.finish == "tools", answer.message)
+        asks = answer.finish == "tools"
+        return self._step(self._decoder.body(), answer.message, asks=asks)
 
     @abstractmethod
     def last(self, *, asks: bool) -> bytes:
@@ -88,7 +89,7 @@ class AnswerRewriter(ABC):
         self._keep(body)
         self._is_counted = True
         self._output += (answer.message.usage.output or 0) if answer.message.usage else 0
-        return self._step(body, answer.finish == "tools", answer.message)
+        return self._step(body, answer.message, asks=answer.finish == "tools")
 
     @abstractmethod
     def whole(self, *, asks: bool) -> Item:
@@ -102,10 +103,20 @@ class AnswerRewriter(ABC):
     def _passed(self, event: ServerEvent) -> Iterable[ServerEvent]: ...
 
     @abstractmethod
-    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep: ...  # noqa: FBT001
+    def _calls_in(self, body: Item) -> list[ToolCall]:
+        """Without a name if no tool of ours can be meant."""
+
+    @abstractmethod
+    def _items_in(self, body: Item) -> list[Item]:
+        """As they are sent upstream again."""
 
     @abstractmethod
     def _keep(self, body: Item) -> None: ...
+
+    def _step(self, body: Item, message: Message, *, asks: bool) -> AnswerStep:
+        calls = self._calls_in(body)
+        ours = [call for call in calls if call.name in self._ours]
+        return AnswerStep(self._items_in(body), ours, asks, len(ours) < len(calls), message)
 
     def _number(self, number: int) -> int:
         if number not in self._numbers:
@@ -177,16 +188,15 @@ class MessagesRewriter(AnswerRewriter):
         ]
         return [{"role": "user", "content": blocks}]
 
-    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
-        blocks: list[Item] = body["content"]
-        calls = [block for block in blocks if kind_of(block) == "tool_use"]
-        ours = [
+    def _calls_in(self, body: Item) -> list[ToolCall]:
+        return [
             ToolCall(each["id"], each["name"], text_of(each.get("input") or {}, objects=True))
-            for each in calls
-            if self._is_ours(each)
+            for each in body["content"]
+            if kind_of(each) == "tool_use"
         ]
-        item: Item = {"role": "assistant", "content": blocks}
-        return AnswerStep([item], ours, asks, len(ours) < len(calls), message)
+
+    def _items_in(self, body: Item) -> list[Item]:
+        return [{"role": "assistant", "content": body["content"]}]
 
     def _is_ours(self, block: Item) -> bool:
         return kind_of(block) == "tool_use" and block.get("name") in self._ours
@@ -303,17 +313,17 @@ class ChatRewriter(AnswerRewriter):
             {"role": "tool", "tool_call_id": call.id, "content": text} for call, text in answers
         ]
 
-    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
-        said = body["choices"][0]["message"]
-        calls = said.get("tool_calls") or []
-        ours = [
-            ToolCall(each["id"], each["function"]["name"], each["function"].get("arguments") or "")
-            for each in calls
-            if self._is_ours(each)
+    def _calls_in(self, body: Item) -> list[ToolCall]:
+        calls = body["choices"][0]["message"].get("tool_calls") or []
+        functions = [each.get("function") or {} for each in calls]
+        return [
+            ToolCall(call["id"], said.get("name") or "", said.get("arguments") or "")
+            for call, said in zip(calls, functions, strict=True)
         ]
-        item = {**_present(said), "role": "assistant"}
-        item.setdefault("content", None)
-        return AnswerStep([item], ours, asks, len(ours) < len(calls), message)
+
+    def _items_in(self, body: Item) -> list[Item]:
+        said = _present(body["choices"][0]["message"])
+        return [{"content": None, **said, "role": "assistant"}]
 
     def _is_ours(self, call: Item) -> bool:
         return (call.get("function") or {}).get("name") in self._ours
@@ -399,15 +409,19 @@ class ResponsesRewriter(AnswerRewriter):
             for call, text in answers
         ]
 
-    def _step(self, body: Item, asks: bool, message: Message) -> AnswerStep:  # noqa: FBT001
-        output: list[Item] = body.get("output") or []
-        calls = [item for item in output if kind_of(item).endswith("_call") and "call_id" in item]
-        ours = [
-            ToolCall(each["call_id"], each["name"], each.get("arguments") or "")
-            for each in calls
-            if self._is_ours(each)
+    def _calls_in(self, body: Item) -> list[ToolCall]:
+        return [
+            ToolCall(
+                item["call_id"],
+                item["name"] if kind_of(item) == "function_call" else "",
+                item.get("arguments") or "",
+            )
+            for item in body.get("output") or ()
+            if kind_of(item).endswith("_call") and "call_id" in item
         ]
-        return AnswerStep(sendable(output), ours, asks, len(ours) < len(calls), message)
+
+    def _items_in(self, body: Item) -> list[Item]:
+        return sendable(body.get("output") or [])
 
     def _is_ours(self, item: Item) -> bool:
         return kind_of(item) == "function_call" and item.get("name") in self._ours

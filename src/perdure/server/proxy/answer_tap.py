@@ -1,4 +1,7 @@
-"""Listens to an answer on its way to the client, and tells a recorder what it says."""
+"""Listens to an answer on its way to the client, and tells a recorder what it says.
+
+Whether or not anybody records it, what it took is read.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class AnswerTap:
         wire: CallWire,
         content_type: str,
         encoding: str,
-        listener: AnswerListener,
+        listener: AnswerListener | None,
         failed: Callable[[Exception], None],
     ) -> None:
         self._listener = listener
@@ -46,6 +49,9 @@ class AnswerTap:
         self._wire = wire
         self._over = False
         self.usage: Usage | None = None
+        #: All of it was read; or why it could not be.
+        self.is_complete = False
+        self.error: Exception | None = None
         streamed = content_type.partition(";")[0].strip().lower() == "text/event-stream"
         self._parser = EventParser() if streamed else None
         self._decoder = streams.decoder(wire) if streamed else None
@@ -74,7 +80,7 @@ class AnswerTap:
                 self._tell(streams.read_answer(self._wire, body).message)
                 return
             for event in self._parser.close():
-                self._listener.grow(self._decoder.feed(event))
+                self._grow(self._decoder.feed(event))
             self._tell(self._decoder.finish().message)
         except Exception as exc:  # noqa: BLE001  # as above
             self._give_up(exc)
@@ -82,8 +88,7 @@ class AnswerTap:
     def leave(self) -> None:
         """No more will come, and it is not complete."""
         if not self._over:
-            self._over = True
-            self._listener.finish(None)
+            self._finish(None)
 
     def _read(self, plain: bytes) -> None:
         if self._parser is None or self._decoder is None:
@@ -93,20 +98,27 @@ class AnswerTap:
                 raise MemoryError("The answer is too large to be recorded.")
             return
         for event in self._parser.feed(plain):
-            deltas = self._decoder.feed(event)
-            if deltas:
-                self._listener.grow(deltas)
+            self._grow(self._decoder.feed(event))
         if self._decoder.done:
             # Before the client hears of the end: it may come back at once.
             self._tell(self._decoder.finish().message)
 
+    def _grow(self, deltas: list[Delta]) -> None:
+        if deltas and self._listener is not None:
+            self._listener.grow(deltas)
+
     def _tell(self, message: Message) -> None:
-        self._over = True
         self.usage = message.usage
-        self._listener.finish(message)
+        self.is_complete = True
+        self._finish(message)
 
     def _give_up(self, exc: Exception) -> None:
-        self._over = True
-        self._listener.finish(None)
+        self.error = exc
+        self._finish(None)
         if not isinstance(exc, msgspec.DecodeError):
             self._failed(exc)
+
+    def _finish(self, message: Message | None) -> None:
+        self._over = True
+        if self._listener is not None:
+            self._listener.finish(message)

@@ -30,7 +30,7 @@ class BegunResponse:
         self._read: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
         self._broken: Exception | None = None
-        self.status_code = response.status_code
+        self.status = response.status_code
         self.headers = response.headers
 
     async def read(self) -> bytes:
@@ -89,7 +89,13 @@ class BegunResponse:
         async for chunk in self._iterator():
             yield chunk
 
-    async def aclose(self) -> None:
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Its body without the content encoding."""
+        unpack = unpacker(self.headers.get("content-encoding", ""))
+        async for chunk in self.aiter_raw():
+            yield unpack(chunk)
+
+    async def close(self) -> None:
         if self._next is not None:
             self._next.cancel()
             await asyncio.wait({self._next})

@@ -15,26 +15,29 @@ from typing import Any
 
 import msgspec
 
-from perdure.bank.session import Session
 from perdure.config import ProxyConfig
-from perdure.core.errors import GatewayError, ProviderDown
+from perdure.core import clock
+from perdure.core.errors import GatewayError, PerdureError, ProviderDown
 from perdure.core.messages import Usage
+from perdure.gateway.provider_errors import from_response
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import write_event
 from perdure.server.proxy.answer_recorder import AnswerRecorder
 from perdure.server.proxy.answer_rewrite import rewriter
 from perdure.server.proxy.answer_tap import AnswerListener, AnswerTap
 from perdure.server.proxy.begun_response import BegunResponse
+from perdure.server.proxy.client_errors import error_body, error_event
 from perdure.server.proxy.client_habits import parse
 from perdure.server.proxy.client_request import ClientRequest
 from perdure.server.proxy.conversation_windows import ConversationWindows, SentRequest
-from perdure.server.proxy.gateway_upstream import GatewayUpstream, error_event
-from perdure.server.proxy.proxy_report import ProxyReport
+from perdure.server.proxy.conversations import agent_of_conversation
+from perdure.server.proxy.gateway_upstream import GatewayUpstream
+from perdure.server.proxy.proxy_report import ProviderCall, ProxyReport
 from perdure.server.proxy.recorder import Recorder, Recording
 from perdure.server.proxy.recording_backlog import RecordingBacklog
 from perdure.server.proxy.recording_order import RecordingOrder, UnrecordedExchange
 from perdure.server.proxy.request_window import is_elsewhere, is_too_long
-from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ProviderAnswer, ToolLoop
+from perdure.server.proxy.tool_loop import UNKNOWN_FORM, HidingListener, ToolLoop
 from perdure.server.proxy.upstream import (
     RawHeaders,
     Upstreams,
@@ -42,6 +45,7 @@ from perdure.server.proxy.upstream import (
     response_headers,
     unpacker,
 )
+from perdure.sessions.session import Session
 
 _log = logging.getLogger("perdure.proxy")
 
@@ -97,7 +101,8 @@ class ClientExchange:
         }
         self._answer: AnswerRecorder | None = None
         self._start_recording: Callable[[], None] = lambda: None
-        self._is_seen = False  # as a request to a model
+        self._seen: ClientRequest | None = None  # if it is a request to a model
+        self._call: ProviderCall | None = None  # unless the gateway counts it
         self._request: ClientRequest | None = None
         self._recorded: asyncio.Future[Recording] | None = None
         self._sent: SentRequest | None = None  # in place of what the client sent
@@ -109,6 +114,7 @@ class ClientExchange:
         finally:
             self._end_answer()
             self._start_recording()
+            self._note_call()
 
     async def _prepare(self) -> bool:
         """Record and rewrite what has to be before it is sent; False if it is refused."""
@@ -129,9 +135,14 @@ class ClientExchange:
             if self._proxy.settings.strict:
                 kind = "api_error" if self._wire == "messages" else "server_error"
                 self._end_answer()
-                await send_answer(self._send, 503, error_body(self._wire, kind, _words(exc)))
+                await send_error(self._send, self._wire, 503, kind, _words(exc))
                 return False
         return True
+
+    @property
+    def _asks_model(self) -> ClientRequest | None:
+        """The request, if a model answers it: counting tokens is for nothing."""
+        return self._seen if self._seen is not None and self._seen.kind != "count" else None
 
     def _end_answer(self) -> None:
         """No more will come of the answer. Before the client hears of that: it may come back at
@@ -150,7 +161,7 @@ class ClientExchange:
             who = msgspec.structs.replace(request.id, agent=agent)
             request = msgspec.structs.replace(request, id=who)
         self._proxy.report.seen(request)
-        self._is_seen = True
+        self._seen = request
         return request
 
     def _recording(self, request: ClientRequest) -> asyncio.Future[Recording]:
@@ -164,7 +175,10 @@ class ClientExchange:
 
         async def recorded() -> Recording | None:
             try:
-                await proxy.order.wait(exchange)
+                # A new id of a client's may be that of a fork, whose beginning others wrote.
+                opened = proxy.recorder.conversations.opened(request.id)
+                known = bool(request.id.session) or opened is not None
+                await proxy.order.wait(exchange, known=known)
                 made = await proxy.recorder.record(request, answer)
             except Exception as exc:  # noqa: BLE001  # as above
                 report.failed(exc)
@@ -194,10 +208,10 @@ class ClientExchange:
     async def _rewritten(self, request: ClientRequest) -> SentRequest | None:
         """What is sent in place of the client's body; None: nothing is."""
         windows = self._proxy.windows
-        if not windows.may_be_due(request) and not self._proxy.settings.via_gateway:
+        if not await windows.may_be_due(request) and not self._proxy.settings.via_gateway:
             return None
         self._start_recording()
-        fits = windows.tokens(request) <= windows.budget
+        fits = await windows.count(request) <= windows.budget
         async with asyncio.timeout(_LOOKING if fits else _REWRITING):
             made = await self._made()
             if made is None or not made.turn:
@@ -239,17 +253,19 @@ class ClientExchange:
         return None if failed is not None else self._recorded.result()
 
     async def _forward(self) -> None:
+        if self._asks_model and not self._proxy.settings.via_gateway:
+            self._call = ProviderCall(self._asks_model, clock.now())
         try:
             response = await self._ask(self._body if self._sent is None else self._sent.body)
             smaller = await self._smaller(response)
             if smaller is not None:
-                await response.aclose()
+                await response.close()
                 self._sent = smaller
                 response = await self._ask(smaller.body)
         except ProviderDown as exc:
             self._end_answer()
-            self._count_failure()
-            await send_answer(self._send, 502, error_body(self._wire, "api_error", exc.message))
+            self._count_failure(exc)
+            await send_error(self._send, self._wire, 502, "api_error", exc.message)
             return
         import httpx2
 
@@ -258,9 +274,9 @@ class ClientExchange:
         except httpx2.HTTPError as exc:
             # Without an end the server cuts the connection: the client sees what we saw.
             _log.warning("An answer broke off: %s", type(exc).__name__)
-            self._count_failure()
+            self._count_failure(ProviderDown("The answer broke off."))
         finally:
-            await response.aclose()
+            await response.close()
 
     async def _ask(self, body: bytes) -> BegunResponse:
         upstreams = self._proxy.upstreams
@@ -309,7 +325,7 @@ class ClientExchange:
 
     async def _refusal(self, response: BegunResponse) -> bytes | None:
         """The words in which a provider refused the prompt as too long, if it did."""
-        status = response.status_code
+        status = response.status
         if status >= 400:
             raw = await response.read()
             plain = unpacker(response.headers.get("content-encoding", ""))(raw)
@@ -325,16 +341,20 @@ class ClientExchange:
         note = self._proxy.report.note
         if note:
             headers.append((b"x-perdure-note", note.encode("ascii", "replace")))
-        is_answer = 200 <= response.status_code < 300
-        if response.status_code >= 400:
-            self._count_failure()
+        is_answer = 200 <= response.status < 300
+        if response.status >= 400:
+            self._count_failure(
+                from_response(response.status, response.headers, b"", where="upstream")
+            )
+        if self._call is not None:
+            self._call.streamed = _is_stream(response)
         sent = self._sent if is_answer and self._answer is not None else None
         if sent is not None and (sent.tools or self._unsent):
             await self._pass_rewritten(response, headers, sent)
             return
-        start = {"type": "http.response.start", "status": response.status_code, "headers": headers}
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
         tap: AnswerTap | None = None
-        if self._answer is not None and is_answer:
+        if is_answer and self._asks_model:
             tap = self._tap(response.headers.get("content-encoding", ""), response, self._answer)
         else:
             self._end_answer()
@@ -355,7 +375,7 @@ class ClientExchange:
         finally:
             if tap is not None:
                 tap.leave()
-                self._count(tap.usage)
+                self._count(tap.usage, tap)
 
     async def _pass_rewritten(
         self, response: BegunResponse, headers: RawHeaders, sent: SentRequest
@@ -376,8 +396,8 @@ class ClientExchange:
                 self._proxy.report.failed(exc)
                 return "The memory cannot be reached right now. Go on without."
 
-        async def resend(items: Sequence[msgspec.Raw]) -> ProviderAnswer:
-            return ProviderAnswer(await self._ask(sent.with_more(items)))
+        async def resend(items: Sequence[msgspec.Raw]) -> BegunResponse:
+            return await self._ask(sent.with_more(items))
 
         loop = ToolLoop(rewriter(self._wire, sent.tools, self._unsent), run, resend)
         windows = self._proxy.windows
@@ -390,7 +410,7 @@ class ClientExchange:
             if _is_stream(response):
                 await self._send({"type": "http.response.start", "status": 200, "headers": kept})
                 try:
-                    async for piece in loop.stream(ProviderAnswer(response)):
+                    async for piece in loop.stream(response):
                         tap.feed(piece)
                         await self._pass_piece(piece)
                     tap.end()
@@ -404,11 +424,13 @@ class ClientExchange:
                 await self._send({"type": "http.response.body", "body": b""})
             else:
                 try:
-                    status, body = await loop.body(ProviderAnswer(response))
+                    status, body = await loop.body(response)
                 except (GatewayError, httpx2.HTTPError) as exc:  # nothing was sent yet
-                    self._count_failure()
                     said = exc.message if isinstance(exc, GatewayError) else type(exc).__name__
-                    status, body = 502, error_body(self._wire, "api_error", said)
+                    broken = exc if isinstance(exc, GatewayError) else ProviderDown(said)
+                    self._count_failure(broken)
+                    told = error_body(self._wire, "api_error", said)
+                    status, body = 502, msgspec.json.encode(told)
                 if status < 300:
                     tap.feed(body)
                     tap.end()
@@ -416,17 +438,48 @@ class ClientExchange:
                 await send_answer(self._send, status, body, kept)
         finally:
             tap.leave()
-            self._count(loop.usage)
+            self._count(loop.usage, tap)
 
-    def _count(self, usage: Usage | None) -> None:
+    def _count(self, usage: Usage | None, tap: AnswerTap) -> None:
+        """Count an answer, of which as much was read as came."""
+        request, call = self._seen, self._call
+        assert request is not None  # noqa: S101 (only its answers are tapped)
         left_out, sent = (0, 0) if self._sent is None else (self._sent.unsent, self._sent.tokens)
-        if usage is None and self._request is not None and not sent:
-            sent = self._proxy.windows.tokens(self._request)
-        self._proxy.report.answered(usage, self._request, sent=sent, left_out=left_out)
+        if usage is None and not sent:
+            sent = self._proxy.windows.tokens(request)
+        self._proxy.report.answered(usage, request, sent=sent, left_out=left_out)
+        if call is not None:
+            call.usage = usage
+            if tap.error is not None:
+                call.error = tap.error.kind if isinstance(tap.error, GatewayError) else ""
+            elif tap.is_complete:
+                call.error = ""
 
-    def _count_failure(self) -> None:
-        if self._is_seen:
+    def _count_failure(self, exc: GatewayError) -> None:
+        if self._seen is not None:
             self._proxy.report.figures.failed_upstream += 1
+        if self._call is not None:
+            self._call.error = exc.kind
+
+    def _note_call(self) -> None:
+        """As soon as it is known whose it is."""
+        call, recorded = self._call, self._recorded
+        if call is None:
+            return
+        call.end()
+
+        def note(_: object = None) -> None:
+            session = self._session()
+            agent = agent_of_conversation(call.request.id) if session is None else session.agent
+            try:
+                self._proxy.report.ended(call, agent, "" if session is None else session.name)
+            except PerdureError as exc:
+                self._proxy.report.failed(exc)
+
+        if recorded is None or recorded.done():
+            note()
+        else:
+            recorded.add_done_callback(note)
 
     @property
     def _unsent(self) -> int:
@@ -434,20 +487,18 @@ class ClientExchange:
         whole = self._proxy.settings.usage == "whole"
         return self._sent.unsent if whole and self._sent is not None else 0
 
-    def _tap(self, encoding: str, response: BegunResponse, listener: AnswerListener) -> AnswerTap:
+    def _tap(
+        self, encoding: str, response: BegunResponse, listener: AnswerListener | None
+    ) -> AnswerTap:
+        """Without a listener only what it took is read."""
         kind = response.headers.get("content-type", "")
-        return AnswerTap(self._wire, kind, encoding, listener, self._proxy.report.failed)
+        failed = self._proxy.report.failed if listener is not None else lambda _: None
+        return AnswerTap(self._wire, kind, encoding, listener, failed)
 
     async def _pass_piece(self, piece: bytes) -> None:
+        if self._call is not None:
+            self._call.arrived()
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-def error_body(wire: CallWire, kind: str, message: str) -> bytes:
-    """An error in the words of a wire format."""
-    error: dict[str, Any] = {"type": kind, "message": message}
-    if wire == "messages":
-        return msgspec.json.encode({"type": "error", "error": error})
-    return msgspec.json.encode({"error": {**error, "param": None, "code": None}})
 
 
 def _is_stream(response: BegunResponse) -> bool:
@@ -457,6 +508,10 @@ def _is_stream(response: BegunResponse) -> bool:
 
 def _words(exc: Exception) -> str:
     return f"Perdure could not record this request: {type(exc).__name__}."
+
+
+async def send_error(send: Send, wire: CallWire, status: int, kind: str, message: str) -> None:
+    await send_answer(send, status, msgspec.json.encode(error_body(wire, kind, message)))
 
 
 async def send_answer(send: Send, status: int, body: bytes, more: RawHeaders | None = None) -> None:

@@ -6,13 +6,15 @@ of its bytes, so that only new items are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Message, Text, ToolResult, Unknown
+from perdure.core.messages import Media, Message, Part, Text, ToolResult, Unknown
 from perdure.core.tokens import count_message
 from perdure.gateway.providers import CallWire
 from perdure.history.message_identity import identities, is_injected
@@ -25,7 +27,49 @@ from perdure.wire.responses.form import side_of
 
 #: Items that are remembered; some hundred bytes each.
 _KNOWN = 30_000
+#: Seconds for which others wait while items are read.
+_SLICE = 0.005
 _SYSTEM = frozenset({"system", "developer"})
+V = TypeVar("V")
+
+
+class _KnownItems(Generic[V]):
+    """What was found out about items, remembered by a hash of their bytes."""
+
+    def __init__(self, find: Callable[[CallWire, msgspec.Raw], V]) -> None:
+        self._find = find
+        self._known: dict[tuple[CallWire, int, int], V] = {}
+        #: The items that were asked about last, and the answer: one request asks several times.
+        self._newest: tuple[object, list[V]] = (None, [])
+
+    def of(self, wire: CallWire, items: Sequence[msgspec.Raw]) -> list[V]:
+        if items is self._newest[0]:
+            return self._newest[1]
+        found = [self._one(wire, item) for item in items]
+        if len(found) > 1:
+            self._newest = items, found
+        return found
+
+    async def read(self, wire: CallWire, items: Sequence[msgspec.Raw]) -> list[V]:
+        """The same; others run in between if it takes long, as for a history that is new here."""
+        if items is not self._newest[0]:
+            since = time.perf_counter()
+            for item in items:
+                self._one(wire, item)
+                if time.perf_counter() - since > _SLICE:
+                    await asyncio.sleep(0)
+                    since = time.perf_counter()
+        return self.of(wire, items)
+
+    def _one(self, wire: CallWire, item: msgspec.Raw) -> V:
+        raw = bytes(item)
+        key = wire, len(raw), hash(raw)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._find(wire, item)
+            if len(self._known) > _KNOWN:
+                self._known.pop(next(iter(self._known)))
+        return found
 
 
 class ClientItems:
@@ -33,45 +77,13 @@ class ClientItems:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._facts: dict[tuple[CallWire, int, int], ItemFacts] = {}
-        self._tokens: dict[tuple[CallWire, int, int], int] = {}
-        #: The items that were asked about last, and the answer: one request asks several times.
-        self._newest_facts: tuple[object, list[ItemFacts]] = (None, [])
-        self._newest_tokens: tuple[object, list[int]] = (None, [])
+        self.facts = _KnownItems(self._read)
+        #: Of each item, in o200k tokens.
+        self.tokens = _KnownItems(self._count)
 
-    def facts(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[ItemFacts]:
-        if items is self._newest_facts[0]:
-            return self._newest_facts[1]
-        found: list[ItemFacts] = []
-        for item in items:
-            key = _key(wire, bytes(item))
-            known = self._facts.get(key)
-            if known is None:
-                known = self._read(wire, item)
-                _remember(self._facts, key, known)
-            found.append(known)
-        self._newest_facts = items, found
-        return found
-
-    def tokens(self, wire: CallWire, items: Iterable[msgspec.Raw]) -> list[int]:
-        """Of each item, in o200k tokens."""
-        if items is self._newest_tokens[0]:
-            return self._newest_tokens[1]
-        found: list[int] = []
-        for item in items:
-            key = _key(wire, bytes(item))
-            known = self._tokens.get(key)
-            if known is None:
-                counter = self._services.counter
-                known = sum(count_message(counter, each) for each in decoded(wire, [item]))
-                _remember(self._tokens, key, known)
-            found.append(known)
-        if len(found) > 1:
-            self._newest_tokens = items, found
-        return found
-
-    def note(self, wire: CallWire, item: bytes, facts: ItemFacts) -> None:
-        _remember(self._facts, _key(wire, item), facts)
+    def _count(self, wire: CallWire, item: msgspec.Raw) -> int:
+        counter = self._services.counter
+        return sum(count_message(counter, each) for each in decoded(wire, [item]))
 
     def masked(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """With the secrets in their own texts masked, as they are stored."""
@@ -86,7 +98,7 @@ class ClientItems:
 
     def identities(self, message: Message) -> tuple[str, ...]:
         """Of a message as it would be stored."""
-        if any(isinstance(part, Text) for part in message.parts):
+        if any(_may_hold_secret(part) for part in message.parts):
             # Results have no part in it, and are what is long.
             light = tuple(
                 ToolResult(part.call, name=part.name) if isinstance(part, ToolResult) else part
@@ -94,6 +106,10 @@ class ClientItems:
             )
             (message,) = self.masked((msgspec.structs.replace(message, parts=light),))
         return identities(message)
+
+
+def _may_hold_secret(part: Part) -> bool:
+    return isinstance(part, Text) or (isinstance(part, Media) and part.url is not None)
 
 
 def new_messages(
@@ -205,13 +221,3 @@ def _plain(item: msgspec.Raw) -> Any:
         # In Codex agents speak to each other: to the one that is asked, it is a prompt.
         return {"type": "message", "role": "user", "content": said.get("content")}
     return said
-
-
-def _key(wire: CallWire, raw: bytes) -> tuple[CallWire, int, int]:
-    return wire, len(raw), hash(raw)
-
-
-def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
-    known[key] = value
-    if len(known) > _KNOWN:
-        known.pop(next(iter(known)))

@@ -13,7 +13,6 @@ from typing import TypeAlias
 import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.config import ProxyConfig
 from perdure.gateway.providers import CallWire
 from perdure.history.log_records import Head, TurnSpan
@@ -37,6 +36,7 @@ from perdure.server.proxy.tool_loop import (
     with_tools,
 )
 from perdure.server.proxy.window_layout import side
+from perdure.sessions.session import Session
 
 Raw: TypeAlias = msgspec.Raw
 
@@ -92,9 +92,13 @@ class ConversationWindows:
         return self._settings.budget or self._bank.services.config.history.budget
 
     def tokens(self, request: ClientRequest) -> int:
-        return sum(self._items.tokens(request.wire, request.items))
+        return sum(self._items.tokens.of(request.wire, request.items))
 
-    def may_be_due(self, request: ClientRequest) -> bool:
+    async def count(self, request: ClientRequest) -> int:
+        """The tokens of a request, whose items may be new here."""
+        return sum(await self._items.tokens.read(request.wire, request.items))
+
+    async def may_be_due(self, request: ClientRequest) -> bool:
         """Whether `is_due` has to be asked: False only if it is known without looking."""
         settings = self._settings
         if is_elsewhere(request):
@@ -106,7 +110,7 @@ class ConversationWindows:
         share = min((kept.window.share for kept in self._open.values()), default=1.0)
         # No token is shorter than a byte. A provider's tokens may be shorter than ours.
         room = int(self.budget * share * _THEIRS)
-        return len(request.plain) > room and self.tokens(request) > room
+        return len(request.plain) > room and await self.count(request) > room
 
     async def is_due(self, request: ClientRequest, session: str) -> bool:
         """Whether anything but the client's own body is sent for a request that is recorded."""
@@ -142,7 +146,7 @@ class ConversationWindows:
         tools = offered_names(request) if settings.tools else frozenset[str]()
         head = await session.head()
         # A summary stands where the client put it, not in place of what it is about.
-        facts = self._items.facts(request.wire, request.items)
+        facts = self._items.facts.of(request.wire, request.items)
         placed = [None if f.summary else p for p, f in zip(places, facts, strict=True)]
         built = await kept.window.build(
             request,
@@ -160,6 +164,10 @@ class ConversationWindows:
         body = request.body if is_same else _body(request, built.items, tools)
         unsent = max(built.whole - built.tokens, 0)
         return SentRequest(body, request, built.items, tools, unsent, built)
+
+    def drop(self, session: str) -> None:
+        """The session was forgotten."""
+        self._open.pop(session, None)
 
     def shrink(self, session: str, request: ClientRequest, tokens: int, refusal: bytes) -> None:
         """A provider refused so many tokens as too long: send less, also later."""
@@ -182,12 +190,12 @@ class ConversationWindows:
 
     def _counting(self, request: ClientRequest) -> CountItem:
         """Counts the client's items, which were counted before, and others."""
-        counts = self._items.tokens(request.wire, request.items)
+        counts = self._items.tokens.of(request.wire, request.items)
         known = dict(zip(map(id, request.items), counts, strict=True))
 
         def count(raw: Raw) -> int:
             found = known.get(id(raw))
-            return self._items.tokens(request.wire, [raw])[0] if found is None else found
+            return self._items.tokens.of(request.wire, [raw])[0] if found is None else found
 
         return count
 

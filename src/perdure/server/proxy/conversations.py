@@ -1,231 +1,72 @@
-"""The conversations that clients have through the proxy, and what is recorded of each.
+"""Which conversation a request belongs to.
 
-A conversation is found by the header ``x-perdure-session``, then by the client's own id of it, then
-by what was said: its first words and a history that goes on from what is recorded. What is kept in
-memory can be made again from the log at any time, so a restart doubles nothing, and others
-(importers, hooks, another proxy) may write to the same session.
+It is found by the header ``x-perdure-session``, then by the client's own id of it, then by what was
+said: its first words and a history that goes on from what is recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
-from typing import NamedTuple, Protocol
 
 import msgspec
 
 from perdure.bank.bank import Bank
-from perdure.bank.session import Session
 from perdure.core.client_agents import session_of_client
 from perdure.core.errors import Conflict, Denied, NotFound
-from perdure.core.messages import Message
-from perdure.core.turns import Turn
-from perdure.history.log_records import Head, Link, SessionRecord, TurnSpan, agent_of, undone_before
-from perdure.history.message_identity import COMPACTION, identities, is_weak, with_texts
-from perdure.history.turn_log import Written
+from perdure.history.import_cursors import CONVERSATION, was_forgotten
+from perdure.history.log_records import Link, SessionRecord, agent_of
+from perdure.history.message_identity import is_weak
 from perdure.server.proxy.alignment import Alignment, ItemFacts, Recorded, align
-from perdure.server.proxy.client_items import ClientItems
 from perdure.server.proxy.client_request import ClientRequest, ConversationId
+from perdure.server.proxy.conversation import FORGOTTEN, Conversation
+from perdure.sessions.session import Session
 from perdure.storage.finder import any_of, tagged
-from perdure.storage.options import STRONG
 
 #: Conversations that are kept in memory.
 _OPEN = 256
-#: Sessions that begin with the same words, of which the most recently used are compared.
-_ALIKE = 20
+#: Sessions that begin with the same words and are compared, the most recently used first: for a
+#: request that has no reply yet, and for others.
+_ALIKE, _ALIKE_WITH_REPLY = 20, 1_000
 #: Tags of a session: the client's id of the conversation; its first words, by their identity; and
 #: those with which it begins since the client compacted it.
-_ID, _FIRST, _SUMMARY = "conversation", "first", "summary"
-
-
-class AnswerInProgress(Protocol):
-    """An answer of this process that is not written yet."""
-
-    #: Its end has come; it is written, or left.
-    ended: asyncio.Event
-    done: asyncio.Event
-
-    async def leave(self) -> None:
-        """Write nothing more: what has arrived stays as a draft."""
-
-
-class Said(NamedTuple):
-    """A message of the line, its identities, and its place."""
-
-    message: Message
-    identities: tuple[str, ...]
-    turn: int
-    round: int
-
-
-class OthersWrote(Exception):
-    """A conversation is not as it was when a request was compared with it."""
-
-
-class Conversation:
-    """One conversation: its session, and the line of what is recorded of it."""
-
-    def __init__(self, bank: Bank, session: Session, items: ClientItems) -> None:
-        self.session = session
-        #: Held while the line is compared, and written to.
-        self.lock = asyncio.Lock()
-        self.line: list[Recorded] = []
-        #: Answers that are arriving in this process, by turn.
-        self.answers: dict[int, AnswerInProgress] = {}
-        #: When it was spoken in, counted over all conversations.
-        self.spoken = 0
-        #: The turn that `session` wrote to last; 0 if it did not write.
-        self.own_turn = 0
-        self._bank = bank
-        self._items = items
-        self._head: Head | None = None
-        self._ended = (0, 0)  # the newest turn, and how many messages it has
-
-    async def refresh(self) -> Head:
-        """Read what others wrote. Call it with the lock."""
-        head = await self.session.head()
-        before, self._head = self._head, head
-        if before is not None and _is_same(before, head):
-            return head
-        record = self.session.record
-        if before is not None or record.line:
-            found = await self._bank.store.collection(SessionRecord).get(record.id, STRONG)
-            record = found or record
-        first = 1
-        if before is not None and before.undone == head.undone and before.forgets == head.forgets:
-            first = max(before.turn, 1)
-        if before is not None:
-            self.session = Session(self._bank.services, record)
-            self.own_turn = 0
-        self.line = [part for part in self.line if part.turn < first] if first > 1 else []
-        walk = self._bank.services.reader.walk(record, head, first, arriving=False)
-        async for turn in walk:
-            if not head.is_undone(turn.number):
-                await self._take(turn)
-        return head
-
-    @property
-    def head(self) -> Head | None:
-        """As of the last look; None if others wrote since."""
-        return self._head
-
-    def wrote(self, head: Head, pieces: int, *, undone: bool = False) -> None:
-        """We wrote so many pieces ourselves: they need no reading, unless others wrote between."""
-        before = self._head
-        is_ours = (
-            before is not None
-            and before.pieces + pieces == head.pieces
-            and before.forgets == head.forgets
-            and (undone or before.undone == head.undone)
-        )
-        self._head = head if is_ours else None
-
-    def check(self, written: Written) -> None:
-        """In the transaction of an append: raises `OthersWrote` if somebody, such as an importer,
-        wrote to the session since the last look. What they wrote may be the same.
-        """
-        before = self._head
-        if before is not None and written.head.pieces - len(written.pieces) != before.pieces:
-            raise OthersWrote
-
-    def said(self, messages: Iterable[Said]) -> list[int]:
-        """Add messages to the line. Returns for each the place of its last part; -1 if it has no
-        identity.
-        """
-        found: list[int] = []
-        for message, parts, turn, round in messages:
-            ordinal = self._ended[1] if self._ended[0] == turn else self._count(turn)
-            self._ended = turn, ordinal + 1
-            by_model = message.role == "assistant"
-            compaction = message.role == "event" and message.name == COMPACTION
-            self.line += [
-                Recorded(identity, turn, round, ordinal, by_model, compaction) for identity in parts
-            ]
-            found.append(len(self.line) - 1 if parts else -1)
-        return found
-
-    def forget_from(self, turn: int) -> None:
-        """Turns from this one on are no longer part of the line."""
-        self.line = [part for part in self.line if part.turn < turn]
-        self._ended = (0, 0)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every answer whose end has come is written."""
-        return not any(answer.ended.is_set() for answer in self.answers.values())
-
-    async def settle(self) -> None:
-        """Wait for answers whose end has come and is not written yet."""
-        for answer in list(self.answers.values()):
-            if answer.ended.is_set():
-                await answer.done.wait()
-
-    def _count(self, turn: int) -> int:
-        """How many messages a turn has, as far as the line tells."""
-        return max((part.message + 1 for part in self.line if part.turn == turn), default=0)
-
-    async def _take(self, turn: Turn) -> None:
-        self._ended = turn.number, 0
-        for round in turn.rounds:
-            messages = await with_texts(round.messages, self._bank.artifacts)
-            self.said(
-                Said(message, identities(message), turn.number, round.number)
-                for message in messages
-            )
-
-    async def branches(self) -> list[tuple[TurnSpan, list[Recorded]]]:
-        """What was taken back, each with the line that it was part of."""
-        head = await self.session.head()
-        found: list[tuple[TurnSpan, list[Recorded]]] = []
-        for span in head.undone:
-            other = Conversation(self._bank, self.session, self._items)
-            hidden = undone_before(head, span.last)
-            walk = self._bank.services.reader.walk(
-                self.session.record, head, 1, span.last, arriving=False
-            )
-            async for turn in walk:
-                if not any(each.first <= turn.number <= each.last for each in hidden):
-                    await other._take(turn)
-            found.append((span, other.line))
-        return found
-
-
-def _is_same(one: Head, other: Head) -> bool:
-    return (one.pieces, one.undone, one.forgets) == (other.pieces, other.undone, other.forgets)
+_ID, _FIRST, _SUMMARY = CONVERSATION, "first", "summary"
 
 
 class Conversations:
     """Finds the conversation of a request, or begins it."""
 
-    def __init__(self, bank: Bank, items: ClientItems) -> None:
+    def __init__(self, bank: Bank) -> None:
         self._bank = bank
-        self._items = items
         self._records = bank.store.collection(SessionRecord)
         self._open: dict[str, Conversation] = {}
         #: The sessions of a conversation that has an id: its own, and its forks.
         self._known: dict[tuple[str, ...], list[str]] = {}
         self._finding = asyncio.Lock()
+        #: Told the name of each session that was forgotten.
+        self.dropped: Callable[[str], None] = lambda _: None
 
     async def find(self, request: ClientRequest, facts: Sequence[ItemFacts]) -> Conversation:
         """Raises `InvalidInput` if the header names no session, `Denied` if it names one of another
         agent than the caller's.
         """
         who = request.id
-        agent = who.agent or None
         names = self._known.get(_key(who)) if who.conversation and not who.session else None
         if names is not None and len(names) == 1 and names[0] in self._open:
             return await self._opened(names[0]) or self._open[names[0]]
         async with self._finding:
             if who.session:
-                name = who.session if "/" in who.session else f"{_agent(who, agent)}/{who.session}"
-                if agent not in (None, agent_of(name)):
-                    raise Denied(f"This token is for the agent {agent} alone.")
+                name = who.session
+                if "/" not in name:
+                    name = f"{agent_of_conversation(who)}/{name}"
+                if who.agent not in ("", agent_of(name)):
+                    raise Denied(f"This token is for the agent {who.agent} alone.")
                 return await self._opened(name) or await self._begun(name, who, facts)
             if who.conversation:
-                return await self._by_id(who, facts, agent)
-            return await self._by_words(who, facts, agent)
+                return await self._by_id(who, facts)
+            return await self._by_words(who, facts)
 
     async def lines_of(self, who: ConversationId, own: Conversation) -> list[Conversation]:
         """All lines of a conversation; `own` is the first."""
@@ -255,20 +96,18 @@ class Conversations:
             return self._kept(session)
         raise AssertionError("unreachable")
 
-    async def _by_id(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation:
+    async def _by_id(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation:
         names = self._known.get(_key(who))
         if names is None:
-            names = await self._sessions_of(who, agent)
+            names = await self._sessions_of(who)
             if names:
                 self._known[_key(who)] = names
                 _shrink(self._known, _OPEN * 4)
         found = [each for name in names if (each := await self._opened(name)) is not None]
         if not found:
-            name = _name(who, agent)
+            name = _name(who)
             self._known[_key(who)] = [name]
-            shared = await self._shared(who, facts, agent)
+            shared = await self._shared(who, facts)
             return shared or await self._begun(name, who, facts)
         return found[0] if len(found) == 1 else await self._best(found, facts)
 
@@ -290,80 +129,89 @@ class Conversations:
             scores.append((fits, shared, conversation.spoken))
         return found[scores.index(max(scores))]
 
-    async def _sessions_of(self, who: ConversationId, agent: str | None) -> list[str]:
-        name = _name(who, agent)
+    async def _sessions_of(self, who: ConversationId) -> list[str]:
+        name = _name(who)
         if await self._records.get(name) is None:
             # The folder may have been another one, or not been told.
             same = await self._records.query().tagged(**{_ID: _id_tag(who)}).values()
             records = [each for each in same if each.parent is None]
-            name = next((each.id for each in records if agent in (None, each.agent)), "")
+            name = next((each.id for each in records if who.agent in ("", each.agent)), "")
         if not name:
             return []
         forks = await self._records.query().where("parent", "=", name).values()
         own = [fork.id for fork in forks if fork.tags.get(_ID) == _id_tag(who)]
         return [name, *sorted(own)]
 
-    async def _by_words(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation:
+    async def _by_words(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation:
         """The conversation that these items go on with; else one that they share a beginning with
         is forked; else it is a new one.
         """
-        own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
+        newest = _last_reply(facts)
+        if newest:
+            for conversation in reversed(self._open.values()):
+                if conversation.last_reply == newest and _is_of(conversation.session.record, who):
+                    if await self._fits(conversation, facts):
+                        return conversation
+                    break
         best: tuple[int, Conversation] | None = None
-        for conversation in await self._alike(who, facts, agent):
+        async for conversation in self._alike(who, facts):
             fits = await self._fits(conversation, facts)
             if fits and (best is None or fits > best[0]):
                 best = fits, conversation
+                if newest and conversation.last_reply == newest:
+                    break
         if best is not None:
             return best[1]
-        shared = await self._shared(own, facts, agent)
-        return shared or await self._begun(_name(own, agent), own, facts)
+        own = msgspec.structs.replace(who, conversation=uuid.uuid4().hex[:16])
+        shared = await self._shared(own, facts)
+        return shared or await self._begun(_name(own), own, facts)
 
     async def _alike(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> list[Conversation]:
+        self, who: ConversationId, facts: Sequence[ItemFacts]
+    ) -> AsyncIterator[Conversation]:
         """Conversations of the same client and project that begin with the same words."""
         first = _first(facts)
         if not first:
-            return []
+            return
         begins = any_of(tagged(_FIRST, first), tagged(_SUMMARY, first))
-        query = self._records.query().where(begins).order_by("-last_active")
-        found: list[Conversation] = []
-        for record in await query.limit(_ALIKE).values():
-            owner = agent or (_agent(who, None) if who.folder else "")
-            if owner and record.agent != owner:
-                continue
-            if not owner and (
-                record.state.get("folder") or record.state.get("client") != who.client
-            ):
-                continue
-            opened = await self._opened(record.id)
-            if opened is not None:
-                found.append(opened)
-        return found
+        query = self._records.query().where(begins).order_by("-last_active").limit(_ALIKE)
+        if owner := _owner(who):
+            query = query.where("agent", "=", owner)
+        left = _ALIKE_WITH_REPLY if _last_reply(facts) else _ALIKE
+        cursor: str | None = None
+        while left > 0:
+            page = await query.page(after=cursor)
+            for record in page.values:
+                if not _is_of(record, who):
+                    continue
+                opened = await self._opened(record.id)
+                if opened is not None:
+                    yield opened
+                left -= 1
+            cursor = page.next
+            if cursor is None:
+                return
 
-    async def _shared(
-        self, who: ConversationId, facts: Sequence[ItemFacts], agent: str | None
-    ) -> Conversation | None:
+    async def _shared(self, who: ConversationId, facts: Sequence[ItemFacts]) -> Conversation | None:
         """A fork of the conversation with which these items share most, if they share a reply."""
-        best: tuple[int, int, Conversation] | None = None
-        candidates = await self._alike(who, facts, agent)
+        if not _last_reply(facts):
+            return None
+        best: tuple[int, Conversation] | None = None
+        candidates = [each async for each in self._alike(who, facts)]
         if who.forked_from:
             origin = msgspec.structs.replace(who, conversation=who.forked_from, sub_agent="")
-            names = await self._sessions_of(origin, agent)
+            names = await self._sessions_of(origin)
             candidates += [each for name in names if (each := await self._opened(name))]
         for conversation in candidates:
             async with conversation.lock:
                 await conversation.refresh()
-                found = align(conversation.line, facts)
-                at = shared_turn(conversation.line, found)
-            if at and (best is None or at > best[1]):
-                best = len(found.matched), at, conversation
+                at = shared_turn(conversation.line, align(conversation.line, facts))
+            if at and (best is None or at > best[0]):
+                best = at, conversation
         if best is None:
             return None
-        _, at, parent = best
-        name = _name(who, agent)
+        at, parent = best
+        name = _name(who)
         try:
             session = await parent.session.fork(name, at)
         except Conflict:
@@ -400,6 +248,12 @@ class Conversations:
             return None
         return sum(not is_weak(part.identity) for part in line)
 
+    def drop(self, name: str) -> None:
+        """The session was forgotten: what comes next of its conversation begins another."""
+        self.dropped(name)
+        self._open.pop(name, None)
+        self._known = {key: names for key, names in self._known.items() if name not in names}
+
     async def _opened(self, name: str) -> Conversation | None:
         found = self._open.pop(name, None)
         if found is not None:
@@ -414,7 +268,8 @@ class Conversations:
         self, name: str, who: ConversationId, facts: Sequence[ItemFacts]
     ) -> Conversation:
         tags = {_ID: _id_tag(who), _FIRST: _first(facts)}
-        state = {"client": who.client, "folder": who.folder}
+        gone = await was_forgotten(self._bank.store, name)
+        state = {"client": who.client, "folder": who.folder, FORGOTTEN: gone}
         link = None
         if who.sub_agent or who.parent:
             # A sub-agent's parent is the conversation itself, or another sub-agent in it.
@@ -423,8 +278,8 @@ class Conversations:
                 sub_agent=who.parent if who.sub_agent else "",
                 conversation=who.conversation if who.sub_agent else who.parent,
             )
-            parents = self._known.get(_key(above)) or [_name(above, agent_of(name))]
-            link = Link(parents[0])
+            own = msgspec.structs.replace(above, agent=agent_of(name))
+            link = Link((self._known.get(_key(above)) or [_name(own)])[0])
         session = await self._bank.session(
             name,
             tags={key: value for key, value in tags.items() if value},
@@ -434,7 +289,7 @@ class Conversations:
         return self._kept(session)
 
     def _kept(self, session: Session) -> Conversation:
-        made = self._open[session.name] = Conversation(self._bank, session, self._items)
+        made = self._open[session.name] = Conversation(self._bank, session)
         for name, old in list(self._open.items()):
             if len(self._open) <= _OPEN:
                 break
@@ -453,17 +308,41 @@ def shared_turn(line: Sequence[Recorded], found: Alignment) -> int:
     return max((part.turn for part in line if part.turn < line[found.kept].turn), default=0)
 
 
+def _owner(who: ConversationId) -> str:
+    """The agent that all sessions of a client and project belong to; empty if there is no one such,
+    because the project is not known.
+    """
+    return agent_of_conversation(who) if who.agent or who.folder else ""
+
+
+def _is_of(record: SessionRecord, who: ConversationId) -> bool:
+    """Whether a session is of the client and the project of a request."""
+    if owner := _owner(who):
+        return record.agent == owner
+    return not record.state.get("folder") and record.state.get("client") == who.client
+
+
+def _last_reply(facts: Sequence[ItemFacts]) -> str:
+    """The identity of what the model said last; empty if it said nothing."""
+    for item in reversed(facts):
+        if item.by_model and (strong := [each for each in item.identities if not is_weak(each)]):
+            return strong[-1]
+    return ""
+
+
 def _numbered(name: str, number: int) -> str:
     return f"{name.encode()[:112].decode(errors='ignore')}-{number}"
 
 
-def _agent(who: ConversationId, agent: str | None) -> str:
-    return agent or agent_of(session_of_client(who.client, who.folder, who.conversation or "x"))
+def agent_of_conversation(who: ConversationId) -> str:
+    """The caller's agent, or that of the client in its project."""
+    made = session_of_client(who.client, who.folder, who.conversation or "x")
+    return who.agent or agent_of(made)
 
 
-def _name(who: ConversationId, agent: str | None) -> str:
+def _name(who: ConversationId) -> str:
     name = session_of_client(who.client, who.folder, who.conversation, who.sub_agent)
-    return name if agent is None else f"{agent}/{name.partition('/')[2]}"[:120]
+    return f"{who.agent}/{name.partition('/')[2]}"[:120] if who.agent else name
 
 
 def _key(who: ConversationId) -> tuple[str, ...]:

@@ -15,23 +15,14 @@ import msgspec
 
 from perdure import wire as wires
 from perdure.bank.bank import Bank
-from perdure.core.errors import (
-    AllFailed,
-    BudgetReached,
-    DeadlineExceeded,
-    GatewayError,
-    InvalidInput,
-    NoModel,
-    PerdureError,
-    PromptTooLong,
-    RateLimited,
-)
+from perdure.core.errors import InvalidInput, NoModel, PerdureError
 from perdure.gateway.calls import CallOptions, Effort, Reply, Request, Shape, Tool
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams import decoder
-from perdure.gateway.streams.sse import ServerEvent, write_event
+from perdure.gateway.streams.sse import write_event
 from perdure.server.proxy.answer_writer import answer_writer, whole_body
+from perdure.server.proxy.client_errors import error_answer, error_event
 from perdure.server.proxy.client_request import decode_json
 from perdure.wire.plain import Item
 
@@ -44,17 +35,6 @@ _WIRES: dict[str, CallWire] = {
     "/v1/chat/completions": "chat",
 }
 _JSON, _EVENTS = "application/json", {"content-type": "text/event-stream"}
-#: What an error of ours is called by providers, and its status. A key that fails is ours, not the
-#: client's.
-_STATUSES: tuple[tuple[type[PerdureError], int, str], ...] = (
-    (PromptTooLong, 400, "invalid_request_error"),
-    (NoModel, 404, "not_found_error"),
-    (RateLimited, 429, "rate_limit_error"),
-    (BudgetReached, 429, "rate_limit_error"),
-    (DeadlineExceeded, 504, "timeout_error"),
-    (InvalidInput, 400, "invalid_request_error"),
-    (GatewayError, 502, "api_error"),
-)
 #: How many tokens Anthropic's clients count: we ask nobody.
 _CHARACTERS = 4
 
@@ -279,38 +259,8 @@ async def _body(wire: CallWire, reply: Reply) -> Item:
 
 
 def _failed(wire: CallWire, exc: Exception) -> httpx2.Response:
-    status, error = _told(exc)
-    if wire == "messages":
-        return _response(status, {"type": "error", "error": error})
-    return _response(status, {"error": error})
-
-
-def _told(exc: Exception) -> tuple[int, Item]:
-    if isinstance(exc, AllFailed) and all(isinstance(e, PromptTooLong) for e in exc.errors):
-        exc = exc.errors[0]
-    unread = (400, "invalid_request_error")  # no JSON
-    status, name = next(
-        ((status, name) for kind, status, name in _STATUSES if isinstance(exc, kind)),
-        (500, "api_error") if isinstance(exc, PerdureError) else unread,
-    )
-    code = "context_length_exceeded" if isinstance(exc, PromptTooLong) else None
-    message = exc.message if isinstance(exc, PerdureError) else "The body cannot be read."
-    if isinstance(exc, PromptTooLong):
-        message = f"prompt is too long: {message}"
-    return status, {"type": name, "message": message, "param": None, "code": code}
-
-
-def error_event(wire: CallWire, exc: Exception) -> ServerEvent:
-    """An error in the middle of a stream, in the words of a wire format."""
-    _, error = _told(exc)
-    said: Item = {"type": "error", "error": error}
-    if wire == "responses":
-        said = {"type": "error", **error, "code": error["code"] or error["type"]}
-        said |= {"sequence_number": 0}
-    elif wire == "chat":
-        said = {"error": error}
-    data = msgspec.json.encode(said).decode()
-    return ServerEvent("message" if wire == "chat" else "error", data)
+    status, body = error_answer(wire, exc)
+    return _response(status, body)
 
 
 def _response(status: int, body: Any) -> httpx2.Response:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 
+import msgspec
+
 from perdure.bank.bank import Bank
 from perdure.config import ProxyConfig
+from perdure.server.proxy.client_errors import error_body
 from perdure.server.proxy.client_exchange import (
     ClientExchange,
     Connection,
     ProxyServices,
     Receive,
     Send,
-    error_body,
-    send_answer,
+    send_error,
 )
 from perdure.server.proxy.conversation_windows import ConversationWindows
 from perdure.server.proxy.gateway_upstream import GatewayUpstream
@@ -49,7 +51,8 @@ class Proxy:
             self.upstreams = Upstreams({str(n): url for n, url in settings.upstreams.items()})
         self.recorder = Recorder(bank)
         self.windows = ConversationWindows(bank, settings, self.recorder.items)
-        self.report = ProxyReport(bank.config.gateway.prices)
+        self.recorder.conversations.dropped = self.windows.drop
+        self.report = ProxyReport(bank)
         self.backlog = RecordingBacklog()
         self._services = ProxyServices(
             settings,
@@ -73,8 +76,7 @@ class Proxy:
         raw: bytes = connection.get("raw_path") or connection["path"].encode()
         found = _path(raw.partition(b"?")[0].decode("latin-1"))
         if found is None:
-            body = error_body("chat", "not_found_error", "There is no such path.")
-            await send_answer(send, 404, body)
+            await send_error(send, "chat", 404, "not_found_error", "There is no such path.")
             return
         said = await _read(receive)
         if said is None:
@@ -119,7 +121,8 @@ async def _left(receive: Receive) -> None:
 async def _refuse_socket(receive: Receive, send: Send) -> None:
     """Codex tries a WebSocket first; on 426 it goes on with HTTP at once."""
     await receive()
-    body = error_body("responses", "invalid_request_error", "Use HTTP: there is no WebSocket here.")
+    told = "Use HTTP: there is no WebSocket here."
+    body = msgspec.json.encode(error_body("responses", "invalid_request_error", told))
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "websocket.http.response.start", "status": 426, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})

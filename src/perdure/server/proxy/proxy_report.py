@@ -1,22 +1,25 @@
-"""What a proxy did since it was started, and what went wrong in its own part."""
+"""What a proxy did since it was started, what each call of a provider took, and what went wrong in
+its own part.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any
 
 import msgspec
 
+from perdure.bank.bank import Bank
+from perdure.core.clock import new_id
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Usage
-from perdure.gateway.prices import Prices
+from perdure.gateway.outcomes import CANCELLED, Outcome
 from perdure.server.proxy.client_request import ClientRequest, RequestKind
 
 _log = logging.getLogger("perdure.proxy")
 
+#: The purpose of calls that clients make through the proxy; their task is the kind of request.
+PROXY = "proxy"
 #: Seconds for which answers say that something went wrong.
 _SHOWN_FOR = 60.0
 
@@ -28,7 +31,7 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     requests: dict[RequestKind, int] = {}
     #: Requests to models that failed upstream: refused, not reached, or their answer broke off.
     failed_upstream: int = 0
-    #: Recorded answers, and what providers counted for them: tokens.
+    #: Answers of models, and what providers counted for them: tokens.
     answers: int = 0
     input: int = 0
     output: int = 0
@@ -50,12 +53,39 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     failure: str = ""
 
 
-class ProxyReport:
-    """Keeps the figures. Failures are logged: the first of each kind with its trace."""
+class ProviderCall:
+    """One request of a client to its provider, from when it was sent on."""
 
-    def __init__(self, prices: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, request: ClientRequest, started: int) -> None:
+        self.request = request
+        self.started = started  # microseconds
+        self._since = time.perf_counter()
+        #: Seconds until the first bytes of the answer came; None: none came.
+        self.first: float | None = None
+        self.streamed = False
+        self.usage: Usage | None = None
+        #: What it failed with, as outcomes name it; `CANCELLED` until its end was seen.
+        self.error = CANCELLED
+
+        #: Seconds until its end.
+        self.seconds = 0.0
+
+    def arrived(self) -> None:
+        if self.first is None:
+            self.first = time.perf_counter() - self._since
+
+    def end(self) -> None:
+        self.seconds = time.perf_counter() - self._since
+
+
+class ProxyReport:
+    """Keeps the figures, and notes what each call of a provider took: `perdure costs` adds it up.
+    Failures are logged: the first of each kind with its trace.
+    """
+
+    def __init__(self, bank: Bank) -> None:
         self.figures = ProxyFigures()
-        self._own_prices = prices
+        self._bank = bank
         self._told: set[str] = set()
         self._failed_at = 0.0
 
@@ -73,7 +103,7 @@ class ProxyReport:
     def answered(
         self,
         usage: Usage | None,
-        request: ClientRequest | None = None,
+        request: ClientRequest,
         *,
         sent: int = 0,
         left_out: int = 0,
@@ -98,19 +128,37 @@ class ProxyReport:
         figures.cache_read += usage.cache_read or 0
         figures.cache_write += usage.cache_write or 0
         figures.input_alone += alone.input or 0
-        model = "" if request is None else request.model
-        provider = "anthropic" if request is not None and request.wire == "messages" else "openai"
-        cost = self._prices.cost(provider, model, usage)
-        cost_alone = self._prices.cost(provider, model, alone)
+        cost, cost_alone = self._cost(request, usage), self._cost(request, alone)
         if cost is None or cost_alone is None:
             figures.unpriced += 1
         else:
             figures.cost += cost
             figures.cost_alone += cost_alone
 
-    @cached_property
-    def _prices(self) -> Prices:
-        return Prices.load(self._own_prices)
+    def ended(self, call: ProviderCall, agent: str, session: str) -> None:
+        """Note a call whose provider was asked, and whom it is counted for."""
+        request, usage = call.request, call.usage
+        refused = call.error not in {"", CANCELLED}
+        outcome = Outcome(
+            id=new_id(),
+            started=call.started,
+            purpose=PROXY,
+            provider=_provider(request),
+            model=request.model,
+            agent=agent,
+            session=session,
+            task=request.kind,
+            success=not call.error,
+            error=call.error,
+            latency=call.seconds,
+            first_token=call.first,
+            cost=0 if refused else None if usage is None else self._cost(request, usage),
+            streamed=call.streamed,
+        )
+        self._bank.gateway.recorder.note(outcome.having(usage))
+
+    def _cost(self, request: ClientRequest, usage: Usage) -> int | None:
+        return self._bank.gateway.prices.cost(_provider(request), request.model, usage)
 
     def failed(self, exc: Exception) -> None:
         """Note that our own part failed. Texts of errors that are not ours may hold anything: only
@@ -127,3 +175,8 @@ class ProxyReport:
             _log.error("A request was passed on, but not recorded: %s", exc)
         else:
             _log.error("A request was passed on, but not recorded: %s", kind, exc_info=exc)
+
+
+def _provider(request: ClientRequest) -> str:
+    """Whose prices count: those of the format, whatever the address."""
+    return "anthropic" if request.wire == "messages" else "openai"

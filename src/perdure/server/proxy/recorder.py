@@ -24,14 +24,14 @@ from perdure.server.proxy.alignment import Alignment, ItemFacts, NewItem, Record
 from perdure.server.proxy.client_habits import is_summary
 from perdure.server.proxy.client_items import ClientItems, decoded, new_messages
 from perdure.server.proxy.client_request import ClientRequest
-from perdure.server.proxy.conversations import (
+from perdure.server.proxy.conversation import (
     AnswerInProgress,
     Conversation,
-    Conversations,
     OthersWrote,
     Said,
-    shared_turn,
+    SessionGone,
 )
+from perdure.server.proxy.conversations import Conversations, shared_turn
 from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Recorder:
 
     def __init__(self, bank: Bank) -> None:
         self.items = ClientItems(bank.services)
-        self.conversations = Conversations(bank, self.items)
+        self.conversations = Conversations(bank)
         self._bank = bank
         self._spoken = 0
 
@@ -68,9 +68,18 @@ class Recorder:
         the one that is expected. Raises `Denied` if the session is of another agent than the
         caller's, and what the store raises.
         """
-        facts = self.items.facts(request.wire, request.items)
-        conversation = await self.conversations.find(request, facts)
+        facts = await self.items.facts.read(request.wire, request.items)
         self._spoken += 1
+        while True:
+            try:
+                return await self._record(request, facts, answer)
+            except SessionGone as gone:
+                self.conversations.drop(gone.name)
+
+    async def _record(
+        self, request: ClientRequest, facts: Sequence[ItemFacts], answer: AnswerInProgress | None
+    ) -> Recording:
+        conversation = await self.conversations.find(request, facts)
         while True:
             await conversation.settle()
             async with conversation.lock:
@@ -98,9 +107,13 @@ class Recorder:
         conversation = self.conversations.opened(request.id)
         if conversation is None:
             return None
-        facts = self.items.facts(request.wire, request.items)
+        facts = await self.items.facts.read(request.wire, request.items)
         async with conversation.lock:
-            await conversation.refresh()
+            try:
+                await conversation.refresh()
+            except SessionGone as gone:
+                self.conversations.drop(gone.name)
+                return None
             found, line = align(conversation.line, facts), conversation.line
             at = [n if n < found.kept else -1 for n in found.matched]
             places = [RoundId(line[n].turn, line[n].round) if n >= 0 else None for n in at]
@@ -203,7 +216,7 @@ class Recorder:
         """
         line = conversation.line
         first = line[kept].turn
-        stay: int | None = line[kept].message
+        stay: int | None = max(line[kept].message, 0)
         before = line[kept - 1] if kept else None
         if before is not None and before.turn < first and _is_open(before):
             # What is taken back shares this turn, and must not get the answer that comes now.

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from perdure.server.proxy.client_request import ClientRequest
-from perdure.server.proxy.conversations import AnswerInProgress
+from perdure.server.proxy.conversation import AnswerInProgress
 
 _log = logging.getLogger("perdure.proxy")
 
@@ -35,7 +35,11 @@ class UnrecordedExchange:
     ) -> None:
         who = request.id
         #: Equal for requests that may be of the same conversation as far as their ids tell.
-        self.kin = who.agent, who.client, who.session or who.conversation, who.sub_agent
+        self.kin = (
+            (who.agent, who.session)
+            if who.session
+            else (who.agent, who.client, who.conversation, who.sub_agent)
+        )
         #: When its end has come, the client may have seen all of it.
         self.answer = answer
         #: Done when the request is written; `start` begins that, once.
@@ -55,12 +59,15 @@ class RecordingOrder:
     def written(self, exchange: UnrecordedExchange) -> None:
         self._exchanges.pop(exchange, None)
 
-    async def wait(self, own: UnrecordedExchange | None = None) -> None:
+    async def wait(self, own: UnrecordedExchange | None = None, *, known: bool = False) -> None:
         """Until what came before `own`, or everything, is written as far as its client may know of
-        it: all that has ended, and the requests of its kin. Not for longer than `LONGEST_ORDER`;
-        what took longer is not waited for again.
+        it: the requests of its kin, and all that has ended; if its conversation is `known` by its
+        id, only of its kin. Not for longer than `LONGEST_ORDER`; what took longer is not waited for
+        again.
         """
         earlier = list(takewhile(lambda each: each is not own, self._exchanges))
+        if known and own is not None:
+            earlier = [each for each in earlier if each.kin == own.kin]
         try:
             async with asyncio.timeout(LONGEST_ORDER):
                 for each in earlier:

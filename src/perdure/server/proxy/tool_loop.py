@@ -22,9 +22,7 @@ from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import EventParser
 from perdure.server.proxy.answer_rewrite import AnswerRewriter, AnswerStep
 from perdure.server.proxy.answer_tap import AnswerListener
-from perdure.server.proxy.begun_response import BegunResponse
 from perdure.server.proxy.client_request import ClientRequest, decode_json
-from perdure.server.proxy.upstream import unpacker
 from perdure.wire.plain import Item
 
 Raw: TypeAlias = msgspec.Raw
@@ -41,7 +39,7 @@ HIDDEN = "history-tools"
 
 
 class Answer(Protocol):
-    """A provider's answer to one request."""
+    """A provider's answer to one request: see `BegunResponse`."""
 
     @property
     def status(self) -> int: ...
@@ -50,25 +48,6 @@ class Answer(Protocol):
         """Its body, without a content encoding."""
 
     async def close(self) -> None: ...
-
-
-class ProviderAnswer:
-    """An `Answer` over HTTP."""
-
-    def __init__(self, response: BegunResponse) -> None:
-        self._response = response
-
-    @property
-    def status(self) -> int:
-        return self._response.status_code
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        unpack = unpacker(self._response.headers.get("content-encoding", ""))
-        async for chunk in self._response.aiter_raw():
-            yield unpack(chunk)
-
-    async def close(self) -> None:
-        await self._response.aclose()
 
 
 #: Sends the request again with these items behind the others.

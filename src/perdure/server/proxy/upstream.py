@@ -7,7 +7,6 @@ accepts, those are asked for that we can read.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,7 @@ class Upstreams:
                     hint="Write anthropic=https://… or openai=https://…/v1.",
                 )
         self._given = {name: address.rstrip("/") for name, address in given.items()}
-        self._clients: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+        self._client: httpx2.AsyncClient | None = None
         timeouts = {"connect": 30.0, "read": None, "write": None, "pool": None}
         self._extensions = {"timeout": timeouts}
 
@@ -92,8 +91,10 @@ class Upstreams:
             content=body or None,
             extensions={**self._extensions, "trace": trace},
         )
+        if self._client is None:
+            self._client = make_client(None)
         try:
-            return await self._client().send(request, stream=True)
+            return await self._client.send(request, stream=True)
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
             host = urlsplit(address).netloc.rpartition("@")[2]  # without a password
             raise ProviderDown(
@@ -102,16 +103,8 @@ class Upstreams:
             ) from exc
 
     async def close(self) -> None:
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
-
-    def _client(self) -> httpx2.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = make_client(None)
-        return client
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def _is_anthropic(path: str, headers: Mapping[str, str]) -> bool:

@@ -23,6 +23,7 @@ from perdure.core.errors import (
     Corrupted,
     InvalidInput,
     InvalidRecordType,
+    MigrationFailed,
     PerdureError,
     SchemaMismatch,
     Unsupported,
@@ -34,6 +35,7 @@ from perdure.storage.codecs.protobuf_fields import Numbers, Wires
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.collection_reader import Executor
 from perdure.storage.concurrency import retry_conflicts
+from perdure.storage.declarations import is_name
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Query, SortOrder
 from perdure.storage.records import RecordType, all_types, type_of
@@ -41,7 +43,11 @@ from perdure.storage.rows import Batch, Row, checksum
 from perdure.storage.schemas import schema_records, type_shapes
 from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
 from perdure.storage.schemas.schema_records import Schema, Version
-from perdure.storage.schemas.schema_validation import FieldProblem, find_problems
+from perdure.storage.schemas.schema_validation import (
+    FieldProblem,
+    check_description,
+    find_problems,
+)
 from perdure.storage.schemas.type_shapes import Description
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -74,6 +80,50 @@ class SchemaRegistry:
             )
         await self._store.ready(declared)
         return await self.describe(declared.name)
+
+    async def register_description(
+        self, collection: str, description: Description, schema: int = 1
+    ) -> Schema:
+        """Register a type of which there is no class here, such as one of another program: data
+        can be validated against it from then on.
+
+        A new `schema` number may change anything, the same one only what older data fit as well.
+        Raises `InvalidRecordType` for another change, for a name of Perdure's own and for a type
+        that is declared here, and `NewerSchema` for a number below the current one.
+        """
+        if collection.startswith("perdure_") or not is_name(collection):
+            raise InvalidRecordType(
+                f"{collection!r} cannot be the collection of a type of yours.",
+                hint="Use small letters, digits and underscores; not beginning with perdure_.",
+            )
+        if any(declared.name == collection for declared in all_types()):
+            raise InvalidRecordType(
+                f"The type of {collection!r} is declared in this process.",
+                hint="Its class says what it is: register that.",
+            )
+        check_description(description)
+
+        async def register(_: int) -> Schema:
+            found, version = await self._read(collection) or (Schema(collection), 0)
+            if found.versions and found.current.schema > schema:
+                raise newer_schema(collection, "the type", found.current.schema, schema)
+            if found.versions and found.current.schema == schema:
+                if found.current.description == description:
+                    return found
+                compared = compare(found.current.description, description)
+                if compared.needs_migration:
+                    raise InvalidRecordType(
+                        f"{collection!r} would need a migration: {compared.changes[0]}.",
+                        hint=f"Register it as schema {schema + 1}.",
+                    )
+            made = Version(schema, "json", description, self._store.now())
+            wanted = Schema(collection, (*found.versions, made), found.numbers)
+            await self._is_there(make=True)
+            put = _SCHEMAS.encode(wanted, None, version)
+            await self._adapter.commit(Batch((put,)), DEFAULT)
+            return wanted
+
+        return await retry_conflicts(register)
 
     async def describe(self, collection: str) -> Schema:
         """The schema of a collection with its versions. `InvalidInput` if never written."""
@@ -146,6 +196,31 @@ class SchemaRegistry:
         plain = copy.deepcopy(dict(data))  # migrations may change what they are given
         found: dict[str, Any] = declared.migrate(plain, from_version, f"Data of {declared.name}")[0]
         return found
+
+    async def migrated(
+        self, collection: str, data: Mapping[str, Any], from_version: int
+    ) -> dict[str, Any]:
+        """`migrate`, also for a type of which only the description is registered: there is no
+        function for it, so data come back as they are if they fit the current version. Raises
+        `MigrationFailed` if they do not.
+        """
+        declared = [each for each in all_types() if each.name == collection and not each.is_own]
+        if declared:
+            return self.migrate(declared[0].cls, data, from_version)
+        current = (await self.describe(collection)).current
+        if type(from_version) is not int or from_version < 1:
+            raise InvalidInput(
+                f"{from_version!r} is no version of a schema.", hint="Versions begin at 1."
+            )
+        if from_version > current.schema:
+            raise newer_schema(collection, "data", from_version, current.schema)
+        if problems := find_problems(current.description, dict(data)):
+            raise MigrationFailed(
+                f"Data of {collection} do not fit schema {current.schema}, and no migration is"
+                f" declared here: {'; '.join(map(str, problems))}.",
+                hint="Mend the data, or import the module that declares the type.",
+            )
+        return dict(data)
 
     def compare(
         self, old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]

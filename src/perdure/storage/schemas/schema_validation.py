@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from perdure.core.errors import InvalidRecordType
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.schemas.type_shapes import (
     Description,
@@ -24,6 +26,8 @@ from perdure.storage.schemas.type_shapes import (
     Several,
     Shape,
 )
+
+_MOST_DEPTH = 32
 
 
 class FieldProblem(msgspec.Struct, frozen=True):
@@ -42,6 +46,55 @@ def find_problems(description: Description, data: Any) -> list[FieldProblem]:
         names = [field.name for field in description.fields]
         data = dict(zip(names, data, strict=False))
     return list(_Checker(description).check(Nested(""), data, ""))
+
+
+def check_description(description: Description) -> None:
+    """Raises `InvalidRecordType` if no data could be compared with it: it was not made from a
+    class here.
+    """
+    if "" not in description.types:
+        raise _unusable(description, "it does not describe the record itself, as type ''")
+    for fields in description.types.values():
+        for field in fields.fields:
+            _check_shape(description, field.shape, field.name, 0)
+
+
+def _check_shape(description: Description, shape: Shape, field: str, depth: int) -> None:
+    if depth > _MOST_DEPTH:
+        raise _unusable(description, f"{field} is nested too deeply")
+    match shape:
+        case Nested(name) if name not in description.types:
+            raise _unusable(description, f"{field} has an unknown type {name!r}")
+        case Scalar(name, limits) if limits and name != "anything":
+            try:
+                _converter(name, tuple(limits.items()))(None)
+            except msgspec.ValidationError:
+                pass
+            except (TypeError, ValueError, re.error) as exc:
+                raise _unusable(description, f"the limits of {field} are none: {exc}") from exc
+    for inner in _inside(shape):
+        _check_shape(description, inner, field, depth + 1)
+
+
+def _inside(shape: Shape) -> tuple[Shape, ...]:
+    match shape:
+        case Many():
+            return (shape.of,)
+        case Several():
+            return shape.places
+        case Mapping():
+            return (shape.keys, shape.values)
+        case OneOf():
+            return shape.options
+        case _:
+            return ()
+
+
+def _unusable(description: Description, what: str) -> InvalidRecordType:
+    return InvalidRecordType(
+        f"The description of {description.name} cannot be used: {what}.",
+        hint="Write it as GET /api/v1/schemas/{collection} shows one.",
+    )
 
 
 class _Checker:

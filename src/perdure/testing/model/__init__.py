@@ -10,10 +10,20 @@
     assert model.requests[0].prompt == "Hi!"
 
 It speaks Chat Completions, Responses and Anthropic Messages, streaming and not, and has
-``/embeddings`` and ``/models``. The official SDKs accept it.
+``/embeddings`` and ``/models``. The official SDKs accept it. Its batch modes (`model.batches`) are
+those of Anthropic and OpenAI, with `BatchFaults`; name it a provider with ``batch=True``.
 """
 
+from perdure.testing.model.batch_server import BatchFaults, BatchServer
 from perdure.testing.model.model_server import ScriptedModel
 from perdure.testing.model.script import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault
 
-__all__ = ["ReceivedRequest", "Script", "ScriptedAnswer", "ScriptedFault", "ScriptedModel"]
+__all__ = [
+    "BatchFaults",
+    "BatchServer",
+    "ReceivedRequest",
+    "Script",
+    "ScriptedAnswer",
+    "ScriptedFault",
+    "ScriptedModel",
+]

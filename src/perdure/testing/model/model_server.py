@@ -16,6 +16,7 @@ import msgspec
 from perdure.config import ProviderConfig
 from perdure.gateway.providers import CallWire
 from perdure.testing.model import wire_answers
+from perdure.testing.model.batch_server import BatchFaults, BatchServer, HttpAnswer
 from perdure.testing.model.script import (
     Kind,
     Line,
@@ -53,6 +54,7 @@ class ScriptedModel:
         key: str | None = None,
         models: tuple[str, ...] = ("scripted",),
         dimension: int = 8,
+        batch_faults: BatchFaults | None = None,
     ) -> None:
         self._script = script
         self._lines: Iterator[Line] | None = None
@@ -64,7 +66,9 @@ class ScriptedModel:
         self._server: asyncio.Server | None = None
         self._busy: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
-        #: Requests in the order in which they arrived.
+        #: Its batch modes.
+        self.batches = BatchServer(self._answer_item, batch_faults)
+        #: Requests in the order in which they arrived; those of a batch as it is worked on.
         self.requests: list[ReceivedRequest] = []
         #: Connections that were made, and those that are open.
         self.connections = 0
@@ -137,14 +141,18 @@ class ScriptedModel:
         if headers.get("expect") == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         raw = await _body(reader, headers)
-        method, _, path = first.rpartition(" ")[0].partition(" ")
-        path = path.partition("?")[0]
+        method, _, target = first.rpartition(" ")[0].partition(" ")
+        path = target.partition("?")[0]
         kind = next((k for end, k in _KINDS.items() if path.endswith(end)), None)
         again = headers.get("connection", "").lower() != "close"
         if method == "GET" and path.endswith("/models"):
             listed = [{"id": name, "object": "model", "type": "model"} for name in self._models]
             _answer(writer, 200, {"object": "list", "data": listed, "has_more": False})
             return again
+        if kind is None and self._knows(headers):
+            batched = await self.batches.serve(method, target, headers, raw)
+            if batched is not None:
+                return _send_batched(writer, batched) and again
         if kind is None or method != "POST":
             _answer(writer, 404, error_body("chat", 404, f"There is no {method} {path}."))
             return again
@@ -177,12 +185,21 @@ class ScriptedModel:
         return True
 
     async def _line(self, request: ReceivedRequest) -> ScriptedAnswer | ScriptedFault:
-        sent = request.headers
-        if self._key is not None and self._key not in (
-            sent.get("authorization", "").removeprefix("Bearer "),
-            sent.get("x-api-key"),
-        ):
+        if not self._knows(request.headers):
             return ScriptedFault(status=401, message="The key is missing or wrong.")
+        return await self._speak(request)
+
+    def _knows(self, headers: dict[str, str]) -> bool:
+        return self._key is None or self._key in (
+            headers.get("authorization", "").removeprefix("Bearer "),
+            headers.get("x-api-key"),
+        )
+
+    async def _answer_item(self, request: ReceivedRequest) -> ScriptedAnswer | ScriptedFault:
+        self.requests.append(request)
+        return await self._speak(request)
+
+    async def _speak(self, request: ReceivedRequest) -> ScriptedAnswer | ScriptedFault:
         script = self._script
         line: Line
         if isinstance(script, str | ScriptedAnswer | ScriptedFault):
@@ -252,6 +269,14 @@ def _answer(
 ) -> None:
     raw = msgspec.json.encode(body)
     writer.write(_head(status, len(raw), headers or {}) + raw)
+
+
+def _send_batched(writer: asyncio.StreamWriter, answer: HttpAnswer) -> bool:
+    if answer.body is None:
+        return False
+    head = _head(answer.status, len(answer.body), {"content-type": answer.kind})
+    writer.write(head + answer.body)
+    return True
 
 
 def _head(status: int, length: int | None, headers: dict[str, str]) -> bytes:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from perdure.core.messages import Media, ToolCall, ToolResult
+from perdure.core.messages import Media, Message, ToolCall, ToolResult
 from perdure.wire.arguments import value_of
 from perdure.wire.media import arguments_of, to_url
 from perdure.wire.plain import Item
+from perdure.wire.ui.sources import sources_of
 from perdure.wire.ui.writing import output_of
 
 #: The header that says what the body is.
@@ -83,6 +84,11 @@ class UIMessageStream:
             return []
         kind = media.media_type or "application/octet-stream"
         return [*self._end_part(), {"type": "file", "mediaType": kind, "url": url}]
+
+    def sources(self, message: Message) -> list[Item]:
+        """What the reply cites."""
+        found = sources_of(message)
+        return [*self._end_part(), *found] if found else []
 
     def data(self, name: str, value: Any, *, id: str = "") -> list[Item]:
         """Data beside the message, which clients hear of and do not keep."""

@@ -7,17 +7,6 @@ from typing import Any, overload
 
 import msgspec
 
-from perdure.bank.session_reader import SessionReader
-from perdure.bank.session_writer import SessionWriter
-from perdure.bank.validation import (
-    budget_in,
-    flag_in,
-    lines_in,
-    prompt_in,
-    question_in,
-    seconds_in,
-    text_in,
-)
 from perdure.context import history_tools
 from perdure.context.board import BoardEntry
 from perdure.context.composer import Composer
@@ -28,17 +17,28 @@ from perdure.core.clock import When
 from perdure.core.levels import Level, parse_level
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
-from perdure.history.answer_drafts import Partial
+from perdure.history.answer_drafts import DraftGuard, Partial
 from perdure.history.epochs import Epoch
 from perdure.history.log_records import SessionRecord
 from perdure.history.manifest import RoundId
-from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.strategies.strategy_registry import parse_strategy
 from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
 from perdure.recall.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
+from perdure.sessions.session_reader import SessionReader
+from perdure.sessions.session_writer import SessionWriter
+from perdure.sessions.validation import (
+    budget_in,
+    flag_in,
+    lines_in,
+    prompt_in,
+    question_in,
+    seconds_in,
+    text_in,
+)
 from perdure.storage.options import DEFAULT, Options
 
 
@@ -127,6 +127,12 @@ class Session(SessionReader):
         """
         await self._writer.resume(turn)
 
+    async def leave_turn(self) -> None:
+        """What is appended next has nothing to do with what this object wrote before: a prompt
+        opens a turn of its own, and leaves the one before it as it is.
+        """
+        await self._writer.leave_turn()
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         """Merge facts into the session's state. Secrets in them are masked."""
         await self._writer.describe(facts)
@@ -143,12 +149,18 @@ class Session(SessionReader):
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, *, model: str = "", resume: Partial | None = None) -> StreamedAnswer:
+    def answer(
+        self,
+        *,
+        model: str = "",
+        resume: Partial | None = None,
+        guard: DraftGuard | None = None,
+    ) -> StreamedAnswer:
         """Stream an answer to the open turn; see `streamed_answers`. With `resume`, it continues a
         partial one; entering or finishing it raises `InvalidInput` if others completed, closed or
-        dropped that.
+        dropped that. `guard` runs in each of its transactions: what it raises writes nothing.
         """
-        return self._writer.answer(model, resume)
+        return self._writer.answer(model, resume, guard)
 
     async def partials(self) -> list[Partial]:
         """Answers that are arriving, or were when their process died; `writer` says which."""
@@ -207,6 +219,7 @@ class Session(SessionReader):
         recall: bool = True,
         keep: bool = True,
         reminders: Iterable[str] | None = (),
+        strategy: str | None = None,
     ) -> Context:
         """What to send to a model: the history within the budget, and the prompt.
 
@@ -220,7 +233,8 @@ class Session(SessionReader):
         is in the window anyway. It runs once for a prompt, and its result stays once the prompt was
         appended. Before that, the prompt may be composed again with or without it: send the last
         one. `reminders` are lines of yours that stand near the prompt, beside ours of the history:
-        what the model can do, and must not forget.
+        what the model can do, and must not forget. `strategy` shows this prompt in another way
+        than the session's own.
 
         Send what `Context.to_chat`, `to_responses` or `to_messages` returns, and append the answer
         with ``context=``. With `keep` off nothing is written: a preview.
@@ -231,6 +245,8 @@ class Session(SessionReader):
         said, budget = prompt_in(prompt), budget_in(budget)
         masked, _ = await self._writer.intake.masked(said)
         record, head = await self._writer.current_state()
+        if strategy is not None:
+            record = msgspec.structs.replace(record, strategy=parse_strategy(strategy))
         return await self._composer.compose(
             record,
             head,

@@ -8,16 +8,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.bank.session_writer import SessionWriter
-from perdure.bank.validation import (
-    MOST_HITS,
-    count_in,
-    moment,
-    number_in,
-    runs,
-    tags_of,
-    turn_number,
-)
 from perdure.core.clock import When
 from perdure.core.errors import NotFound
 from perdure.core.input_types import require_text
@@ -28,6 +18,16 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_reader import position
 from perdure.history.turn_search import FoundTurn, search
 from perdure.services import Services
+from perdure.sessions.session_writer import SessionWriter
+from perdure.sessions.validation import (
+    MOST_HITS,
+    count_in,
+    moment,
+    number_in,
+    runs,
+    tags_of,
+    turn_number,
+)
 
 _POLL = 0.2  # Seconds between two looks for what other processes wrote.
 

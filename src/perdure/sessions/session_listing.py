@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from perdure.bank.bank_info import SessionInfo, describe_session
 from perdure.core.errors import NotFound
 from perdure.history.log_records import Head, SessionRecord, checked_agent
 from perdure.recall.memory_records import Memory
+from perdure.sessions.session_info import SessionInfo, describe_session
 from perdure.storage.store import Store
 
 SessionOrder = Literal["recent", "name"]

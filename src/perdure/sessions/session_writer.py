@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from perdure import wire
-from perdure.bank.validation import count_in, runs, tags_of, turn_number
 from perdure.context.composer import Composer
 from perdure.context.context import Context
 from perdure.context.echoes import strip_echo
@@ -20,7 +19,7 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.input_types import require_mapping, require_text
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Turn
-from perdure.history.answer_drafts import AnswerDrafts, Partial
+from perdure.history.answer_drafts import AnswerDrafts, DraftGuard, Partial
 from perdure.history.intake import resolved
 from perdure.history.log_records import (
     AnswerDraft,
@@ -38,6 +37,7 @@ from perdure.history.streamed_answers import StreamedAnswer
 from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
+from perdure.sessions.validation import count_in, runs, tags_of, turn_number
 from perdure.storage.options import Options
 from perdure.storage.state_records import StateRecord
 from perdure.storage.transaction import Transaction
@@ -194,6 +194,10 @@ class SessionWriter:
         async with self._writing:
             self.cursor.own = await self._services.reader.mark(self.record, number)
 
+    async def leave_turn(self) -> None:
+        async with self._writing:
+            self.cursor.own = None
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         plain = self.intake.plain(require_mapping(facts, "facts"))
 
@@ -217,10 +221,12 @@ class SessionWriter:
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
+    def answer(
+        self, model: str, resume: Partial | None, guard: DraftGuard | None
+    ) -> StreamedAnswer:
         heartbeat = self._services.config.history.heartbeat
         model = require_text(model, "model")
-        drafts = self._drafts(resumes=resume is not None)
+        drafts = self._drafts(resumes=resume is not None, guard=guard)
         return StreamedAnswer(drafts, model=model, heartbeat=heartbeat, resumed=resume)
 
     async def partials(self) -> list[Partial]:
@@ -240,7 +246,7 @@ class SessionWriter:
     async def drop_partial(self, partial: Partial) -> None:
         await self._drafts().drop(partial)
 
-    def _drafts(self, *, resumes: bool = False) -> AnswerDrafts:
+    def _drafts(self, *, resumes: bool = False, guard: DraftGuard | None = None) -> AnswerDrafts:
         services = self._services
         return AnswerDrafts(
             services.store,
@@ -250,6 +256,7 @@ class SessionWriter:
             self.cursor,
             self._writing,
             resumes=resumes,
+            guard=guard,
         )
 
     # The session itself -----------------------------------------------------------------------

@@ -1,0 +1,380 @@
+"""Reflection: is what was said once remembered, once, and can it be taken back?
+
+Facts are planted in chats of each kind, a turn each. A scripted oracle stands for the model: it
+reads the view that it is sent, at the wire, and adds what it finds there of the planted facts, in
+other words each time. Ten runs read everything.
+
+`learnt` is the share of planted facts of which a memory is among the first five hits; `duplicates`
+the share of memories that are too many after ten runs; `evidence_valid` the share of quotes that
+stand in the turn that they cite; `undone_exact` whether all memories are as before once all runs
+are undone; `tokens_per_100k` what one run takes for 100,000 tokens of history. `fix_precision` is
+the share of right ones among the fixes of failed commands that the algorithm finds in transcripts,
+by labels that a person gave: what has none counts as wrong. `KIND.r10` is the share of a question's
+evidence among 10 hits with up to 60 memories of the chat (`KIND.memories`, on average), and
+`KIND.r10_off` without; `KIND.lost` is the difference, in points. A memory counts for the turn that
+it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import perdure
+from benchmarks import chats, transcripts
+from benchmarks.chats import KINDS, Chat, Line
+from benchmarks.harness import Report
+from perdure.bank import Bank
+from perdure.config import Config, GatewayConfig, ModelsConfig, ReflectionConfig
+from perdure.core.messages import Message, Text
+from perdure.core.turns import Position, Turn
+from perdure.importers import import_files
+from perdure.recall.memory_records import FormerMemory, Memory
+from perdure.reflection.command_fixes import CommandFix, find_fixes, uses_of
+from perdure.sessions.session import Session
+from perdure.testing import ReceivedRequest, ScriptedModel
+
+RUNS, FACTS, MEMORIES = 10, 20, 60
+#: Chats of each kind that are read, and questions of each.
+_CHATS, _QUESTIONS = 3, 1_000
+_QUICK = 6
+_PATIENCE = 60.0
+METRICS = (
+    *("learnt", "duplicates", "evidence_valid", "undone_exact", "tokens_per_100k"),
+    "fix_precision",
+)
+_turn = re.compile(r"^(s\d+#T-\d+) [SCT]:$", re.MULTILINE)
+_sentence = re.compile(r"[^.!?\n]{20,300}[.!?]").search
+
+
+class Fact(NamedTuple):
+    """Something that is planted: ways to name it, and its value."""
+
+    names: tuple[str, ...]
+    value: str
+
+    @property
+    def said(self) -> str:
+        return f"By the way, {self.names[0]} is {self.value}, please keep that in mind."
+
+    @property
+    def asked(self) -> str:
+        return f"What is {self.names[0]}?"
+
+    def worded(self, run: int) -> str:
+        name = self.names[run % len(self.names)]
+        text = _WORDINGS[run % len(_WORDINGS)].format(name=name, value=self.value)
+        return f"{text[0].upper()}{text[1:]}"
+
+
+_WORDINGS = (
+    "{name} is {value}.",
+    "the value of {name} is {value}.",
+    "{value} is used as {name}.",
+    "for {name}, {value} was settled on.",
+    "{name}: {value}.",
+    "it was decided that {value} serves as {name}.",
+    "{value} has been chosen to be {name}.",
+    "one should take {value} for {name}.",
+    "know that {name} equals {value}.",
+    "{name} was set to {value}, and stays so.",
+)
+_NAMES = (
+    ("the staging port", "the port of the staging server", "the port on which staging listens"),
+    ("the backup hour", "the hour of backups", "the hour at which the backup begins"),
+    ("the release branch", "the branch of releases", "the branch that a release is cut from"),
+    ("the name of my cat", "the cat's name", "what my cat is called by name"),
+    ("the wifi passphrase hint", "the hint of the wifi passphrase", "the passphrase hint for wifi"),
+    ("the project codename", "the codename of the project", "the codename that the project has"),
+    ("my favourite tea", "the favourite tea of mine", "the tea that is my favourite"),
+    ("the license plate", "the plate of the license", "the license plate of the car"),
+    ("the retry limit", "the limit of retries", "the limit for each retry"),
+    ("the tax advisor", "the advisor for tax", "the advisor who does the tax"),
+    ("the garden gate code", "the code of the garden gate", "the gate code for the garden"),
+    ("the review day", "the day of reviews", "the day on which a review is held"),
+    ("the database engine", "the engine of the database", "the engine that the database runs on"),
+    ("the paint colour", "the colour of the paint", "the colour that the paint has"),
+    ("the ferry timetable", "the timetable of the ferry", "the timetable by which the ferry goes"),
+    ("the font of the report", "the report's font", "the font that the report is set in"),
+    ("the emergency contact", "the contact for an emergency", "the contact in any emergency"),
+    ("the yoga teacher", "the teacher of yoga", "the teacher in the yoga class"),
+    ("the session timeout", "the timeout of a session", "the timeout after which a session ends"),
+    ("the anniversary place", "the place of the anniversary", "the place for our anniversary"),
+)
+_VALUES = (
+    *("Marigold", "Quillon", "Tarvost", "Bellamy", "Zephyrine", "Orrick", "Dunmore", "Halvard"),
+    *("Ysolde", "Carrow", "Ptarmigan", "Vesper", "Lindqvist", "Ambrose", "Thistlewood", "Corvane"),
+    *("Juniper", "Rosalind", "Ekström", "Falkirk"),
+)
+
+
+def planted(count: int) -> list[Fact]:
+    return [Fact(names, value) for names, value in zip(_NAMES, _VALUES, strict=True)][:count]
+
+
+async def run(report: Report, *, quick: bool) -> None:
+    report.figures |= dict.fromkeys(METRICS)
+    report.figures |= {kind: dict.fromkeys(("r10", "r10_off", "lost")) for kind in KINDS}
+    given = chats.by_kind()
+    if missing := [kind for kind in KINDS if not given[kind]]:
+        report.say(f"no chats of {', '.join(missing)}: name their folder with --data")
+    else:
+        some, few = (1, _QUICK) if quick else (_CHATS, _QUESTIONS)
+        chosen = {
+            kind: [chat._replace(questions=chat.questions[:few]) for chat in given[kind][:some]]
+            for kind in KINDS
+        }
+        await _learn(report, [chosen[kind][0] for kind in KINDS], quick=quick)
+        for kind in KINDS:
+            report.figures[kind] = await _on_and_off(report, kind, chosen[kind])
+    await _fixes(report)
+
+
+# Planted facts
+
+
+class _Learnt(NamedTuple):
+    facts: int
+    found: int
+    memories: int
+    extra: int
+    quotes: int
+    valid: int
+    exact: bool
+    tokens: int
+    history: int
+
+
+async def _learn(report: Report, given: Sequence[Chat], *, quick: bool) -> None:
+    all_of_them = [await _learnt(chat, quick=quick) for chat in given]
+
+    def total(name: str) -> int:
+        return sum(int(getattr(each, name)) for each in all_of_them)
+
+    report.figures |= {
+        "learnt": round(total("found") / total("facts"), 4),
+        "duplicates": round(total("extra") / max(total("memories"), 1), 4),
+        "evidence_valid": round(total("valid") / max(total("quotes"), 1), 4),
+        "undone_exact": total("exact") / len(all_of_them),
+        "tokens_per_100k": round(100_000 * total("tokens") / total("history")),
+    }
+    for name in METRICS[:5]:
+        report.say(f"  {name:18} {report.figures[name]:,}")
+
+
+async def _learnt(chat: Chat, *, quick: bool) -> _Learnt:
+    facts, runs = planted(4 if quick else FACTS), 2 if quick else RUNS
+    number = 0
+
+    def answer(request: ReceivedRequest) -> str:
+        found = [] if "Consolidate:" in request.prompt else _oracle(request.prompt, facts, number)
+        return json.dumps({"operations": found})
+
+    async with ScriptedModel(answer) as model, _bank(model) as bank:
+        session = await _spoken(bank, chat, facts)
+        before = await _everything(bank)
+        first = None
+        for number in range(runs):  # noqa: B007 (the oracle reads it)
+            (done,) = await bank.reflect("reader", again=True)
+            first = first or done
+        await bank.settle()
+        found = sum([await _is_recalled(session, fact) for fact in facts])
+        memories = await bank.memories.list("reader")
+        about = {fact.value for fact in facts for each in memories if fact.value in each.text}
+        quotes = [quote for each in memories for quote in each.quotes]
+        valid = sum([await _stands(session, quote.turn, quote.text) for quote in quotes])
+        tokens = (await bank.sessions(agent="reader"))[0].tokens
+        for done in await bank.reflection.list("reader"):
+            await bank.reflection.undo(done.name)
+        return _Learnt(
+            facts=len(facts),
+            found=found,
+            memories=len(memories),
+            extra=len(memories) - len(about),
+            quotes=len(quotes),
+            valid=valid,
+            exact=await _everything(bank) == before,
+            tokens=first.tokens if first else 0,
+            history=tokens,
+        )
+
+
+def _oracle(prompt: str, facts: Sequence[Fact], run: int) -> list[dict[str, Any]]:
+    """What a good model finds of the facts in what it is shown; in other words each run."""
+    found = list[dict[str, Any]]()
+    for turn, text in _turns(prompt):
+        for fact in facts:
+            if fact.value not in text:
+                continue
+            line = next(line for line in text.splitlines() if fact.value in line)
+            words = line.removeprefix("> ").split()
+            at = next(place for place, word in enumerate(words) if fact.value in word)
+            # Not always the same words around it.
+            quote = " ".join(words[max(at - 4 - run % 3, 0) : at + 1 + run % 2])
+            found.append(_added(fact.worded(run), turn, quote))
+    return found
+
+
+def _turns(prompt: str) -> Iterable[tuple[str, str]]:
+    parts = _turn.split(prompt)
+    return zip(parts[1::2], parts[2::2], strict=True)
+
+
+def _added(text: str, turn: str, quote: str) -> dict[str, Any]:
+    cited = [{"turn": turn, "quote": quote}]
+    return {"op": "add", "kind": "fact", "text": text, "evidence": cited}
+
+
+async def _is_recalled(session: Session, fact: Fact) -> bool:
+    found = await session.recall(fact.asked, limit=5, deadline=_PATIENCE)
+    return any(hit.kind == "memory" and fact.value in hit.text for hit in found.hits[:5])
+
+
+async def _stands(session: Session, turn: str, quote: str) -> bool:
+    """Whether a quote stands in its turn, looked up by another way than reflection's."""
+    number = Position.parse(turn.rpartition("#")[2]).turn
+    said = "\n".join(message.text for message in (await session.turn(number)).messages)
+    return " ".join(quote.split()).casefold() in " ".join(said.split()).casefold()
+
+
+async def _everything(bank: Bank) -> list[Any]:
+    memories = [each async for each in bank.collection(Memory).walk()]
+    return [memories, [each async for each in bank.collection(FormerMemory).walk()]]
+
+
+# Recall with memories, and without
+
+
+async def _on_and_off(report: Report, kind: str, given: Sequence[Chat]) -> dict[str, float]:
+    sums, asked, memories = {True: 0.0, False: 0.0}, 0, 0
+    for chat in given:
+        asked += len(chat.questions)
+        for on in (True, False):
+            found, made = await _evidence_found(chat, on=on)
+            sums[on] += found
+            memories += made
+    here, off = sums[True] / asked, sums[False] / asked
+    report.say(f"  {kind:10} r10 {100 * here:5.1f}, without memories {100 * off:5.1f}")
+    return {
+        "r10": round(here, 4),
+        "r10_off": round(off, 4),
+        "lost": round(100 * (off - here), 2),
+        "memories": round(memories / len(given)),
+    }
+
+
+async def _evidence_found(chat: Chat, *, on: bool) -> tuple[float, int]:
+    """The sum, over the questions, of the shares of their evidence among ten hits; and how many
+    memories there are.
+    """
+    step = max(len(chat.lines) // MEMORIES, 1)
+
+    def answer(request: ReceivedRequest) -> str:
+        if "Consolidate:" in request.prompt:
+            return json.dumps({"operations": []})
+        return json.dumps({"operations": _gist(request.prompt, step)})
+
+    async with ScriptedModel(answer) as model, _bank(model) as bank:
+        session = await _spoken(bank, chat)
+        if on:
+            await bank.reflect("reader")
+        await bank.settle()
+        total = 0.0
+        for asked in chat.questions:
+            hits = (await session.recall(asked.text, limit=10, deadline=_PATIENCE)).hits[:10]
+            keys = [hit.key for hit in hits if hit.kind == "memory"]
+            found = {Position.parse(hit.turn).turn for hit in hits if hit.kind == "turn"}
+            for memory in await bank.memories.get_many(keys, agent="reader"):
+                sources = () if memory is None else memory.provenance
+                found |= {Position.parse(each.rpartition("#")[2]).turn for each in sources}
+            total += len(found.intersection(asked.evidence)) / len(asked.evidence)
+        return total, len(await bank.memories.list("reader"))
+
+
+def _gist(prompt: str, step: int) -> list[dict[str, Any]]:
+    """A sentence of every so many turns, as a memory."""
+    found = list[dict[str, Any]]()
+    for place, (turn, text) in enumerate(_turns(prompt)):
+        said = _sentence(text.replace("\n> ", "\n").partition(": ")[2])
+        if place % step == 0 and said is not None:
+            found.append(_added(said[0].strip(), turn, said[0].strip()))
+    return found
+
+
+# Fixes of failed commands
+
+#: What a person found to be right, of the transcripts of development.
+_RIGHT = frozenset(
+    {
+        "eae389376a42a84b",  # pytest failed on a text in a test; the test was mended
+        "84deb4b41cfe81cf",  # pytest failed on a missing command; the module was mended
+        "7cec7b1b299b77b1",  # git push without an upstream branch
+        "7be310b843b87ea9",  # the same in another work tree
+        "9d785bd46cd8f2c0",  # mix test failed on an assertion; the test was mended
+    }
+)
+
+
+async def _fixes(report: Report) -> None:
+    given = transcripts.found(report)
+    if given is None:
+        return
+    found = list[CommandFix]()
+    async with perdure.open("memory://") as bank:
+        for name, paths in given.paths.items():
+            await import_files(bank, name, paths)
+        for info in await bank.sessions(archived=True):
+            session = await bank.existing_session(info.name)
+            turns = [turn async for turn in _all_turns(session)]
+            found += find_fixes(use for turn in turns for use in uses_of(turn))
+    right = sum(labelled(fix) in _RIGHT for fix in found)
+    report.figures["fix_precision"] = round(right / len(found), 4) if found else None
+    report.say(f"  fixes              {right} of {len(found)} are right")
+
+
+def labelled(fix: CommandFix) -> str:
+    """A fix by what a label is kept for: transcripts are never part of the repository."""
+    return hashlib.blake2b(fix.text.encode(), digest_size=8).hexdigest()
+
+
+async def _all_turns(session: Session) -> AsyncIterator[Turn]:
+    head = await session.head()
+    for number in range(1, head.turn + 1):
+        yield await session.turn(number)
+
+
+# Banks
+
+
+def _bank(model: ScriptedModel) -> Bank:
+    gateway = GatewayConfig(
+        providers={"oracle": model.provider_config()}, models=ModelsConfig(reflect="oracle/any")
+    )
+    return perdure.open(
+        "memory://",
+        config=Config(gateway=gateway, reflection=ReflectionConfig(tokens=None)),
+    )
+
+
+async def _spoken(bank: Bank, chat: Chat, facts: Sequence[Fact] = ()) -> Session:
+    """The chat as a session, with a fact after every so many lines."""
+    session = await bank.session("reader/chat")
+    every = max(len(chat.lines) // (len(facts) + 1), 1)
+    waiting = list(facts)
+    for number, line in enumerate(chat.lines, 1):
+        await session.append(_messages(line), fresh=True)
+        if waiting and number % every == 0:
+            said = Line("", waiting.pop(0).said, line.time, "Noted.")
+            await session.append(_messages(said), fresh=True)
+    await bank.settle()
+    return session
+
+
+def _messages(line: Line) -> list[Message]:
+    said = Message("user", (Text(line.text),), name=line.speaker, time=line.time)
+    if not line.reply:
+        return [said]
+    return [said, Message("assistant", (Text(line.reply),), time=line.time)]

@@ -1,0 +1,1 @@
+"""An email-routing agent that improves: ``make example-email``."""

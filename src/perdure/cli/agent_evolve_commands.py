@@ -1,0 +1,136 @@
+"""``perdure agent evolve`` and ``rate``: tests of variants, promotions, and the words of people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import readable, terminal
+from perdure.cli.agent_stats_commands import AgentArgument
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings
+
+if TYPE_CHECKING:
+    from perdure.learning.evolution import AgentEvolution
+    from perdure.learning.experiment_records import EvolutionStep, Experiment, StrategyChanges
+
+_SHOWN_STEPS = 10
+
+
+async def show(settings: CommandSettings, agent: AgentArgument) -> None:
+    """Show how an agent works, the test that runs, and how it came to that.
+
+    A test compares a variant (another model, prompt, budget, recall) with how the agent works now,
+    by session. The bounds of the difference hold however often you look.
+    """
+    async with existing_bank(settings) as bank:
+        found = await bank.learning.evolution.show(agent)
+    if settings.json:
+        terminal.emit(found)
+    else:
+        _show(found)
+
+
+async def accept(settings: CommandSettings, agent: AgentArgument) -> None:
+    """Use the variant that won its test."""
+    async with existing_bank(settings) as bank:
+        step = await bank.learning.evolution.accept(agent)
+    _tell(settings, step, f"{agent} now works with {_words(step.after)}.")
+
+
+async def revert(settings: CommandSettings, agent: AgentArgument) -> None:
+    """Take back the last promotion of a variant."""
+    async with existing_bank(settings) as bank:
+        step = await bank.learning.evolution.revert(agent)
+    _tell(settings, step, f"{agent} works with {_words(step.after)} again.")
+
+
+async def dismiss(settings: CommandSettings, agent: AgentArgument) -> None:
+    """Stop an agent's test, or turn down the variant that won it."""
+    async with existing_bank(settings) as bank:
+        step = await bank.learning.evolution.dismiss(agent)
+    _tell(settings, step, f"{agent} goes on with {_words(step.after)}.")
+
+
+async def rate(
+    settings: CommandSettings,
+    outcome: Annotated[str, typer.Argument(metavar="OUTCOME", help="The outcome of a reply.")],
+    score: Annotated[float, typer.Argument(metavar="SCORE", help="From 0 to 1.")],
+    comment: Annotated[str, typer.Argument(metavar="[COMMENT]", help="Why.")] = "",
+) -> None:
+    """Rate a model's answer: what people say counts more than what a judge does.
+
+    The agent learns from it which model to ask.
+    """
+    async with existing_bank(settings) as bank:
+        await bank.gateway.feedback(outcome, score, comment)
+        await bank.gateway.settle()
+    if settings.json:
+        terminal.emit({"outcome": outcome, "score": score, "comment": comment})
+    else:
+        terminal.say(f"Rated {score:g}.")
+
+
+def _tell(settings: CommandSettings, step: EvolutionStep, words: str) -> None:
+    if settings.json:
+        terminal.emit(step)
+    else:
+        terminal.prose(words)
+
+
+def _show(found: AgentEvolution) -> None:
+    terminal.prose(f"{found.agent} works with {_words(found.strategy)}.")
+    if found.experiment is not None:
+        _show_experiment(found.agent, found.experiment)
+    if found.steps:
+        terminal.say()
+        rows = [
+            (
+                readable.absolute_time(step.at),
+                step.kind,
+                step.reason,
+                "" if step.kind == "started" else _bounds(step),
+                step.by,
+            )
+            for step in found.steps[:_SHOWN_STEPS]
+        ]
+        terminal.listing(("When", "What", "Why", "Evidence", "By"), rows)
+
+
+def _show_experiment(agent: str, experiment: Experiment) -> None:
+    task = f" for {experiment.task}" if experiment.task else ""
+    terminal.prose(
+        f"{'In test' if experiment.state == 'running' else 'It won its test'}{task}:"
+        f" {_words(experiment.variant)}. Started because of: {experiment.reason}."
+    )
+    verdict = experiment.verdict
+    if verdict is not None:
+        found = verdict.difference
+        terminal.prose(
+            f"{verdict.control.sessions:,} sessions as before, worth {verdict.control.mean:.3f};"
+            f" {verdict.variant.sessions:,} with the variant, worth {verdict.variant.mean:.3f}."
+            f" Difference {found.mean:+.3f}, between {found.low:+.3f} and {found.high:+.3f}."
+        )
+    if experiment.state == "better":
+        terminal.prose(f"Use it: perdure agent evolve accept {agent}", "bold")
+
+
+def _bounds(step: EvolutionStep) -> str:
+    if step.evidence is None:
+        return ""
+    found = step.evidence.difference
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _words(strategy: StrategyChanges) -> str:
+    found = list[str]()
+    for task, model in strategy.models.items():
+        found.append(model if task == "*" else f"{model} for {task}")
+    if strategy.prompt_version:
+        found.append(f"version {strategy.prompt_version} of its prompt")
+    if strategy.budget:
+        found.append(f"a context of {strategy.budget:,} tokens")
+    if strategy.recall is not None:
+        found.append("recall" if strategy.recall else "no recall")
+    return ", ".join(found) or "what is configured"

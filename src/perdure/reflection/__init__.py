@@ -1,0 +1,1 @@
+"""Reflection: memories distilled from past turns, offline, as operations that can be undone."""

@@ -1,0 +1,261 @@
+"""Applies what a run found, in one transaction, and takes it back.
+
+Memories, former versions, the index, messages, cursors and the run's own record change together or
+not at all; a process that lost its lease changes nothing. What was changed is kept with what was
+before, so that `undo_run` puts back exactly that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.display import one_line
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError
+from perdure.recall.memories.memory_writer import MemoryWriter
+from perdure.recall.memory_records import FormerMemory, LastNumber, Memory, numbers_of, version_id
+from perdure.reflection import topic_weights
+from perdure.reflection.inbox import InboxMessage, post
+from perdure.reflection.lease import LeaseHolder
+from perdure.reflection.operation_checks import CheckedOperation, Refused
+from perdure.reflection.operation_plan import OperationPlan
+from perdure.reflection.reflection_records import (
+    AppliedOperation,
+    MemoryRevision,
+    ReflectionCursor,
+    ReflectionRun,
+    RunAnswer,
+    RunChanges,
+    RunCounts,
+    SessionSpan,
+    no_run,
+    parse_run,
+)
+from perdure.reflection.run_messages import draft_message, proposal_message
+from perdure.storage.options import STRONG
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+_TEXT = 300  # Characters of an operation's text that are kept for `show`.
+
+
+class RunFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run found, to be applied."""
+
+    operations: tuple[CheckedOperation, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    messages: tuple[InboxMessage, ...] = ()
+    #: What was read; the cursors of these sessions move behind it.
+    spans: tuple[SessionSpan, ...] = ()
+    #: Turns that speak of each topic, by its text.
+    mentions: Mapping[str, int] = {}
+
+
+async def apply_run(
+    store: Store,
+    writer: MemoryWriter,
+    lease: LeaseHolder,
+    run: ReflectionRun,
+    findings: RunFindings,
+    *,
+    half_life: float,
+    count_tokens: Callable[[str], int],
+) -> ReflectionRun:
+    """Apply findings, and write `run` with their counts. Raises `Conflict` if the lease is lost."""
+
+    async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+        if (lost := await lease.refusal(transaction)) is not None:
+            return lost
+        plan = await plan_run(
+            transaction, run, findings, now=transaction.now(), half_life=half_life
+        )
+        await _write_plan(transaction, writer, plan)
+        messages = [
+            *(proposal_message(run, each, plan) for each in plan.proposals),
+            *(draft_message(run, each, count_tokens) for each in plan.drafts),
+            *findings.messages,
+        ]
+        posted = [(await post(transaction, message)).id for message in messages]
+        refused = (*findings.refused, *plan.refused)
+        changes = RunChanges(
+            id=run.id,
+            revisions=plan.revisions(),
+            operations=_told(plan, refused),
+            messages=tuple(dict.fromkeys(posted)),
+        )
+        await transaction.collection(RunChanges).put(changes)
+        cursors = transaction.collection(ReflectionCursor)
+        for span in findings.spans:
+            await cursors.put(ReflectionCursor(span.session, span.last, transaction.now()))
+        await cursors.put(ReflectionCursor(run.agent, 0, transaction.now()))
+        await transaction.collection(RunAnswer).query().prefix(f"{run.id}/").delete()
+        counts = Counter(each.op for each in plan.applied)
+        counts.update(each.asked.op for each in plan.drafts)
+        done = replace(
+            run,
+            ended=transaction.now(),
+            counts=RunCounts(
+                applied=dict(sorted(counts.items())),
+                proposed=len(plan.proposals),
+                refused=dict(sorted(Counter(each.why for each in refused).items())),
+            ),
+        )
+        await transaction.collection(ReflectionRun).put(done)
+        return done
+
+    done = await store.transact(body, STRONG)
+    if isinstance(done, PerdureError):
+        raise done
+    return done
+
+
+async def plan_run(
+    executor: Transaction | Store,
+    run: ReflectionRun,
+    findings: RunFindings,
+    *,
+    now: int,
+    half_life: float,
+) -> OperationPlan:
+    """What findings make of an agent's memories. Changes nothing."""
+    memories = await executor.collection(Memory).query().where("agent", "=", run.agent).values()
+    key = numbers_of(run.agent)
+    last = await executor.collection(LastNumber).get(key) or LastNumber(key)
+    weighed = await executor.collection(ReflectionCursor).get(run.agent)
+    plan = OperationPlan(run.agent, memories, last_number=last.last, now=now)
+    plan.apply(findings.operations)
+    plan.weigh(
+        topic_weights.moved_topics(
+            memories,
+            findings.mentions,
+            since=0 if weighed is None else weighed.time,
+            now=now,
+            half_life=half_life,
+        )
+    )
+    return plan
+
+
+async def _write_plan(transaction: Transaction, writer: MemoryWriter, plan: OperationPlan) -> None:
+    for revision in plan.revisions():
+        before, after = revision.before, revision.after
+        if after is None:
+            continue
+        known = () if before is None else before.provenance
+        fresh = [turn for turn in after.provenance if turn not in known]
+        await writer.owned(transaction, fresh)  # raises if one was forgotten meanwhile
+        if before is None:
+            await writer.write(transaction, after)
+            continue
+        if after.version != before.version:
+            await transaction.collection(FormerMemory).put(
+                FormerMemory(version_id(before), before, transaction.now())
+            )
+        await writer.rewrite(transaction, before, after)
+    if plan.last_number != plan.first_number:
+        key = numbers_of(plan.agent)
+        await transaction.collection(LastNumber).put(LastNumber(key, plan.last_number))
+
+
+def _told(plan: OperationPlan, refused: Sequence[Refused]) -> tuple[AppliedOperation, ...]:
+    applied = [
+        AppliedOperation(
+            op=each.op,
+            keys=tuple(plan.key_of(id) for id in each.ids),
+            text=one_line(each.checked.asked.text, _TEXT),
+            evidence=tuple(dict.fromkeys(quote.turn for quote in each.checked.quotes)),
+        )
+        for each in plan.applied
+    ]
+    others = [
+        AppliedOperation(
+            op=each.asked.op,  # without its text: nobody knows which turns that is from
+            keys=each.asked.keys,
+            refused=each.why,
+        )
+        for each in refused
+    ]
+    return (*applied, *others)
+
+
+async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionRun:
+    """Put back what a run changed: memories, their former versions, its open messages.
+
+    Raises `NotFound`; `InvalidInput` if it changed nothing, is undone, or cannot be undone since
+    something that it was made of was forgotten; `Conflict` if a memory was changed since. What was
+    deleted or forgotten since stays so, and the turns count as read.
+    """
+    id = parse_run(name)
+
+    async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+        run = await transaction.collection(ReflectionRun).get(id)
+        if run is None:
+            return no_run(name)
+        changes = await transaction.collection(RunChanges).get(id)
+        if run.state == "undone" or not run.is_finished or changes is None:
+            return _not_undoable(run)
+        memories = transaction.collection(Memory)
+        current = await memories.get_many([revision.id for revision in changes.revisions])
+        pairs = list(zip(changes.revisions, current, strict=True))
+        if later := [m.name for revision, m in pairs if m is not None and _changed(revision, m)]:
+            return Conflict(
+                "memories",
+                later[0],
+                message=f"{', '.join(later)} changed since {run.name}: nothing was undone.",
+                hint="Undo later runs first, or correct memories by hand.",
+            )
+        for (
+            revision,
+            memory,
+        ) in pairs:  # first those that were there: nothing is merged into new ones then
+            if revision.before is not None and memory is not None:
+                await _restore(transaction, writer, revision, memory)
+        for revision, memory in pairs:
+            if revision.before is None and memory is not None:
+                await writer.remove(transaction, await memories.get(memory.id) or memory)
+        messages = transaction.collection(InboxMessage)
+        for message in await messages.get_many(changes.messages):
+            if message is not None and message.status == "open" and message.run == run.name:
+                await messages.delete(message.id)
+        await transaction.collection(RunChanges).delete(id)
+        undone = replace(run, state="undone")
+        await transaction.collection(ReflectionRun).put(undone)
+        return undone
+
+    done = await store.transact(body, STRONG)
+    if isinstance(done, PerdureError):
+        raise done
+    return done
+
+
+async def _restore(
+    transaction: Transaction, writer: MemoryWriter, revision: MemoryRevision, memory: Memory
+) -> None:
+    before, after = revision.before, revision.after
+    if before is None or after is None:
+        return
+    await writer.rewrite(transaction, memory, before)
+    if after.version != before.version:
+        await transaction.collection(FormerMemory).delete(version_id(before))
+
+
+def _changed(revision: MemoryRevision, memory: Memory) -> bool:
+    """Whether somebody changed a memory after the run. To be seen again is no change."""
+    after = revision.after
+    return after is not None and (memory.version, memory.status) != (after.version, after.status)
+
+
+def _not_undoable(run: ReflectionRun) -> InvalidInput | NotFound:
+    if run.state == "undone":
+        return InvalidInput(f"{run.name} is undone already.", hint="`perdure reflect list`.")
+    if not run.is_finished:
+        return InvalidInput(f"{run.name} is not finished.", hint="Run `perdure reflect` to end it.")
+    if run.state == "refused":
+        return InvalidInput(f"{run.name} did not begin.", hint="There is nothing to undo.")
+    return InvalidInput(
+        f"{run.name} cannot be undone: something that it was made of was forgotten.",
+        hint="Correct memories by hand: `perdure memory list`.",
+    )

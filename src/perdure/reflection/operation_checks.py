@@ -1,0 +1,244 @@
+"""What a model may ask for: operations on memories, never a rewritten store.
+
+    add        something new: a kind, a text, tags, evidence
+    reinforce  a memory was said again
+    update     a memory says it better, or is of another kind
+    merge      several memories are one
+    retire     a memory does not hold any more
+    topic      something that is talked about
+    layer      a reference layer is recommended: a draft for the administrator
+    note       a message to the administrator; with two keys, that these contradict each other
+
+There is none that deletes, pins, shares, or sets a number. Each cites turns, with words that code
+finds there, and has a word in common with them; an update or a merge may rest on the quotes that
+the memories have. An answer that is no list of operations changes nothing, nor does one of which
+more than half cites what is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from perdure.core.errors import PerdureError
+from perdure.recall.memory_records import (
+    MAX_TAGS,
+    MAX_TEXT,
+    Memory,
+    MemoryQuote,
+    checked_kind,
+    checked_tags,
+    checked_text,
+)
+from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
+
+OperationName: TypeAlias = Literal[
+    "add", "reinforce", "update", "merge", "retire", "topic", "layer", "note"
+]
+OPERATIONS: tuple[OperationName, ...] = get_args(OperationName)
+#: Operations of each kind in one run.
+CAPS: dict[str, int] = {
+    "add": 60,
+    "reinforce": 200,
+    "update": 20,
+    "merge": 20,
+    "retire": 10,
+    "topic": 20,
+    "layer": 3,
+    "note": 10,
+}
+#: Keys that each takes: at least, at most.
+_KEYS = {"reinforce": (1, 1), "update": (1, 1), "retire": (1, 1), "merge": (2, 8), "note": (0, 8)}
+#: They may rest on what the memories cite already.
+_RESTS = frozenset({"update", "merge"})
+_LONGEST_NOTE = 2_000
+_LONGEST_LAYER = 60_000
+#: Of more operations than these, more than half must be well founded.
+_FEW = 2
+
+_fence = re.compile(r"^```[a-z]*\s*\n(.*)\n```\s*$", re.DOTALL).match
+_numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
+
+
+class MemoryOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation as it was asked for."""
+
+    op: OperationName
+    #: ``M-7``; ``N-2`` is the second memory that this run adds.
+    keys: tuple[str, ...] = ()
+    kind: str = ""
+    text: str = ""
+    #: Of a layer.
+    title: str = ""
+    tags: tuple[str, ...] = ()
+    evidence: tuple[Citation, ...] = ()
+    reason: str = ""
+
+
+class CheckedOperation(msgspec.Struct, frozen=True):
+    """An operation whose evidence was found."""
+
+    asked: MemoryOperation
+    quotes: tuple[MemoryQuote, ...] = ()
+    #: When the newest of the cited turns began. Microseconds; 0 if none is cited.
+    time: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """An operation that is not applied, and why."""
+
+    asked: MemoryOperation
+    why: str
+
+
+class InvalidAnswer(Exception):
+    """An answer is no list of operations; nothing of it is used."""
+
+
+def parse_answer(text: str) -> list[MemoryOperation]:
+    """The operations in an answer. Raises `InvalidAnswer`."""
+    bare = text.strip()
+    if (fenced := _fence(bare)) is not None:
+        bare = fenced[1]
+    try:
+        data = json.loads(bare)
+    except (ValueError, RecursionError):
+        raise InvalidAnswer("it is no JSON") from None
+    listed = data.get("operations") if isinstance(data, dict) else data
+    if not isinstance(listed, list):
+        raise InvalidAnswer("it has no list of operations")
+    try:
+        return [msgspec.convert(_given(each), MemoryOperation) for each in listed]
+    except msgspec.ValidationError as exc:
+        raise InvalidAnswer(f"an operation is malformed: {exc}") from None
+
+
+def _given(data: Any) -> Any:
+    """Without what is null: strict schemas demand every field."""
+    if isinstance(data, dict):
+        return {str(key): _given(value) for key, value in data.items() if value is not None}
+    return [_given(each) for each in data] if isinstance(data, list) else data
+
+
+async def check_answer(
+    text: str,
+    finder: EvidenceFinder,
+    names: Mapping[str, str],
+    memories: Mapping[str, Memory],
+) -> tuple[list[CheckedOperation], list[Refused]]:
+    """The operations of an answer that are well founded, and the others. `names` are sessions by
+    what the view calls them, `memories` what was shown by key. Raises `InvalidAnswer` for one that
+    is no list of operations, or of which more than half cites what is not there.
+    """
+    asked = parse_answer(text)
+    good, bad = list[CheckedOperation](), list[Refused]()
+    for operation in asked:
+        checked = await _checked(operation, finder, names, memories)
+        if isinstance(checked, Refused):
+            bad.append(checked)
+        else:
+            good.append(checked)
+    unfounded = sum(each.why == NO_EVIDENCE for each in bad)
+    if len(asked) > _FEW and 2 * unfounded > len(asked):
+        raise InvalidAnswer(f"{unfounded} of {len(asked)} operations cite what is not there")
+    return good, bad
+
+
+#: Why operations are refused.
+NO_EVIDENCE = "its evidence is not there"
+UNRELATED = "it has no word in common with its evidence"
+INVENTED = "it names a number that its evidence does not"
+MALFORMED = "it is malformed"
+UNKNOWN_KEY = "it names a memory that was not shown"
+OVER_CAP = "there were too many of its kind"
+OUTDATED = "what it names has changed"
+
+
+async def _checked(
+    asked: MemoryOperation,
+    finder: EvidenceFinder,
+    names: Mapping[str, str],
+    memories: Mapping[str, Memory],
+) -> CheckedOperation | Refused:
+    if (why := _malformed(asked)) is not None:
+        return Refused(asked, why)
+    touched = list[Memory]()
+    for key in asked.keys:
+        if key.upper().startswith("N-"):
+            continue
+        if key not in memories:
+            return Refused(asked, UNKNOWN_KEY)
+        touched.append(memories[key])
+    quotes, turns = list[MemoryQuote](), list[TurnWords]()
+    for citation in asked.evidence:
+        if (found := await finder.find(citation, names)) is not None:
+            quotes.append(found[0])
+            turns.append(found[1])
+    rests = asked.op in _RESTS and any(memory.quotes for memory in touched)
+    if not quotes and (asked.evidence or not rests):
+        return Refused(asked, NO_EVIDENCE)
+    said = [quote.text for quote in quotes]
+    said += [text for memory in touched for text in (memory.text, *_texts(memory))]
+    if (why := _unfounded(asked, touched, quotes, [*said, *_words(turns)])) is not None:
+        return Refused(asked, why)
+    return CheckedOperation(asked, tuple(quotes), max([turn.time for turn in turns], default=0))
+
+
+def _texts(memory: Memory) -> list[str]:
+    return [quote.text for quote in memory.quotes]
+
+
+def _words(turns: Sequence[TurnWords]) -> list[str]:
+    return [text for turn in turns for text in turn.texts]
+
+
+def _malformed(asked: MemoryOperation) -> str | None:
+    least, most = _KEYS.get(asked.op, (0, 0))
+    if not least <= len(dict.fromkeys(asked.keys)) <= most:
+        return MALFORMED
+    needs_text = asked.op in {"add", "topic", "layer", "note"}
+    longest = {"layer": _LONGEST_LAYER, "note": _LONGEST_NOTE}.get(asked.op, MAX_TEXT)
+    if (needs_text and not asked.text.strip()) or len(asked.text) > longest:
+        return MALFORMED
+    try:
+        if asked.op == "add" or (asked.op == "update" and asked.kind):
+            checked_kind(asked.kind)
+        if asked.text and asked.op not in {"layer", "note"}:
+            checked_text(asked.text)
+        checked_tags(asked.tags[:MAX_TAGS])
+    except PerdureError:
+        return MALFORMED
+    return None
+
+
+def _unfounded(
+    asked: MemoryOperation,
+    touched: Sequence[Memory],
+    quotes: Sequence[MemoryQuote],
+    known: Sequence[str],
+) -> str | None:
+    """Whether an operation says what nobody said."""
+    cited = _terms(" ".join(quote.text for quote in quotes))
+    if asked.op in {"add", "topic", "update"} and asked.text and quotes:
+        base = cited.union(*(_terms(memory.text) for memory in touched))
+        if not base & _terms(asked.text):
+            return UNRELATED
+    if asked.op in {"retire", "reinforce"} and not any(
+        cited & _terms(f"{memory.text} {' '.join(memory.tags)}") for memory in touched
+    ):
+        return UNRELATED
+    if asked.op in {"add", "update", "merge", "topic"}:
+        text = " ".join(map(normalised, known))
+        if any(number not in text for number in _numbers(asked.text)):
+            return INVENTED
+    return None
+
+
+def _terms(text: str) -> frozenset[str]:
+    from perdure.recall.words import terms  # it loads the stemmer
+
+    return frozenset(terms(text))

@@ -1,0 +1,310 @@
+"""Reflection of a bank: starts runs, takes up those that were killed, lists and undoes them.
+
+    runs = await bank.reflect(agent="planner")
+    await bank.reflection.undo("planner/R-3")
+
+A run is of one agent, and reads what its sessions have new. If nothing is, there is no run. If the
+day's budget does not hold what the run may take, it does not begin.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.history.log_records import agent_of, checked_agent
+from perdure.reflection import lease as leases
+from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
+from perdure.reflection.inbox import Inbox, post
+from perdure.reflection.model_calls import BatchCalls, LiveCalls, ModelCalls, has_batch_mode
+from perdure.reflection.reflection_records import (
+    UNFINISHED,
+    ReflectionCursor,
+    ReflectionRun,
+    RunChanges,
+    Trigger,
+    next_number,
+    no_run,
+    parse_run,
+    run_id,
+)
+from perdure.reflection.run_messages import message
+from perdure.reflection.run_scope import RunScope, agents, find_scope
+from perdure.reflection.run_walk import REFLECT, RunQuestion, RunWalk, tokens_left
+from perdure.services import Services
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+_HOUR = 3_600 * SECOND
+#: Seconds between two looks whether a run is due, and until the first.
+_LOOK, _FIRST_LOOK = 300.0, 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class RunPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would read and may take, at most."""
+
+    agent: str
+    sessions: int
+    turns: int
+    #: Questions to models, and their tokens with the answers; the consolidation is counted.
+    questions: int
+    tokens: int
+    #: Tokens that are left of the day's budget; None if there is no limit.
+    left: int | None
+    #: Operations, where no model is needed to know them.
+    operations: tuple[str, ...] = ()
+
+
+class Reflection:
+    """Reflects on a bank. `calls` asks models; made from the gateway, if none is given."""
+
+    def __init__(
+        self, services: Services, *, calls: ModelCalls | None = None, lease: float = leases.LEASE
+    ) -> None:
+        self._services = services
+        self._store: Store = services.store
+        self._given = calls
+        self._lease = lease
+        self.inbox = Inbox(services)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model is configured for `reflect`."""
+        return self._given is not None or bool(self._services.config.gateway.models.reflect)
+
+    # Runs -------------------------------------------------------------------------------------
+
+    async def reflect(
+        self,
+        agent: str | None = None,
+        *,
+        session: str | None = None,
+        again: bool = False,
+        live: bool = False,
+        wait: bool = True,
+        trigger: Trigger = "hand",
+        foresee: Callable[[RunPreview], None] | None = None,
+    ) -> builtins.list[ReflectionRun]:
+        """Reflect on what is new in an agent's sessions, in all, or in one; a run for each agent
+        that has something new. `again` reads everything once more. By schedule, only sessions
+        that are idle are read. `foresee` is told what each run may take, before it begins.
+
+        Where the provider has a batch mode, it is asked by that, at half price, unless this is to
+        be `live`. Answers may take hours: without `wait`, the run is returned as it is once its
+        questions are sent, and goes on when this is called again, or by schedule.
+
+        Raises `Conflict` if another process reflects for that agent now, and there is no other to
+        reflect for; `NotFound` if there is no such session.
+        """
+        names = await self._agents(agent, session)
+        idle = self._services.config.reflection.idle if trigger == "schedule" else None
+        found = builtins.list[ReflectionRun]()
+        for name in names:
+            try:
+                async with leases.held(self._store, name, self._lease) as lease:
+                    run = await self._unfinished(name)
+                    scope = await find_scope(
+                        self._store, name, session=session, idle=idle, again=again
+                    )
+                    if run is not None:
+                        # Its questions are about what was read then.
+                        scope = _as_of(run, await find_scope(self._store, name, again=True))
+                    elif not scope.spans:
+                        continue
+                    walk, questions = await self._walk(scope)
+                    if foresee is not None:
+                        foresee(await self._preview(scope, walk, questions))
+                    if run is None:
+                        run = await self._begin(scope, walk, questions, trigger, live=live)
+                    if run.state != "refused":
+                        calls = self._calls(run, questions, wait=wait)
+                        run = await walk.finish(lease, run, questions, calls)
+                    found.append(run)
+            except Conflict as exc:
+                if len(names) == 1:
+                    raise
+                _log.info("%s", exc)  # the other agents do not wait for this one
+        return found
+
+    async def preview(
+        self, agent: str | None = None, *, session: str | None = None, again: bool = False
+    ) -> builtins.list[RunPreview]:
+        """What `reflect` would read and may take. Asks no model, changes nothing."""
+        found = builtins.list[RunPreview]()
+        for name in await self._agents(agent, session):
+            scope = await find_scope(self._store, name, session=session, again=again)
+            if scope.spans:
+                found.append(await self._preview(scope, *await self._walk(scope)))
+        return found
+
+    async def list(
+        self, agent: str | None = None, *, limit: int = 50
+    ) -> builtins.list[ReflectionRun]:
+        """Runs of an agent, or of all; the newest first."""
+        query = self._store.collection(ReflectionRun).query()
+        if agent is not None:
+            query = query.where("agent", "=", checked_agent(agent))
+        runs = await query.values()
+        return sorted(runs, key=lambda run: (-run.started, run.id))[:limit]
+
+    async def get(self, name: str, /) -> tuple[ReflectionRun, RunChanges | None]:
+        """A run, and what it changed, if that is still known. Raises `NotFound`."""
+        id = parse_run(name)
+        run = await self._store.collection(ReflectionRun).get(id)
+        if run is None:
+            raise no_run(name)
+        return run, await self._store.collection(RunChanges).get(id)
+
+    async def undo(self, name: str) -> ReflectionRun:
+        """Put back what a run changed; see `apply_run.undo_run`."""
+        recall = await self._services.loaded_recall()
+        return await undo_run(self._store, recall.memories.writer, name)
+
+    # By schedule ------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Reflect every so many hours while the bank is open."""
+        self._services.jobs.every("reflection", _LOOK, self.reflect_if_due, first=_FIRST_LOOK)
+
+    async def reflect_if_due(self) -> builtins.list[ReflectionRun]:
+        """Reflect for each agent whose last run is long enough ago."""
+        every, found = (
+            self._services.config.reflection.every * _HOUR,
+            builtins.list[ReflectionRun](),
+        )
+        for agent in await agents(self._store):
+            last = await self._store.collection(ReflectionCursor).get(agent)
+            newest = (await self.list(agent, limit=1))[:1]
+            started = max([last.time if last else 0, *(run.started for run in newest)])
+            if self._store.now() - started < every and not any(
+                run.state in UNFINISHED for run in newest
+            ):
+                continue
+            try:
+                found += await self.reflect(agent, trigger="schedule", wait=False)
+            except Conflict as exc:
+                _log.info("%s", exc)
+        return found
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _agents(self, agent: str | None, session: str | None) -> builtins.list[str]:
+        if session is not None:
+            if agent not in (None, agent_of(session)):
+                raise InvalidInput(
+                    f"{session} is not a session of {agent}.", hint="Leave the agent out."
+                )
+            return [agent_of(session)]
+        return [checked_agent(agent)] if agent is not None else await agents(self._store)
+
+    async def _unfinished(self, agent: str) -> ReflectionRun | None:
+        query = self._store.collection(ReflectionRun).query().where("agent", "=", agent)
+        found = await query.where("state", "in", [*UNFINISHED]).values()
+        return min(found, key=lambda run: run.id, default=None)
+
+    async def _walk(self, scope: RunScope) -> tuple[RunWalk, builtins.list[RunQuestion]]:
+        recall = await self._services.loaded_recall()
+        walk = RunWalk(self._services, recall, scope, asks=self.has_model)
+        return walk, await walk.prepare(scope.spans)
+
+    def _calls(
+        self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool
+    ) -> ModelCalls | None:
+        if self._given is not None or not self.has_model:
+            return self._given
+        if run.mode == "live":
+            return LiveCalls(self._services.gateway)
+        sessions = {each.call.id: each.call.span.session for each in questions if each.call.span}
+        return BatchCalls(self._services.gateway, sessions, waits=wait)
+
+    def _mode(self, *, live: bool) -> Literal["", "live", "batch"]:
+        if not self.has_model:
+            return ""
+        if live or self._given is not None:
+            return "live"
+        return "batch" if has_batch_mode(self._services.gateway, REFLECT) else "live"
+
+    async def _preview(
+        self, scope: RunScope, walk: RunWalk, questions: builtins.list[RunQuestion]
+    ) -> RunPreview:
+        operations: tuple[str, ...] = ()
+        if not self.has_model:
+            run = _new_run(scope.agent, 0, self._store.now())
+            found = await walk.find_without_model(run)
+            plan = await plan_run(
+                self._store,
+                run,
+                RunFindings(operations=found.operations),
+                now=self._store.now(),
+                half_life=self._services.config.reflection.half_life,
+            )
+            operations = tuple(f"{each.op}: {each.checked.asked.text}" for each in plan.applied)
+        return RunPreview(
+            agent=scope.agent,
+            sessions=len(scope.spans),
+            turns=sum(span.last - span.first + 1 for span in scope.spans),
+            questions=walk.questions(questions),
+            tokens=walk.estimate(questions) if self.has_model else 0,
+            left=await tokens_left(self._services) if self.has_model else None,
+            operations=operations,
+        )
+
+    async def _begin(
+        self,
+        scope: RunScope,
+        walk: RunWalk,
+        questions: builtins.list[RunQuestion],
+        trigger: Trigger,
+        *,
+        live: bool,
+    ) -> ReflectionRun:
+        """Write down what is intended, before anything is sent."""
+        left = await tokens_left(self._services) if self.has_model else None
+        needed = walk.estimate(questions) if self.has_model else 0
+        refused = left is not None and needed > left
+
+        async def body(transaction: Transaction) -> ReflectionRun:
+            number = await next_number(transaction, f"reflection/{scope.agent}")
+            made = replace(
+                _new_run(scope.agent, number, transaction.now()),
+                trigger=trigger,
+                mode=self._mode(live=live),
+                spans=scope.spans,
+                sessions=tuple(scope.sessions),
+                calls=tuple(question.call for question in questions),
+                left_before=left,
+            )
+            if refused:
+                why = (
+                    f"It may take {needed:,} tokens, and {left:,} of today's budget for reflection"
+                    " are left."
+                )
+                made = replace(
+                    made, state="refused", why=why, ended=transaction.now(), calls=(), spans=()
+                )
+                title = f"Reflection for {scope.agent} did not begin: its budget is too small"
+                await post(transaction, message(made, "spend", title, why))
+            await transaction.collection(ReflectionRun).put(made)
+            return made
+
+        return await self._store.transact(body)
+
+
+def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:
+    """What a run that was begun is about."""
+    sessions = {name: scope.sessions[name] for name in run.sessions if name in scope.sessions}
+    spans = tuple(span for span in run.spans if span.session in sessions)  # others are forgotten
+    return replace(scope, sessions=sessions, spans=spans)
+
+
+def _new_run(agent: str, number: int, now: int) -> ReflectionRun:
+    return ReflectionRun(id=run_id(agent, number), agent=agent, state="extracting", started=now)

@@ -1,0 +1,122 @@
+"""The messages that runs leave for the administrator. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from perdure.core.display import one_line, plural
+from perdure.recall.memory_records import MemoryQuote
+from perdure.recall.references.layers import FEW, MANY
+from perdure.reflection.inbox import InboxMessage, MessageKind
+from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
+from perdure.reflection.operation_plan import OperationPlan, Proposal
+from perdure.reflection.reflection_records import ReflectionRun
+
+_TITLE = 100
+_word = re.compile(r"[^a-z0-9]+").sub
+
+
+def message(run: ReflectionRun, kind: MessageKind, title: str, text: str = "") -> InboxMessage:
+    return InboxMessage(
+        id="", agent=run.agent, kind=kind, title=one_line(title, _TITLE), text=text, run=run.name
+    )
+
+
+def proposal_message(run: ReflectionRun, proposal: Proposal, plan: OperationPlan) -> InboxMessage:
+    """A change of what a person wrote or pinned."""
+    asked, by_name = proposal.asked, {memory.name: memory for memory in plan.memories()}
+    verb = {"update": "Change", "merge": "Merge", "retire": "Retire"}.get(asked.op, asked.op)
+    lines = [f"{name}: {by_name[name].text}" for name in proposal.keys]
+    if asked.text:
+        lines.append(f"New: {asked.text}")
+    if asked.reason:
+        lines.append(f"Because: {asked.reason}")
+    return InboxMessage(
+        id="",
+        agent=run.agent,
+        kind="proposal",
+        title=one_line(f"{verb} {', '.join(proposal.keys)}", _TITLE),
+        text="\n".join((*lines, *_cited(proposal.quotes))),
+        operation=asked,
+        keys=proposal.keys,
+        versions=tuple(by_name[name].version for name in proposal.keys),
+        quotes=proposal.quotes,
+        run=run.name,
+    )
+
+
+def draft_message(
+    run: ReflectionRun, checked: CheckedOperation, count_tokens: Callable[[str], int]
+) -> InboxMessage:
+    """A note to the administrator, a contradiction, or the draft of a reference layer."""
+    asked = checked.asked
+    if asked.op == "layer":
+        return _layer_message(run, checked, count_tokens)
+    keys = tuple(key for key in asked.keys if key.upper().startswith("M-"))
+    is_contradiction = len(keys) > 1
+    return InboxMessage(
+        id="",
+        agent=run.agent,
+        kind="contradiction" if is_contradiction else "note",
+        title=one_line(asked.text, _TITLE),
+        text="\n".join((asked.text, *_cited(checked.quotes))),
+        keys=keys,
+        quotes=checked.quotes,
+        run=run.name,
+    )
+
+
+def _layer_message(
+    run: ReflectionRun, checked: CheckedOperation, count_tokens: Callable[[str], int]
+) -> InboxMessage:
+    asked = checked.asked
+    title = asked.title or one_line(asked.text, 60)
+    draft = layer_draft(asked, checked.quotes)
+    tokens = count_tokens(draft)
+    if FEW <= tokens <= MANY:
+        return InboxMessage(
+            id="",
+            agent=run.agent,
+            kind="layer",
+            title=one_line(f"A reference layer: {title}", _TITLE),
+            text=draft,
+            operation=MemoryOperation(op="layer", title=title, tags=asked.tags),
+            quotes=checked.quotes,
+            run=run.name,
+        )
+    # Too short or too long to be loaded as it is: what should be collected is said all the same.
+    return InboxMessage(
+        id="",
+        agent=run.agent,
+        kind="note",
+        title=one_line(f"A reference layer is recommended: {title}", _TITLE),
+        text="\n".join(
+            (
+                f"{one_line(asked.text, 600)}",
+                f"Its draft has {plural(tokens, 'token')}; a layer has {FEW} to {MANY:,}.",
+                *_cited(checked.quotes),
+            )
+        ),
+        quotes=checked.quotes,
+        run=run.name,
+    )
+
+
+def layer_draft(asked: MemoryOperation, quotes: Sequence[MemoryQuote]) -> str:
+    """The Markdown of a recommended layer, with front matter and sources."""
+    import yaml
+
+    title = asked.title or one_line(asked.text, 60)
+    name = _word("-", title.lower()).strip("-")[:60] or "layer"
+    front = yaml.safe_dump(
+        {"name": name, "title": title, "tags": list(asked.tags)},
+        sort_keys=False,
+        allow_unicode=True,
+    )
+    sources = "\n".join(f"- {quote.turn}: “{one_line(quote.text, 200)}”" for quote in quotes)
+    return f"---\n{front}---\n{asked.text.strip()}\n\n## Sources\n\n{sources}\n"
+
+
+def _cited(quotes: Sequence[MemoryQuote]) -> list[str]:
+    return [f"{quote.turn}: “{quote.text}”" for quote in quotes]

@@ -1,0 +1,102 @@
+"""What a run is about: the sessions of an agent, and which of their turns are new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.levels import Level
+from perdure.history.log_records import Head, SessionRecord, agent_of
+from perdure.reflection.reflection_records import ReflectionCursor, SessionSpan
+from perdure.reflection.view import SMOOTH_TURNS, ViewedTurn, gather
+from perdure.services import Services
+from perdure.sessions.session_info import existing_session
+from perdure.storage.store import Store
+
+_MINUTE = 60 * SECOND
+
+
+class RunScope(msgspec.Struct, frozen=True):
+    """Sessions of an agent, with their heads as they are now, and what of them is to be read."""
+
+    agent: str
+    sessions: Mapping[str, tuple[SessionRecord, Head]]
+    spans: tuple[SessionSpan, ...]
+    #: The last turn of each session that a run has read before.
+    read: Mapping[str, int] = {}
+
+
+async def agents(store: Store) -> list[str]:
+    """All agents that have sessions, by name."""
+    rows = await store.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
+    return sorted(row["agent"] for row in rows)
+
+
+async def find_scope(
+    store: Store,
+    agent: str,
+    *,
+    session: str | None = None,
+    idle: float | None = None,
+    again: bool = False,
+) -> RunScope:
+    """The sessions of an agent, or that one, and their closed turns that no run has read; with
+    `again`, all of them. `idle` leaves out what was written to in the last so many minutes.
+    """
+    if session is not None:
+        records = [await existing_session(store, session)]
+        agent = agent_of(session)
+    else:
+        query = store.collection(SessionRecord).query().where("agent", "=", agent)
+        records = await query.order_by("key").values()
+    names = [record.id for record in records]
+    heads = await store.collection(Head).get_many(names)
+    cursors = await store.collection(ReflectionCursor).get_many(names)
+    sessions, spans = dict[str, tuple[SessionRecord, Head]](), list[SessionSpan]()
+    for record, head, cursor in zip(records, heads, cursors, strict=True):
+        if head is None or not head.turn:
+            continue
+        sessions[record.id] = record, head
+        read = 0 if cursor is None or again else cursor.turn
+        first, last = max(read, record.forked_at) + 1, _last_closed(head)
+        is_busy = idle is not None and store.now() - head.time < idle * _MINUTE
+        if first <= last and not is_busy:
+            spans.append(SessionSpan(record.id, first, last))
+    read_before = {cursor.id: cursor.turn for cursor in cursors if cursor is not None}
+    return RunScope(agent, sessions, tuple(spans), read_before)
+
+
+def _last_closed(head: Head) -> int:
+    is_over = head.closed or head.mark.closed or head.mark.fresh
+    return head.turn if is_over and not head.answering else head.turn - 1
+
+
+async def span_view(
+    services: Services, scope: RunScope, span: SessionSpan, most: int
+) -> list[ViewedTurn]:
+    """The turns of a span, in order: the last ten at S, those before at C, and at T what would be
+    more than so many tokens.
+    """
+    record, head = scope.sessions[span.session]
+    numbers = range(span.first, span.last + 1)
+    levels: Sequence[tuple[Level, Sequence[int]]] = (
+        ("S", numbers[-SMOOTH_TURNS:]),
+        ("C", numbers[:-SMOOTH_TURNS]),
+    )
+    found, left = list[ViewedTurn](), most
+    for level, some in levels:
+        for turn in reversed(await gather(services, record, head, some, level)):
+            left -= turn.tokens
+            found.append(turn)
+            if left < 0:
+                break
+        if left < 0:
+            break
+    if left < 0:
+        found.pop()
+        read = {turn.number for turn in found}
+        rest = [number for number in numbers if number not in read]
+        found += reversed(await gather(services, record, head, rest, "T"))
+    return found[::-1]

@@ -1,0 +1,1 @@
+"""Sessions: one conversation each; what is written to it, read from it, shown to a model."""

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import perdure
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from tests.cli.conftest import Ask, Run
+
+
+def make_bank(home: Path) -> str:
+    """A bank in which a command failed, and was mended."""
+    url = f"sqlite:///{home}/bank.db"
+
+    def shell(id: str, command: str) -> Message:
+        return Message("assistant", (ToolCall(id, "Bash", json.dumps({"command": command})),))
+
+    def result(id: str, text: str, *, failed: bool = False) -> Message:
+        return Message("tool", (ToolResult(id, (Text(text),), is_error=failed),))
+
+    async def story() -> None:
+        async with perdure.open(url) as bank:
+            session = await bank.session("coder/work")
+            await session.append(
+                [
+                    user("Please push it. From now on always push to a branch of its own."),
+                    shell("1", "git push"),
+                    result("1", "fatal: The current branch has no upstream branch.", failed=True),
+                    shell("2", "git push --set-upstream origin mine"),
+                    result("2", "branch set up to track origin"),
+                    assistant("Pushed."),
+                ]
+            )
+
+    asyncio.run(story())
+    return url
+
+
+def test_a_run_without_a_model_from_start_to_undo(home: Path, run: Run, ask: Ask) -> None:
+    bank = ("--bank", make_bank(home))
+    dry = run("reflect", "--dry-run", *bank)
+    assert dry.exit_code == 0
+    assert "no model is configured" in dry.stderr
+    assert ask("memory", "list", *bank)[1]["count"] == 0
+    code, found = ask("reflect", "--agent", "coder", *bank)
+    assert code == 0
+    assert found["runs"][0]["run"] == "coder/R-1"
+    (memory,) = ask("memory", "list", "coder", *bank)[1]["memories"]
+    assert memory["kind"] == "lesson"
+    assert "`git push --set-upstream origin mine` works" in memory["text"]
+    assert ask("reflect", *bank)[1] == {"runs": []}
+    (listed,) = ask("reflect", "list", *bank)[1]["runs"]
+    assert (listed["state"], listed["counts"]["applied"]) == ("done", {"add": 1})
+    shown = ask("reflect", "show", "coder/R-1", *bank)[1]
+    assert shown["undoable"]
+    assert [each["op"] for each in shown["operations"]] == ["add"]
+    assert "git push" in run("reflect", "show", "coder/R-1", *bank).stdout
+    (candidate,) = ask("inbox", *bank)[1]["messages"]
+    assert candidate["kind"] == "candidate"
+    assert "accept coder/I-1" in run("inbox", "show", "coder/I-1", *bank).stderr
+    assert ask("inbox", "accept", "coder/I-1", *bank)[1]["status"] == "accepted"
+    assert ask("memory", "list", "coder", *bank)[1]["count"] == 2
+    undone = run("reflect", "undo", "coder/R-1", *bank)
+    assert undone.exit_code == 0
+    (left,) = ask("memory", "list", "coder", *bank)[1]["memories"]
+    assert left["kind"] == "preference"  # a person accepted it
+    code, error = ask("reflect", "undo", "coder/R-1", *bank)
+    assert (code, "undone already" in error["error"]["message"]) == (1, True)
+
+
+def test_messages_are_dismissed_and_memories_audited(home: Path, run: Run, ask: Ask) -> None:
+    bank = ("--bank", make_bank(home))
+    run("reflect", *bank)
+    assert ask("inbox", "dismiss", "coder/I-1", *bank)[1]["status"] == "dismissed"
+    assert ask("inbox", "list", *bank)[1] == {"messages": []}
+    code, error = ask("inbox", "accept", "coder/I-1", *bank)
+    assert (code, "dismissed already" in error["error"]["message"]) == (1, True)
+    for text in ("Deploys to staging run every night.", "Every night, deploys run to staging."):
+        run("memory", "add", "coder", text, *bank)
+    found = ask("memory", "audit", "coder", "--propose", *bank)[1]
+    assert "duplicate" in {each["kind"] for each in found["findings"]}
+    assert found["proposed"] == ["coder/I-2"]
+    assert "Score" in run("memory", "audit", "coder", *bank).stderr
