@@ -547,6 +547,20 @@ async def test_secrets_are_masked_in_what_is_kept_and_sent() -> None:
         assert result.reply.text == "[gone] ? and [gone] "
 
 
+async def test_what_was_sent_without_the_forgotten_is_found() -> None:
+    async with (
+        ScriptedModel(echo, batch_faults=BatchFaults(busy=10**6)) as model,
+        batching(model, pace=HASTY) as gateway,
+    ):
+        batch = await gateway.batch.submit(MANY, REFLECT, sessions={"item 0": "planner/b"})
+        await until(lambda: "create" in model.batches.steps)
+        await forget(gateway.store, ("planner/b",))
+        model.batches.faults.cut, model.batches.faults.busy = 1, 0
+        done = await finished(gateway, batch)
+        assert done.counts == {"succeeded": 6, "cancelled": 1}
+        assert set(model.batches.paid.values()) == {1}
+
+
 @pytest.mark.parametrize("sent", [False, True])
 async def test_forgotten_sessions(sent: bool) -> None:
     faults = BatchFaults(busy=0 if sent else 10**6, looks=10**6)

@@ -89,6 +89,8 @@ class SentPart(msgspec.Struct, frozen=True):
     numbers: range
     #: When it may have been sent. Microseconds.
     since: int
+    #: How many requests were sent.
+    lines: int
 
     @property
     def tag(self) -> str:
@@ -206,7 +208,7 @@ class AnthropicBatches(_Connection):
         found = list[str]()
         async for each in self._list(part.since - _SKEW):
             counts = each.get("request_counts") or {}
-            if each.get("id") in known or sum(counts.values()) != len(part.numbers):
+            if each.get("id") in known or sum(counts.values()) != part.lines:
                 continue
             if each.get("processing_status") != "ended":
                 unknown = unknown or str(each["id"])

@@ -167,7 +167,7 @@ class BatchDriver:
             if not part.file and (file := await api.upload(lines, name)):
                 part = await batch.update_part(at, file=file)
             begun = self._state.clock()
-            await batch.update_part(at, sending=begun)
+            await batch.update_part(at, sending=begun, lines=len(lines))
             if self._state.clock() - begun > self._pace.lag / 2 * SECOND:
                 return 0.0  # the process stood still: somebody else may be looking for it by now
             remote = await api.create(lines, part.file, name)
@@ -355,7 +355,8 @@ class BatchDriver:
 
     def _name(self, record: BatchRecord, at: int) -> SentPart:
         part = record.parts[at]
-        return SentPart(record.run, at, part.numbers, part.sending or record.written)
+        since = part.sending or record.written
+        return SentPart(record.run, at, part.numbers, since, part.lines)
 
     def _is_young(self, part: BatchPart) -> bool:
         return self._state.clock() - part.sent < self._pace.lag * SECOND

@@ -67,6 +67,8 @@ class BatchPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     file: str = ""
     #: Since when it may have been sent, though no answer is known; 0: it surely was not.
     sending: int = 0
+    #: How many requests were sent then: what was forgotten before is not among them.
+    lines: int = 0
     sent: int = 0
     #: How often its state was asked for, and results were fetched that lacked lines.
     looks: int = 0
