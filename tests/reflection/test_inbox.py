@@ -37,6 +37,28 @@ async def test_a_recommended_layer_is_a_draft_until_it_is_accepted() -> None:
         assert "planner/a#T-1" in found.text
 
 
+async def test_a_draft_replaces_no_layer() -> None:
+    layer = {
+        "op": "layer",
+        "title": "Staging",
+        "tags": ["ops"],
+        "text": "The staging server listens on a port of its own. " * 60,
+        "evidence": EVIDENCE,
+    }
+    async with opened(answering([layer])) as (bank, _):
+        mine = "---\nname: staging\n---\n" + "Written by hand, about staging. " * 100
+        before = await bank.references.add(mine)
+        await talk(bank, "planner/a", SAID)
+        await bank.reflect()
+        (message,) = await bank.inbox.list(kind="layer")
+        with pytest.raises(Conflict, match="a reference layer staging already"):
+            await bank.inbox.accept(message.name, by=ADA)
+        assert await bank.references.list() == [before]
+        await bank.references.remove("staging")
+        await bank.inbox.accept(message.name, by=ADA)
+        assert len(await bank.references.list()) == 1
+
+
 async def test_a_contradiction_is_noted_when_somebody_agrees() -> None:
     note = on("note", ["M-1", "M-2"], "s1#T-1", "the staging port is 8123", text="They disagree.")
     async with opened(answering([note])) as (bank, _):

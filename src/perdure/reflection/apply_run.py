@@ -34,11 +34,13 @@ from perdure.reflection.reflection_records import (
     no_run,
     parse_run,
 )
-from perdure.reflection.run_messages import draft_message, proposal_message
+from perdure.reflection.run_messages import draft_message, message, proposal_message
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
+#: How often a session is read again of which something was lost.
+_RETRIES = 2
 _TEXT = 300  # Characters of an operation's text that are kept for `show`.
 
 
@@ -50,6 +52,8 @@ class RunFindings(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[InboxMessage, ...] = ()
     #: What was read; the cursors of these sessions move behind it.
     spans: tuple[SessionSpan, ...] = ()
+    #: Sessions about which an answer could not be used: they are read again, a few times.
+    unusable: frozenset[str] = frozenset()
     #: Turns that speak of each topic, by its text.
     mentions: Mapping[str, int] = {}
 
@@ -73,12 +77,14 @@ async def apply_run(
             transaction, run, findings, now=transaction.now(), half_life=half_life
         )
         await _write_plan(transaction, writer, plan)
+        left_out = await _move_cursors(transaction, run, findings, plan)
         messages = [
             *(proposal_message(run, each, plan) for each in plan.proposals),
             *(draft_message(run, each, count_tokens) for each in plan.drafts),
             *findings.messages,
+            *left_out,
         ]
-        posted = [(await post(transaction, message)).id for message in messages]
+        posted = [(await post(transaction, each)).id for each in messages]
         refused = (*findings.refused, *plan.refused)
         changes = RunChanges(
             id=run.id,
@@ -87,10 +93,6 @@ async def apply_run(
             messages=tuple(dict.fromkeys(posted)),
         )
         await transaction.collection(RunChanges).put(changes)
-        cursors = transaction.collection(ReflectionCursor)
-        for span in findings.spans:
-            await cursors.put(ReflectionCursor(span.session, span.last, transaction.now()))
-        await cursors.put(ReflectionCursor(run.agent, 0, transaction.now()))
         await transaction.collection(RunAnswer).query().prefix(f"{run.id}/").delete()
         counts = Counter(each.op for each in plan.applied)
         counts.update(each.asked.op for each in plan.drafts)
@@ -137,6 +139,31 @@ async def plan_run(
         )
     )
     return plan
+
+
+async def _move_cursors(
+    transaction: Transaction, run: ReflectionRun, findings: RunFindings, plan: OperationPlan
+) -> list[InboxMessage]:
+    """Mark as read what was, but not sessions of which something was lost: the next run reads them
+    again. Returns messages about those for which that did not help.
+    """
+    cursors, given_up = transaction.collection(ReflectionCursor), list[InboxMessage]()
+    over = {quote.turn.partition("#")[0] for each in plan.over_cap for quote in each.quotes}
+    for span in findings.spans:
+        if span.session in over or span.session in findings.unusable:
+            former = await cursors.get(span.session) or ReflectionCursor(span.session)
+            if former.tries < _RETRIES:
+                await cursors.put(replace(former, tries=former.tries + 1))
+                continue
+            title = f"{span.session} was read {former.tries + 1} times, and not all of it was used"
+            text = (
+                f"T-{span.first} to T-{span.last} count as read now. `perdure reflect --session"
+                f" {span.session} --again` reads them once more."
+            )
+            given_up.append(message(run, "trouble", title, text))
+        await cursors.put(ReflectionCursor(span.session, span.last, transaction.now()))
+    await cursors.put(ReflectionCursor(run.agent, 0, transaction.now()))
+    return given_up
 
 
 async def _write_plan(transaction: Transaction, writer: MemoryWriter, plan: OperationPlan) -> None:
@@ -217,9 +244,9 @@ async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionR
             if revision.before is None and memory is not None:
                 await writer.remove(transaction, await memories.get(memory.id) or memory)
         messages = transaction.collection(InboxMessage)
-        for message in await messages.get_many(changes.messages):
-            if message is not None and message.status == "open" and message.run == run.name:
-                await messages.delete(message.id)
+        for left in await messages.get_many(changes.messages):
+            if left is not None and left.status == "open" and left.run == run.name:
+                await messages.delete(left.id)
         await transaction.collection(RunChanges).delete(id)
         undone = replace(run, state="undone")
         await transaction.collection(ReflectionRun).put(undone)

@@ -43,6 +43,8 @@ class TurnWords(msgspec.Struct, frozen=True):
     texts: tuple[str, ...]
     #: When it began. Microseconds.
     time: int
+    #: What the user and the assistant wrote themselves, by role, normalised.
+    said: Mapping[str, str] = {}
 
 
 def normalised(text: str) -> str:
@@ -110,4 +112,8 @@ class EvidenceFinder:
         unique = tuple(dict.fromkeys(map(normalised, texts)))
         # By the session whose log holds it: a fork has some from its ancestors.
         owner = owner_of(record, place.turn)
-        return TurnWords(f"{owner}#T-{place.turn}", unique, found[0].started)
+        spoken = {
+            role: normalised("\n".join(each.text for each in said if each.role == role))
+            for role in ("user", "assistant")
+        }
+        return TurnWords(f"{owner}#T-{place.turn}", unique, found[0].started, spoken)

@@ -120,7 +120,7 @@ class Inbox:
 
     async def accept(self, key: str, *, by: Author | None = None) -> InboxMessage:
         """Carry out what it proposes, in the name of a person. Raises `Conflict` if it was decided
-        before, or if a memory that it is about has changed since.
+        before, if a memory that it is about has changed since, or if there is a layer of that name.
         """
         message, author = await self.get(key), by or acting()
         if message.status != "open":
@@ -154,6 +154,15 @@ class Inbox:
             return
         sources = tuple(dict.fromkeys(quote.turn for quote in message.quotes))
         if asked.op == "layer":
+            for name in asked.keys:
+                there = await recall.references.get(name)
+                if there is not None and there.text.strip() not in message.text:
+                    raise Conflict(
+                        "references",
+                        name,
+                        message=f"There is a reference layer {name} already: it stays as it is.",
+                        hint="Take over by hand what is new, and dismiss the draft.",
+                    )
             await recall.references.add(message.text, replace=True)
         elif asked.op == "merge":
             await memories.merge(keys, text=asked.text or None, by=author)

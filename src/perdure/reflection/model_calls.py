@@ -36,6 +36,8 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     #: Why there is no answer; and whether that is because a budget has ended.
     error: str = ""
     over_budget: bool = False
+    #: The answer ends where the model had to stop.
+    is_cut: bool = False
 
 
 #: Called with each result. It is awaited before the next question is sent.
@@ -153,7 +155,13 @@ def _result(reply: Reply) -> CallResult:
     usage = reply.usage
     tokens = 0 if usage is None else (usage.input or 0) + (usage.output or 0)
     name = f"{reply.provider}/{reply.model}"
-    return CallResult(text=reply.text, model=name, tokens=tokens, cost=reply.cost)
+    return CallResult(
+        text=reply.text,
+        model=name,
+        tokens=tokens,
+        cost=reply.cost,
+        is_cut=reply.finish == "length",
+    )
 
 
 def has_batch_mode(gateway: Gateway, options: CallOptions) -> bool:

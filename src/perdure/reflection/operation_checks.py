@@ -35,7 +35,7 @@ from perdure.recall.memory_records import (
     checked_tags,
     checked_text,
 )
-from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords
+from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
 
 OperationName: TypeAlias = Literal[
     "add", "reinforce", "update", "merge", "retire", "topic", "layer", "note"
@@ -56,6 +56,8 @@ CAPS: dict[str, int] = {
 _KEYS = {"reinforce": (1, 1), "update": (1, 1), "retire": (1, 1), "merge": (2, 8), "note": (0, 8)}
 #: They may rest on what the memories cite already.
 _RESTS = frozenset({"update", "merge"})
+#: Whose words are evidence for a preference and for a decision.
+_MAY_SAY = {"preference": ("user",), "decision": ("user", "assistant")}
 _LONGEST_NOTE = 2_000
 _LONGEST_LAYER = 60_000
 #: Of more operations than these, more than half must be well founded.
@@ -87,6 +89,8 @@ class CheckedOperation(msgspec.Struct, frozen=True):
     quotes: tuple[MemoryQuote, ...] = ()
     #: When the newest of the cited turns began. Microseconds; 0 if none is cited.
     time: int = 0
+    #: It is for the administrator to decide: a preference or a decision that was read somewhere.
+    proposed: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -192,7 +196,35 @@ async def _checked(
     said += [text for memory in touched for text in (memory.text, *_texts(memory))]
     if (why := _unfounded(asked, touched, quotes, said, _words(turns))) is not None:
         return Refused(asked, why)
-    return CheckedOperation(asked, tuple(quotes), max([turn.time for turn in turns], default=0))
+    time = max([turn.time for turn in turns], default=0)
+    return CheckedOperation(
+        asked, tuple(quotes), time, _was_only_read(asked, touched, quotes, turns)
+    )
+
+
+def _was_only_read(
+    asked: MemoryOperation,
+    touched: Sequence[Memory],
+    quotes: Sequence[MemoryQuote],
+    turns: Sequence[TurnWords],
+) -> bool:
+    """Whether a preference or a decision rests on what nobody said who may: on a page that a tool
+    fetched, say.
+    """
+    if asked.op not in {"add", "update", "merge", "retire"}:
+        return False
+    kinds = {asked.kind.strip().casefold(), *(memory.kind for memory in touched)}
+    return any(
+        not any(_is_said(quote.text, turn.said.get(role, "")) for role in roles)
+        for kind, roles in _MAY_SAY.items()
+        if kind in kinds
+        for quote, turn in zip(quotes, turns, strict=True)
+    )
+
+
+def _is_said(quote: str, text: str) -> bool:
+    """Whether a quote stands in a text, or, from a rendition of it, is made of its words."""
+    return normalised(quote) in text or (bool(words := _terms(quote)) and words <= _terms(text))
 
 
 def _texts(memory: Memory) -> list[str]:

@@ -5,7 +5,8 @@ memory says the same: it was made from the same words of a turn, and took the sa
 has no word that the other, or what that one cites, lacks. A turn counts as evidence
 once: to read it again changes nothing.
 
-What a person wrote, edited or pinned is left as it is, and the change proposed.
+What a person wrote, edited or pinned is left as it is, and the change proposed; so is a preference
+or decision that nobody said who may.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class OperationPlan:
         self.proposals = list[Proposal]()
         self.drafts = list[CheckedOperation]()
         self.refused = list[Refused]()
+        #: New memories for which there was no room any more.
+        self.over_cap = list[CheckedOperation]()
 
     def revisions(self) -> tuple[MemoryRevision, ...]:
         """What changed, in the order of ids."""
@@ -131,16 +134,21 @@ class OperationPlan:
             name = checked.asked.op
             if self._counts[name] >= self._caps.get(name, 0):
                 self._refuse(checked, OVER_CAP)
+                if name == "add":
+                    self.over_cap.append(checked)
                 continue
-            before = dict(self._now_is)
+            done, before = self._done(), dict(self._now_is)
             try:
                 why = self._apply(checked)
             except PerdureError:  # one bad field costs one operation, not the run
                 self._now_is, why = before, MALFORMED
             if why is not None:
                 self._refuse(checked, why)
-            else:
+            elif self._done() > done:  # what was known before takes no room
                 self._counts[name] += 1
+
+    def _done(self) -> int:
+        return len(self.applied) + len(self.proposals) + len(self.drafts)
 
     def _apply(self, checked: CheckedOperation) -> str | None:
         match checked.asked.op:
@@ -187,6 +195,11 @@ class OperationPlan:
             by_person=self._author.person,
         )
         older = self._same(draft)
+        if checked.proposed:
+            self._added.append("" if older is None else older.id)
+            if older is None:
+                self._propose(checked, [])
+            return None
         if older is None:
             self.last_number += 1
             self._put(draft)
@@ -236,7 +249,9 @@ class OperationPlan:
         memory = self._memory(key)
         if memory is None or not memory.is_active:
             return OUTDATED
-        if checked.asked.op != "reinforce" and (memory.by_person or memory.pinned):
+        if checked.asked.op != "reinforce" and (
+            memory.by_person or memory.pinned or checked.proposed
+        ):
             self._propose(checked, [memory])
             return None
         if (changed := change(memory, checked)) is not None:
@@ -279,7 +294,7 @@ class OperationPlan:
         ids = [memory.id for memory in found]
         if len(set(ids)) < len(ids) or len({memory.kind == "topic" for memory in found}) > 1:
             return OUTDATED
-        if any(memory.by_person or memory.pinned for memory in found):
+        if checked.proposed or any(memory.by_person or memory.pinned for memory in found):
             self._propose(checked, found)
             return None
         target, *others = found
@@ -305,7 +320,7 @@ class OperationPlan:
             return None
         if kind == "N":
             place = int(number) - 1
-            return self._now_is[self._added[place]] if place < len(self._added) else None
+            return self._now_is.get(self._added[place]) if place < len(self._added) else None
         return self._now_is.get(memory_id(self.agent, int(number)))
 
     def _put(self, changed: Memory) -> None:

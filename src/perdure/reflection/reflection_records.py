@@ -157,6 +157,8 @@ class ReflectionCursor(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int = 0
     #: Microseconds.
     time: int = 0
+    #: How often what is behind that turn was read in vain.
+    tries: int = 0
 
 
 @system_record("reflection_leases")

@@ -24,9 +24,14 @@ def message(run: ReflectionRun, kind: MessageKind, title: str, text: str = "") -
 
 
 def proposal_message(run: ReflectionRun, proposal: Proposal, plan: OperationPlan) -> InboxMessage:
-    """A change of what a person wrote or pinned."""
+    """A change of what a person wrote or pinned, or what is only proposed."""
     asked, by_name = proposal.asked, {memory.name: memory for memory in plan.memories()}
-    verb = {"update": "Change", "merge": "Merge", "retire": "Retire"}.get(asked.op, asked.op)
+    verb = {
+        "add": f"Add a {asked.kind}:",
+        "update": "Change",
+        "merge": "Merge",
+        "retire": "Retire",
+    }.get(asked.op, asked.op)
     lines = [f"{name}: {by_name[name].text}" for name in proposal.keys]
     if asked.text:
         lines.append(f"New: {asked.text}")
@@ -36,7 +41,7 @@ def proposal_message(run: ReflectionRun, proposal: Proposal, plan: OperationPlan
         id="",
         agent=run.agent,
         kind="proposal",
-        title=one_line(f"{verb} {', '.join(proposal.keys)}", _TITLE),
+        title=one_line(f"{verb} {', '.join(proposal.keys) or asked.text}", _TITLE),
         text="\n".join((*lines, *_cited(proposal.quotes))),
         operation=asked,
         keys=proposal.keys,
@@ -81,7 +86,9 @@ def _layer_message(
             kind="layer",
             title=one_line(f"A reference layer: {title}", _TITLE),
             text=draft,
-            operation=MemoryOperation(op="layer", title=title, tags=asked.tags),
+            operation=MemoryOperation(
+                op="layer", keys=(_layer_name(title),), title=title, tags=asked.tags
+            ),
             quotes=checked.quotes,
             run=run.name,
         )
@@ -103,14 +110,17 @@ def _layer_message(
     )
 
 
+def _layer_name(title: str) -> str:
+    return _word("-", title.lower()).strip("-")[:60] or "layer"
+
+
 def layer_draft(asked: MemoryOperation, quotes: Sequence[MemoryQuote]) -> str:
     """The Markdown of a recommended layer, with front matter and sources."""
     import yaml
 
     title = asked.title or one_line(asked.text, 60)
-    name = _word("-", title.lower()).strip("-")[:60] or "layer"
     front = yaml.safe_dump(
-        {"name": name, "title": title, "tags": list(asked.tags)},
+        {"name": _layer_name(title), "title": title, "tags": list(asked.tags)},
         sort_keys=False,
         allow_unicode=True,
     )

@@ -53,6 +53,7 @@ REFLECT = CallOptions(purpose="reflect", task="reflection")
 _BESIDE, _OVERHEAD = 24_000, 1_500
 #: Tokens of an answer that a run is expected to get: for the estimate.
 EXPECTED_ANSWER = 1_500
+_CUT = "The answer was cut: it is longer than the model may answer."
 #: Refused operations from which on the administrator is told.
 _JUNK = 10
 
@@ -88,6 +89,8 @@ class RunWalk:
         self._operations = list[CheckedOperation]()
         #: Sessions of which something could not be asked: they are read again.
         self._unread = set[str]()
+        #: Sessions about which an answer could not be used.
+        self._unusable = set[str]()
         self._why = ""
         self._over_budget = self._told_failure = False
         self._memories = list[Memory]()
@@ -226,22 +229,26 @@ class RunWalk:
 
     async def _check(self, question: RunQuestion, text: str) -> None:
         shown = {memory.key: memory for memory in self._memories}
-        is_late = question.call.phase == "consolidate"
+        call = self._sent(question.call)
+        is_late = call.phase == "consolidate"
         added = [each for each in self._operations if is_late and each.asked.op == "add"]
         try:
-            names = self._names(question.call)
+            names = call.names
             good, bad = await check_answer(text, self._finder, names, shown, added)
         except InvalidAnswer as exc:
-            where = question.call.span.session if question.call.span else "all sessions"
+            where = "all sessions"
+            if call.span is not None:
+                where = call.span.session
+                self._unusable.add(where)
             title = f"An answer about {where} was not used: {exc}"
-            self._messages.append(message(self.run, "junk", title))
+            self._messages.append(message(self.run, "junk", title, call.error))
             return
         self._operations += [self._masked(each) for each in good]
         self._refused += bad
 
-    def _names(self, call: RunCall) -> dict[str, str]:
-        """As the question that was sent called sessions."""
-        return next((each.names for each in self.run.calls if each.id == call.id), call.names)
+    def _sent(self, call: RunCall) -> RunCall:
+        """The question as it was sent: it may have called sessions otherwise."""
+        return next((each for each in self.run.calls if each.id == call.id), call)
 
     async def _apply(self, lease: LeaseHolder) -> ReflectionRun:
         if self.run.state != "applying":
@@ -256,6 +263,7 @@ class RunWalk:
             refused=tuple(self._refused),
             messages=tuple(self._messages),
             spans=tuple(span for span in self.run.spans if span.session not in self._unread),
+            unusable=frozenset(self._unusable),
             mentions=topic_weights.mentions(topics, self._texts),
         )
         counter = self._services.counter
@@ -369,7 +377,7 @@ def _after(call: RunCall, result: CallResult) -> RunCall:
         model=result.model,
         tokens=call.tokens + result.tokens,
         cost=result.cost,
-        error=result.error,
+        error=result.error or (_CUT if result.is_cut else ""),
     )
 
 
