@@ -48,7 +48,9 @@ async def list_(
         for each in found
     ]
     terminal.table(("Message", "Kind", "When", "About"), rows)
-    terminal.note(f"{len(found):,} messages. `perdure inbox show MESSAGE` shows one.")
+    terminal.note(
+        f"{terminal.plural(len(found), 'message')}. `perdure inbox show MESSAGE` shows one."
+    )
 
 
 async def show(settings: CommandSettings, key: MessageArgument) -> None:

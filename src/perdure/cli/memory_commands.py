@@ -334,4 +334,5 @@ async def audit(
         f" {latest.coverage:.0%}."
     )
     if posted:
-        terminal.note(f"{len(posted)} proposals are in the inbox: `perdure inbox`.")
+        count = terminal.plural(len(posted), "proposal")
+        terminal.note(f"In the inbox: {count}. `perdure inbox` lists them.")
