@@ -215,6 +215,9 @@ async def test_what_may_not_be_is_refused(
     assert (await reader.post(f"{ROUTER}/messages", json={"message": "x"})).status_code == 403
     unknown = await client.post("/api/v1/agents/nobody/messages", json={"message": "x"})
     assert unknown.status_code == 404
+    for what in ("stats", "episodes", "evolution"):
+        assert (await client.get(f"/api/v1/agents/nobody/{what}")).status_code == 404
+        assert (await client.get(f"{ROUTER}/{what}")).status_code == 200
     assert (await client.post(f"{ROUTER}/messages", json={"message": " "})).status_code == 400
     assert (await client.get(f"{ROUTER}/messages/none")).status_code == 400
     assert (await client.get(f"{ROUTER}/messages/7")).status_code == 404
