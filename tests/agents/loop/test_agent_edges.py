@@ -39,8 +39,7 @@ from tests.agents.loop.conftest import Brain, OpenBank, calls
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("id", ["", "call_1"])
-async def test_calls_of_one_id_are_two_questions(bank: Bank, brain: Brain, id: str) -> None:
+async def test_calls_of_one_id_are_two_questions(bank: Bank, brain: Brain) -> None:
     paid = list[int]()
 
     @perdure.tool(approval=True)
@@ -48,7 +47,7 @@ async def test_calls_of_one_id_are_two_questions(bank: Bank, brain: Brain, id: s
         paid.append(euros)
         return f"paid {euros}"
 
-    both = tuple(ToolCall(id, "refund", f'{{"euros": {euros}}}') for euros in (20, 20_000))
+    both = tuple(ToolCall("call_1", "refund", f'{{"euros": {euros}}}') for euros in (20, 20_000))
     brain.on("go", ScriptedAnswer("", both))
     agent = await bank.agent("payer", prompt="Pay.", tools=[refund])
     asked = await agent.ask("go", deadline=30)
@@ -82,6 +81,29 @@ async def test_what_was_allowed_is_what_runs(bank: Bank, brain: Brain) -> None:
     await agent.answer(question.id)
     assert (await agent.result(asked.id, deadline=30)).text == "Then not."
     assert paid == []
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 300_000, "sk-ant-api03-" + "Zx9" * 31 + "AA", '\u00e9 "q" \n']
+)
+async def test_what_was_allowed_runs_however_it_was_kept(
+    bank: Bank, brain: Brain, text: str
+) -> None:
+    """Large arguments lie elsewhere, secrets are masked."""
+    stored = list[str]()
+
+    @perdure.tool(approval=True)
+    async def store(text: str) -> str:
+        stored.append(text)
+        return "it is stored"
+
+    brain.on("go", calls(("store", msgspec.json.encode({"text": text}).decode())))
+    brain.on("it is stored", "Good.")
+    agent = await bank.agent("keeper", prompt="Keep.", tools=[store])
+    asked = await agent.ask("go", deadline=30)
+    await agent.answer(asked.questions[0].id)
+    assert (await agent.result(asked.id, deadline=30)).text == "Good."
+    assert len(stored) == 1
 
 
 async def test_a_cancelled_message_is_not_done(
@@ -269,9 +291,10 @@ async def test_a_lease_that_cannot_be_renewed_starves_no_other(
 
 
 async def test_tools_that_hang_keep_no_thread_of_others(bank: Bank, brain: Brain) -> None:
-    release = threading.Event()
+    release, begun = threading.Event(), list[int]()
 
     def hang() -> str:
+        begun.append(1)
         release.wait(120)
         return "passed"
 
@@ -285,6 +308,7 @@ async def test_tools_that_hang_keep_no_thread_of_others(bank: Bank, brain: Brain
     hanging = [await bank.agent(f"a{at}", prompt="p", tools=[hang]) for at in range(4)]
     sent = [await each.send("go") for each in hanging]
     try:
+        await until(lambda: len(begun) >= 2)
         other = await bank.agent("f", prompt="p", tools=[quick])
         assert (await other.ask("fast", deadline=60)).text == "Hello."
     finally:
