@@ -260,7 +260,8 @@ async def _in_own_thread(function: Callable[[], Any], name: str) -> Any:
 
 
 def _left(name: str, exc: BaseException) -> AgentError:
-    return AgentError(f"The tool {name} raised {type(exc).__name__}: {exc}.")
+    what = ": ".join(filter(None, (type(exc).__name__, str(exc))))
+    return AgentError(f"The tool {name} raised {what}.")
 
 
 def _told(result: Any) -> str:
