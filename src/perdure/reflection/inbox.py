@@ -138,8 +138,8 @@ class Inbox:
                     message=f"{name} has changed since {message.name} was written.",
                     hint="Dismiss it; the next run looks again.",
                 )
-        memory = await self._carry_out(recall, message, keys, author)
-        return await self._decide(message, "accepted", author, memory)
+        changed = await self._carry_out(recall, message, keys, author)
+        return await self._decide(message, "accepted", author, changed)
 
     async def _carry_out(
         self,
