@@ -244,9 +244,8 @@ async def _restore(
 
 
 def _changed(revision: MemoryRevision, memory: Memory) -> bool:
-    """Whether somebody changed a memory after the run. To be seen again is no change."""
-    after = revision.after
-    return after is not None and (memory.version, memory.status) != (after.version, after.status)
+    """Whether a memory is not as the run left it: to put back what was before would lose that."""
+    return revision.after is not None and memory != revision.after
 
 
 def _not_undoable(run: ReflectionRun) -> InvalidInput | NotFound:
