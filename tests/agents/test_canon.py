@@ -36,6 +36,16 @@ async def test_a_person_writes_and_machines_do_not(bank: Bank) -> None:
     assert "Zephyrine" in (await bank.canon.get("refunds")).text
 
 
+async def test_a_former_version_is_for_its_own_readers(bank: Bank) -> None:
+    await bank.canon.write("pay", "Ann earns 90,000.", readers=["hr"], by=ADA)
+    await bank.canon.write("pay", "Ask HR.", readers=["*"], by=ADA)
+    with pytest.raises(NotFound, match="version 1"):
+        await bank.canon.get("pay", agent="coder", version=1)
+    assert [each.text for each in await bank.canon.history("pay", agent="coder")] == ["Ask HR."]
+    assert len(await bank.canon.history("pay", agent="hr")) == 2
+    assert len(await bank.canon.history("pay")) == 2
+
+
 async def test_only_its_readers_see_it_anywhere(bank: Bank) -> None:
     await bank.canon.write("refunds", TEXT, readers=["router"], by=ADA)
     await bank.settle()

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.agents.one_shot.process_group import end_left_over
 from perdure.agents.one_shot.run_records import RunRecord
-from perdure.agents.process_identity import identity_of, is_dead
+from perdure.agents.process_identity import ProcessIdentity, identity_of, is_dead
 from perdure.config.settings import GatewayConfig, ModelsConfig, PriceConfig
 from perdure.core.messages import ToolCall
 from perdure.history.strategies.one_shot_strategy import OneShotBrief
@@ -170,6 +171,28 @@ def _in_git(folder: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], cwd=folder, check=True)
+
+
+async def test_an_agent_that_never_says_how_it_ends_is_stopped(
+    stage: Stage, bank: perdure.Bank
+) -> None:
+    told = list[perdure.RunEvent]()
+    mute = {"files": {"n": "{number}"}, "out": "I am done."}
+    record = await stage.run(bank, mute, progress=told.append)
+    assert (record.status, record.iterations) == ("stuck", 2)
+    assert 'must be JSON: {"status": "continue"' in record.reason
+    assert '"needs_feedback"' in told[-1].text
+    assert "counted only if the agent tells its costs" in told[0].text
+    assert told[2].text == "it ended; it did not say how; what it cost is not known"
+    assert told[3].text == "2 tasks open, 0 done; something changed"  # there are no checks
+
+
+async def test_the_log_of_the_harness_says_things_once(stage: Stage, bank: perdure.Bank) -> None:
+    step = {"tick": 1, "record": CONTINUE, "log": False}
+    await stage.run(bank, step, {**step, "record": DONE}, checks="echo so; test -e b", max_runs=2)
+    assert stage.log().count("a part") == 1
+    assert stage.log().count("(The agent wrote nothing.)\n") == 2
+    assert "What went wrong" not in stage.log()  # the check says it
 
 
 async def test_stuck_by_one_error_five_times(stage: Stage, bank: perdure.Bank) -> None:
@@ -354,16 +377,27 @@ async def test_its_done_holds_only_if_it_is_true(stage: Stage, bank: perdure.Ban
 # A model instead of a command -----------------------------------------------------------------
 
 
-async def test_a_model_works_with_the_three_files(stage: Stage) -> None:
+async def test_a_model_works_with_the_files_of_the_folder(stage: Stage) -> None:
+    """And with no other; the specification, the repository and the bank are not its."""
+    (stage.folder / "link").symlink_to(stage.aside)
+    url = f"sqlite:///{stage.folder / 'bank.db'}"
+
     def call(name: str, **given: str) -> ScriptedAnswer:
         return ScriptedAnswer(calls=(ToolCall(f"c-{name}", name, json.dumps(given)),))
 
     script: list[ScriptedAnswer | ScriptedFault | str] = [
-        call("read_file", file="tasks"),
-        call("write_file", file="tasks", text="- [x] one\n- [x] two\n"),
-        call("write_file", file="log", text="## Run 1\nAll.\n"),
+        call("read_file", path="TASKS.md"),
+        call("write_file", path="TASKS.md", text="- [x] one\n- [x] two\n"),
+        call("write_file", path="LOG.md", text="## Run 1\nAll.\n"),
         call("run_checks"),
-        call("write_file", file="../elsewhere", text="no"),
+        call("write_file", path="src/attic.txt", text="a roof"),
+        call("list_files"),
+        call("write_file", path="../elsewhere", text="no"),
+        call("write_file", path="link/elsewhere", text="no"),
+        call("read_file", path="/etc/hostname"),
+        call("write_file", path="SPEC.md", text="Build nothing."),
+        call("write_file", path=".git/hooks/pre-commit", text="no"),
+        call("read_file", path="bank.db"),
         f"Ready.\n```json\n{json.dumps(DONE)}\n```",
     ]
     async with ScriptedModel(script) as model:
@@ -373,7 +407,7 @@ async def test_a_model_works_with_the_three_files(stage: Stage) -> None:
             prices={"scripted/any": PriceConfig(input=1.0, output=2.0)},
         )
         config = perdure.Config(gateway=gateway)
-        async with perdure.open(stage.url, config=config) as bank:
+        async with perdure.open(url, config=config) as bank:
             record = await stage.run(bank, command=(), checks="grep -q x TASKS.md")
             session = await bank.existing_session(record.session)
             turn = await session.turn("T-1")
@@ -383,12 +417,32 @@ async def test_a_model_works_with_the_three_files(stage: Stage) -> None:
     results = [result for message in turn.messages for result in message.results]
     assert "- [ ] one" in results[0].content[0].text  # type: ignore[union-attr]
     assert '"code":0' in results[3].content[0].text  # type: ignore[union-attr]
-    assert results[4].is_error
+    assert (stage.folder / "src/attic.txt").read_text() == "a roof"
+    assert results[5].content[0].text.split() == ["SPEC.md", "TASKS.md", "src/attic.txt"]  # type: ignore[union-attr]
+    assert [result.is_error for result in results] == [False] * 6 + [True] * 6
+    assert (stage.folder / "SPEC.md").read_text() == "Build the attic.\n"
+    assert not (stage.folder / ".git").exists()
+    assert not (stage.aside / "elsewhere").exists()
     assert "Build the attic." in model.requests[0].messages[-1].text
 
 
+async def test_a_model_without_a_price_is_counted_in_tokens(stage: Stage) -> None:
+    told = list[perdure.RunEvent]()
+    async with ScriptedModel([json.dumps(CONTINUE)] * 2) as model:
+        gateway = GatewayConfig(
+            providers={"scripted": model.provider_config()},
+            models=ModelsConfig(chat="scripted/any"),
+        )
+        async with perdure.open(stage.url, config=perdure.Config(gateway=gateway)) as bank:
+            record = await stage.run(bank, command=(), max_runs=2, progress=told.append)
+    assert (record.status, record.cost, record.unknown_costs) == ("capped", 0, 2)
+    assert record.unpriced_tokens > 0
+    assert "the price of scripted/any is not known" in told[0].text
+    assert told[2].text.endswith(" tokens)")
+
+
 async def test_a_model_that_was_interrupted_begins_afresh(stage: Stage) -> None:
-    call = ToolCall("c-1", "read_file", '{"file": "spec"}')
+    call = ToolCall("c-1", "read_file", '{"path": "SPEC.md"}')
     asked = asyncio.Event()
 
     async def answer(request: ReceivedRequest) -> ScriptedAnswer | str:
@@ -499,17 +553,20 @@ async def test_a_harness_killed_at_any_step_is_resumed(stage: Stage, step: int) 
 
 @pytest.mark.slow
 async def test_killed_again_and_again_it_gets_there(stage: Stage) -> None:
-    """At random moments, by a fixed seed."""
-    (stage.folder / "TASKS.md").write_text("- [ ] a task\n" * 6)
-    command = stage.plan(*[{"tick": 1, "record": CONTINUE}] * 6, {"record": DONE})
-    delays, began = random.Random(18), "run"
-    for _ in range(10):
-        harness = _harness(stage, began, "never", command)
+    """Some time after a step, by a fixed seed: so each harness gets on, however slow it is. The
+    agent ticks one task each time that it is started, since it may be killed before it does.
+    """
+    (stage.folder / "TASKS.md").write_text("- [ ] a task\n" * 8)
+    command = stage.plan({"tick": 1, "record": DONE})
+    moments = random.Random(18)
+    for number in range(10):
+        harness = _harness(stage, "resume" if number else "run", "never", command)
+        assert harness.stdout is not None
+        for _ in range(moments.randint(1, 6)):
+            await asyncio.to_thread(harness.stdout.readline)  # empty at its end
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(harness.wait, delays.uniform(0.5, 2.0))
+            await asyncio.to_thread(harness.wait, moments.uniform(0.0, 0.5))
         _killed(harness)
-        async with perdure.open(stage.url, config=perdure.Config()) as bank:
-            began = "resume" if await bank.one_shot.all() else "run"
     async with perdure.open(stage.url, config=perdure.Config()) as bank:
         (record,) = await bank.one_shot.all()
         if record.status != "done":
@@ -580,6 +637,29 @@ async def test_what_an_agent_ends_alone_is_not_lost(stage: Stage) -> None:
     async with perdure.open(stage.url, config=perdure.Config()) as bank:
         record = await bank.one_shot.resume(folder=stage.folder)
     assert (record.status, record.iterations) == ("done", 1)
+
+
+@pytest.mark.parametrize("differs", ["host", "boot", "started", "untold"])
+async def test_a_strangers_process_is_not_ended(differs: str) -> None:
+    """What is not surely the agent of this run here has its pid by chance."""
+    stranger = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    try:
+        own = identity_of(stranger.pid)
+        boot = f"{own.boot.partition('/')[0]}/1"  # another container
+        other = {
+            "host": ProcessIdentity("elsewhere/1", own.boot, own.pid, own.started),
+            "boot": ProcessIdentity(own.host, boot, own.pid, own.started),
+            "started": ProcessIdentity(own.host, own.boot, own.pid, "1"),
+            "untold": ProcessIdentity(own.host, own.boot, own.pid, ""),
+        }[differs]
+        assert await end_left_over(other) == (differs != "started")  # that one is surely dead
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stranger.wait(), 0.3)
+        assert await end_left_over(own)
+        await asyncio.wait_for(stranger.wait(), 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            stranger.kill()
 
 
 async def test_cancelled_it_ends_the_agent_and_can_be_resumed(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from perdure.agents.working_memory import WorkingSession, WorkingSizes
+from perdure.agents.working_memory import WorkingSession, WorkingShare, WorkingSizes
 from perdure.bank import Bank
 from perdure.config import AgentsConfig, EncryptionConfig
 from perdure.core.errors import InvalidConfig, InvalidInput, TooLarge
@@ -99,6 +99,36 @@ async def test_sessions_that_were_used_longest_ago_go_above_1_mb(
     assert (await other.get("coder/a")).messages  # another agent has a room of its own
 
 
+async def test_an_update_writes_as_much_whatever_the_number_of_sessions(
+    bank: Bank, clock: ManualClock
+) -> None:
+    working = bank.agent_memory("router").working
+
+    async def update(name: str) -> None:
+        clock.advance("1s")
+        await working.update(f"router/{name}", messages=[("user", "Where does this go?")])
+
+    for number in range(60):
+        await update(f"s{number:03}")
+    row = await bank.collection(WorkingSizes).get("router")
+    assert row is not None
+    assert len(msgspec.msgpack.encode(row)) < 100  # not a share for each session
+    assert row.bytes == sum(share.bytes for share in await working.sessions())
+    clock.advance("61m")  # what has expired is counted no more
+    for name in ("new", "newer", "newest"):
+        await update(name)
+    assert len(await working.sessions()) == 3
+    row = await bank.collection(WorkingSizes).get("router")
+    assert row is not None
+    assert row.bytes == sum(share.bytes for share in await working.sessions())
+    assert await bank.collection(WorkingShare).query().count() == 3
+    await working.clear("router/new")
+    assert [share.session for share in await working.sessions()] == [
+        "router/newest",
+        "router/newer",
+    ]
+
+
 async def test_what_never_fits_is_refused_and_nothing_is_lost(bank: Bank) -> None:
     working = bank.agent_memory("router").working
     await working.update(SESSION, messages=[("user", "hi")])
@@ -147,7 +177,7 @@ async def test_on_a_valkey_nothing_of_it_is_in_the_bank(
     await memory.working.update(SESSION, messages=[("user", "hi")], task={"name": "routing"})
     assert (await memory.working.get(SESSION)).task == {"name": "routing"}
     assert len(await memory.working.sessions()) == 2
-    for cls in (WorkingSession, WorkingSizes):
+    for cls in (WorkingSession, WorkingShare, WorkingSizes):
         assert await bank.collection(cls).query().count() == 0
     with valkey.client() as client:
         assert any(client.pttl(key) > 0 for key in client.scan_iter())

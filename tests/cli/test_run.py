@@ -65,6 +65,7 @@ def test_its_exit_code_says_how_it_stopped(run: Run, ask: Ask, agent: Any) -> No
     assert "--feedback" in asked.stdout
     capped = run("run", "--resume", "--feedback", "Green.", "--max-runs", "2")
     assert capped.exit_code == CODES["capped"]
+    assert " --max-runs 4\n" in capped.stdout  # else it would stop again at once
     code, result = ask("run", "--resume", "--max-runs", "9", "--max-cost", "2.5")
     assert (code, result["run"]["status"]) == (0, "done")
 
@@ -114,6 +115,7 @@ def test_a_signal_ends_the_agent_and_the_run_can_be_resumed(
     out, err = process.communicate(timeout=100)
     assert process.returncode == CODES["stopped"], err
     assert "stopped. It was interrupted." in out
+    assert "costs not known yet" in out
     with pytest.raises(ProcessLookupError):
         os.kill(int(waiting.read_text()), 0)
     assert run("run", "--resume").exit_code == 0

@@ -27,6 +27,7 @@ from perdure.gateway.calls import (
 )
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams import sse
+from perdure.gateway.streams.stream_decoder import message_of
 from tests.gateway.recordings import (
     DONE,
     MESSAGES,
@@ -637,3 +638,20 @@ def test_embeddings_that_cannot_be_used(data: Any) -> None:
 def test_an_error_in_the_place_of_embeddings() -> None:
     with pytest.raises(RateLimited):
         streams.read_embeddings({"error": {"code": 429, "message": "Slow down"}})
+
+
+def test_an_answer_is_said_now_whatever_the_providers_clock_says() -> None:
+    body = {
+        "id": "x",
+        "model": "m",
+        "created": 1_700_000_000,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}],
+    }
+    assert message_of("chat", body).time is None
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "hi"}],
+    }
+    answer = {"id": "x", "model": "m", "created_at": 1_700_000_000, "output": [said]}
+    assert message_of("responses", answer).time is None

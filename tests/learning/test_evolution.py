@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +16,9 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.learning.confidence import SessionSample, difference
 from perdure.learning.evolution import Evolution
 from perdure.learning.experiment_records import Experiment, ExperimentSession, StrategyChanges
+from perdure.learning.experiment_verdict import ExperimentVerdict
 from perdure.learning.experiments import Experiments
+from perdure.learning.learned_book import MOST_TASKS, CallEvent, LearnedBook
 from perdure.learning.learned_memory import LearnedMemory
 from perdure.learning.learned_selector import LearnedSelector
 from perdure.learning.trends import TrendMarks
@@ -269,3 +273,48 @@ async def test_the_model_of_a_variant_answers_first_in_its_sessions(store: Store
         assert first == (LARGE if side.arm == "variant" else SMALL)
         # All answers of a test are judged.
         assert learned.is_judged(outcome(first, session=call.session))
+
+
+async def test_of_two_processes_that_start_a_test_one_does(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with perdure.open_store(url) as one, perdure.open_store(url) as two:
+        first, _ = make_evolution(one)
+        second, _ = make_evolution(two)
+        done = await asyncio.gather(
+            first.start("router", RECALL),
+            second.start("router", StrategyChanges(budget=9_000)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in done].count(InvalidInput) == 1
+        assert await one.collection(Experiment).query().count() == 1
+
+
+async def test_a_test_that_a_person_dismissed_stays_dismissed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evolution, experiments = make_evolution(store, promote="automatic")
+    test = await evolution.start("router", RECALL)
+    await run_sessions(experiments, gain=0.2)
+    look = experiments.verdict
+
+    async def dismissed_meanwhile(experiment: Experiment, least: int) -> ExperimentVerdict:
+        found = await look(experiment, least)
+        assert found.state == "better"
+        await evolution.dismiss("router", by="ada")
+        return found
+
+    monkeypatch.setattr(experiments, "verdict", dismissed_meanwhile)
+    assert (await evolution.evaluate(test)).state == "dismissed"
+    shown = await evolution.show("router")
+    assert [step.kind for step in shown.steps] == ["dismissed", "started"]
+    assert shown.strategy == StrategyChanges()
+
+
+def test_a_book_keeps_the_tasks_that_were_used_last() -> None:
+    book = LearnedBook()
+    for number in range(MOST_TASKS + 50):
+        book.apply(CallEvent("usual", "moderate", SMALL.model, True))
+        book.apply(CallEvent(f"task-{number}", "moderate", SMALL.model, True))
+    assert len(book.tasks) == MOST_TASKS
+    assert "usual" in book.tasks
+    assert f"task-{MOST_TASKS + 49}" in book.tasks

@@ -163,6 +163,11 @@ async def test_a_reply_is_rated(server: RunningServer, client: httpx2.AsyncClien
     assert rated.status_code == 204
     (row,) = await server.bank.gateway.costs("agent")
     assert (row.of, row.quality) == ("router", 0.0)
+    await client.post(f"{ROUTER}/pause")
+    await client.post(f"{ROUTER}/messages", json={"message": "two", "mode": "accept"})
+    waits = await client.post(f"{ROUTER}/messages/2/rating", json={"score": 1.0})
+    assert waits.status_code == 409
+    assert "accepted" in waits.text
 
 
 async def test_an_agent_whose_tools_are_elsewhere_is_left_to_them(
@@ -231,6 +236,12 @@ async def test_another_agent_finds_the_card_and_asks(
     assert task["contextId"] == "peer"
     twice = await client.post(f"{interface['url']}/message:send", json={"message": said})
     assert twice.json()["task"] == task  # the id makes it idempotent
+    elsewhere = {"message": {**said, "contextId": "other"}}
+    other = await client.post(f"{interface['url']}/message:send", json=elsewhere)
+    assert other.json()["task"]["contextId"] == "other"
+    stranger = await server.client(server.token(name="stranger"))
+    theirs = await stranger.post(f"{interface['url']}/message:send", json={"message": said})
+    assert theirs.json()["task"]["id"] not in {task["id"], other.json()["task"]["id"]}
     found = await client.get(f"{interface['url']}/tasks/{task['id']}")
     assert found.json() == task
     await server.bank.agent("second", prompt="Another.", serve=False)

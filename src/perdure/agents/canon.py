@@ -86,7 +86,7 @@ class Canon:
         self, name: str, *, agent: str | None = None, version: int | None = None
     ) -> CanonText:
         """An entry, or a former version of it. Raises `NotFound`, also if the agent may not read
-        it as it is now.
+        it as it is now, or might not read that version.
         """
         if agent is not None:
             require_text(agent, "agent")
@@ -95,7 +95,7 @@ class Canon:
             raise _missing(name)
         number = entry.version if version is None else version
         found = await self._versions.get(_version_key(name, number))
-        if found is None:
+        if found is None or not (agent is None or found.entry.is_visible_to(agent)):
             raise NotFound(
                 f"The canon's entry {name} has no version {number}.",
                 hint=f"It has versions up to {entry.version}.",
@@ -110,9 +110,10 @@ class Canon:
         return [each for each in found if agent is None or each.is_visible_to(agent)]
 
     async def history(self, name: str, *, agent: str | None = None) -> builtins.list[CanonVersion]:
-        """The versions of an entry, the newest first. Raises `NotFound`."""
+        """The versions of an entry that the agent may read, the newest first. Raises `NotFound`."""
         await self.get(name, agent=agent)
-        return await self._versions.query().prefix(f"{name}/").order_by("-key").values()
+        found = await self._versions.query().prefix(f"{name}/").order_by("-key").values()
+        return [each for each in found if agent is None or each.entry.is_visible_to(agent)]
 
     # Writing ----------------------------------------------------------------------------------
 

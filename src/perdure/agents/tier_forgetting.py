@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.agents.episodes import EPISODE_JOB, Episodes
 from perdure.agents.interaction_records import AgentTotals, InteractionRecord, PatternFigures
-from perdure.agents.working_memory import WorkingMemory, WorkingSession, WorkingSizes
+from perdure.agents.working_memory import WorkingMemory
 from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import agent_of
 from perdure.jobs import Job
@@ -31,6 +31,7 @@ class TierForgetting:
             "perdure_interactions",
             "perdure_jobs",
             "perdure_working_memory",
+            "perdure_working_shares",
             "perdure_working_sizes",
         }
     )
@@ -54,11 +55,7 @@ class TierForgetting:
             await remove(store.collection(cls), f"{scope.agent}/")
         await remove(store.collection(Job), f"{EPISODE_JOB}/{scope.agent}/")
         await store.collection(AgentTotals).delete(scope.agent)
-        side = await self._services.side_store.opened()
-        known = await side.collection(WorkingSizes).get(scope.agent)
-        for share in () if known is None else known.shares:
-            await side.collection(WorkingSession).delete(share.session)
-        await side.collection(WorkingSizes).delete(scope.agent)
+        await WorkingMemory(self._services, scope.agent).clear()
 
     async def _strip(self, session: str, turns: tuple[int, ...]) -> None:
         rows = self._services.store.collection(InteractionRecord)

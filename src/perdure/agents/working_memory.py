@@ -8,6 +8,7 @@ sessions that were used longest ago. It is a convenience: the session's log has 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -18,14 +19,17 @@ from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.input_types import require_mapping, require_text
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.services import Services
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Key, system_record
+from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 #: What a TTL may be, in seconds.
 SHORTEST, LONGEST = 3_600.0, 86_400.0
 #: Recent messages of a session.
 MOST_MESSAGES = 100
+_PAGE = 20  # Shares that are looked at together.
 
 
 class WorkingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,21 +53,27 @@ class WorkingSession(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     updated: int = 0  # Microseconds.
 
 
-class WorkingShare(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the working memory of one session takes."""
+@system_record("working_shares", ttl="4d")
+class WorkingShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What the working memory of one session takes. In the order of keys, the one that was used
+    longest ago is an agent's first.
+    """
 
+    id: Annotated[str, Key()]  # agent/time.hash
     session: str
     bytes: int
-    updated: int
+    updated: int  # Microseconds.
     expires: int
 
 
-@system_record("working_sizes", ttl="1h")
+@system_record("working_sizes", ttl="2d")
 class WorkingSizes(msgspec.Struct, frozen=True):
-    """What an agent's working memory takes, by session."""
+    """What the working memory of an agent's sessions takes together. Its row outlives what it
+    counts, and goes before the shares do that it was counted from.
+    """
 
     agent: Annotated[str, Key()]
-    shares: tuple[WorkingShare, ...] = ()
+    bytes: int = 0
 
 
 def checked_ttl(ttl: Any) -> int:
@@ -106,9 +116,8 @@ class WorkingMemory:
     async def sessions(self) -> list[WorkingShare]:
         """Sessions that it has something in mind of, the last used first."""
         store = await self._side.opened()
-        found = await store.collection(WorkingSizes).get(self._agent)
-        living = () if found is None else _living(found, store.now())
-        return sorted(living, key=lambda share: -share.updated)
+        shares = await self._shares(store).values()
+        return [each for each in reversed(shares) if each.expires > store.now()]
 
     async def update(
         self,
@@ -149,24 +158,38 @@ class WorkingMemory:
                     updated=now,
                 )
             )
-            share = WorkingShare(name, _size(kept), now, now + self._ttl)
-            await self._make_room(transaction, share)
-            await self._put(transaction, kept, share.expires)
+            share = WorkingShare(
+                id=_share_key(kept),
+                session=name,
+                bytes=_size(kept),
+                updated=now,
+                expires=now + self._ttl,
+            )
+            await self._make_room(transaction, share, _share_key(found))
+            await sessions.make()
+            # The TTL is a setting here, not the type's.
+            row = sessions.declared.encode(kept, share.expires, None)
+            await transaction.write([row], DEFAULT)
             return kept
 
         return await (await self._side.opened()).transact(body)
 
     async def clear(self, session: str | None = None) -> None:
         """Forget it: of one session, or of all."""
-        names = [s.session for s in await self.sessions()] if session is None else [session]
 
         async def body(transaction: Transaction) -> None:
             sizes = transaction.collection(WorkingSizes)
-            found = await sizes.get(self._agent)
+            found = await sizes.get(self._agent) or WorkingSizes(self._agent)
+            shares = await self._shares(transaction).values()
+            gone = [each for each in shares if session in {None, each.session}]
+            names = {each.session for each in gone} if session is None else {session}
             await transaction.collection(WorkingSession).delete_many(names)
-            if found is not None:
-                left = tuple(each for each in found.shares if each.session not in names)
-                await self._put_sizes(transaction, left)
+            await transaction.collection(WorkingShare).delete_many(each.id for each in gone)
+            if session is None:
+                await sizes.delete(self._agent)
+            else:
+                left = max(0, found.bytes - sum(each.bytes for each in gone))
+                await sizes.put(WorkingSizes(self._agent, left))
 
         await (await self._side.opened()).transact(body)
 
@@ -199,38 +222,40 @@ class WorkingMemory:
             wanted, messages=wanted.messages[len(wanted.messages) - kept :]
         )
 
-    async def _make_room(self, transaction: Transaction, share: WorkingShare) -> None:
-        """Drop the sessions that were used longest ago, until all of them fit."""
-        found = await transaction.collection(WorkingSizes).get(self._agent)
-        living = () if found is None else _living(found, transaction.now())
-        others = sorted(
-            (each for each in living if each.session != share.session),
-            key=lambda each: each.updated,
-        )
-        total = share.bytes + sum(each.bytes for each in others)
-        dropped = list[str]()
-        while total > self._most and others:
-            oldest = others.pop(0)
-            total -= oldest.bytes
-            dropped.append(oldest.session)
-        if dropped:
-            await transaction.collection(WorkingSession).delete_many(dropped)
-        await self._put_sizes(transaction, (*others, share))
+    def _shares(self, rows: Store | Transaction) -> QueryBuilder[WorkingShare]:
+        """Of this agent, the one that was used longest ago first."""
+        return rows.collection(WorkingShare).query().prefix(f"{self._agent}/").order_by("key")
 
-    async def _put_sizes(self, transaction: Transaction, shares: tuple[WorkingShare, ...]) -> None:
-        if not shares:
-            await transaction.collection(WorkingSizes).delete(self._agent)
-            return
-        expires = max(each.expires for each in shares)
-        await self._put(transaction, WorkingSizes(self._agent, shares), expires)
-
-    async def _put(
-        self, transaction: Transaction, record: WorkingSession | WorkingSizes, expires: int
+    async def _make_room(
+        self, transaction: Transaction, share: WorkingShare, replaced: str
     ) -> None:
-        rows = transaction.collection(type(record))
-        await rows.make()
-        # The TTL is a setting here, not the type's.
-        await transaction.write([rows.declared.encode(record, expires, None)], DEFAULT)
+        """Count `share` in the place of the one with the key `replaced`, and drop the sessions that
+        were used longest ago until all of them fit. Costs the same for any number of sessions.
+        """
+        sizes = transaction.collection(WorkingSizes)
+        shares = transaction.collection(WorkingShare)
+        found = await sizes.get(self._agent) or WorkingSizes(self._agent)
+        total = found.bytes
+        if (before := await shares.get(replaced)) is not None:
+            await shares.delete(before.id)
+            total -= before.bytes
+        now, room = transaction.now(), self._most - share.bytes
+        while True:
+            page = await self._shares(transaction).limit(_PAGE).values()
+            gone = list[WorkingShare]()
+            for each in page:
+                if each.expires > now and total <= room:
+                    break
+                gone.append(each)
+                total -= each.bytes
+            # A session whose share ran out may have been used anew since: it has another one.
+            dropped = [each.session for each in gone if each.expires > now]
+            await transaction.collection(WorkingSession).delete_many(dropped)
+            await shares.delete_many(each.id for each in gone)
+            if len(gone) < _PAGE:
+                break
+        await shares.put(share)
+        await sizes.put(WorkingSizes(self._agent, max(0, total) + share.bytes))
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
@@ -245,8 +270,10 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _living(found: WorkingSizes, now: int) -> tuple[WorkingShare, ...]:
-    return tuple(each for each in found.shares if each.expires > now)
+def _share_key(session: WorkingSession) -> str:
+    """Hashed: names of sessions may be as long as keys are."""
+    name = hashlib.sha256(session.id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{session.agent}/{session.updated:020d}.{name}"
 
 
 def _size(session: WorkingSession) -> int:

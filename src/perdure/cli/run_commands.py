@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -186,14 +187,33 @@ def _say_end(record: RunRecord) -> None:
     if record.status == "needs_feedback":
         terminal.say(f'Answer with: perdure run --resume {record.id} --feedback "…"')
     elif record.status != "done":
-        terminal.say(f"Go on with: perdure run --resume {record.id}")
+        terminal.say(f"Go on with: perdure run --resume {record.id}{_larger_cap(record)}")
 
 
 def _cost(record: RunRecord) -> str:
     """What is not known is said, not taken for nothing."""
+    if not record.cost and not record.unknown_costs and record.status in {"stopped", "running"}:
+        return "costs not known yet" if record.iterations else "no costs yet"
     told = readable.cost_in_words(record.cost) if record.cost or not record.unknown_costs else ""
     unknown = f"unknown costs of {record.unknown_costs}" if record.unknown_costs else ""
+    if record.unpriced_tokens:
+        unknown += f" ({record.unpriced_tokens:,} tokens)"
     return " and ".join(filter(None, (told, unknown)))
+
+
+def _larger_cap(record: RunRecord) -> str:
+    """The options without which a run that is capped would stop again at once."""
+    settings = record.settings
+    if record.status != "capped":
+        return ""
+    options = list[str]()
+    if record.iterations >= settings.max_runs:
+        options.append(f"--max-runs {2 * settings.max_runs}")
+    if record.cost >= settings.max_cost:
+        options.append(f"--max-cost {max(2 * record.cost / 10**12, 0.01):.2f}")
+    if record.active >= settings.max_seconds:
+        options.append(f"--max-hours {math.ceil(2 * record.active / 3600)}")
+    return "".join(f" {each}" for each in options)
 
 
 def _figures(record: RunRecord) -> str:
@@ -257,7 +277,7 @@ def _show(settings: CommandSettings, record: RunRecord, iterations: list[RunIter
                 each.exit.status.replace("_", " ") if each.exit is not None else "–",
                 "yes" if each.changed else "no",
                 f"{each.after.tasks.done} of {each.after.tasks.all}",
-                f"{sum(check.passed for check in each.checks)} of {len(each.checks)}",
+                each.checks_passed or "–",
                 (each.decision or each.phase).replace("_", " "),
                 readable.cost_in_words(each.cost),
             )

@@ -11,7 +11,8 @@ none starts.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -25,7 +26,6 @@ from perdure.learning.experiment_records import (
     AgentStrategy,
     EvolutionStep,
     Experiment,
-    ExperimentState,
     StepKind,
     StrategyChanges,
     name_key,
@@ -102,29 +102,34 @@ class Evolution:
         self, agent: str, variant: StrategyChanges, *, task: str = "", reason: str = "by hand"
     ) -> Experiment:
         """Test a variant. Raises `InvalidInput` if a test runs, or one waits to be accepted."""
-        last = await self._last(agent)
-        if last is not None and last.state in ("running", "better"):
-            raise InvalidInput(
-                f"The agent {agent!r} has a test already: {last.id}.",
-                hint=f"See it: perdure agent evolve show {agent}.",
+
+        async def begin(transaction: Transaction) -> Experiment:
+            control = await self._strategy(agent, transaction)
+            last = await self._last(agent, transaction)
+            if last is not None and last.state in ("running", "better"):
+                raise InvalidInput(
+                    f"The agent {agent!r} has a test already: {last.id}.",
+                    hint=f"See it: perdure agent evolve show {agent}.",
+                )
+            if variant == control:
+                raise InvalidInput(
+                    "The variant is how the agent works now.", hint="Change something."
+                )
+            made = Experiment(
+                id=f"ex_{new_id()}",
+                agent=indexable(agent),
+                state="running",
+                task=task,
+                reason=reason,
+                control=control,
+                variant=variant,
+                started=self._clock(),
+                calls=self._learned.memory.book(agent).calls,
             )
-        control = await self._strategy(agent)
-        if variant == control:
-            raise InvalidInput("The variant is how the agent works now.", hint="Change something.")
-        made = Experiment(
-            id=f"ex_{new_id()}",
-            agent=indexable(agent),
-            state="running",
-            task=task,
-            reason=reason,
-            control=control,
-            variant=variant,
-            started=self._clock(),
-            calls=self._learned.memory.book(agent).calls,
-        )
-        await self._store.transact(
-            lambda tx: self._write(tx, made, "started", before=control, after=control)
-        )
+            await self._write(transaction, made, "started", before=control, after=control)
+            return made
+
+        made = await self._store.transact(begin)
         self._experiments.changed(agent)
         return made
 
@@ -148,72 +153,105 @@ class Evolution:
         control = await self._strategy(agent)
         if variant == control:
             return None
-        return await self.start(agent, variant, task=task, reason=reason)
+        try:
+            return await self.start(agent, variant, task=task, reason=reason)
+        except InvalidInput:
+            return None  # another process was first
 
     async def evaluate(self, experiment: Experiment) -> Experiment:
-        """Look at a running test, and end it if the evidence allows."""
+        """Look at a running test, and end it if the evidence allows. One that was ended meanwhile
+        stays as it is.
+        """
         verdict = await self._experiments.verdict(experiment, self._config.experiment_sessions)
-        if verdict.state == "open":
+        state = verdict.state
+        if state == "open":
             return experiment
-        ended = msgspec.structs.replace(
-            experiment, state=verdict.state, ended=self._clock(), verdict=verdict
-        )
-        control = experiment.control
-        await self._store.transact(
-            lambda tx: self._write(tx, ended, verdict.state, before=control, after=control)  # type: ignore[arg-type]  # "open" was above
-        )
+
+        async def end(transaction: Transaction) -> Experiment | None:
+            found = await transaction.collection(Experiment).get(experiment.id)
+            if found is None or found.state != "running":
+                return None
+            ended = msgspec.structs.replace(
+                found, state=state, ended=self._clock(), verdict=verdict
+            )
+            control = found.control
+            await self._write(transaction, ended, state, before=control, after=control)
+            return ended
+
+        ended = await self._store.transact(end)
         self._experiments.changed(experiment.agent)
-        if verdict.state == "better" and self._config.promote == "automatic":
-            await self.accept(experiment.agent, by="automatic")
+        if ended is None:
+            return await self._store.collection(Experiment).get(experiment.id) or experiment
+        if state == "better" and self._config.promote == "automatic":
+            with suppress(NotFound):  # a person was quicker, and turned it down
+                await self.accept(experiment.agent, by="automatic")
         return ended
 
     async def accept(self, agent: str, *, by: str = "user") -> EvolutionStep:
         """Promote the variant that won. Raises `NotFound` if none waits."""
-        last = await self._last(agent)
-        if last is None or last.state != "better":
-            raise NotFound(
-                f"No variant of {agent!r} waits to be accepted.",
-                hint=f"See its tests: perdure agent evolve show {agent}.",
-            )
-        return await self._settle(last, "promoted", last.control, last.variant, by)
+
+        async def promote(transaction: Transaction) -> EvolutionStep:
+            last = await self._last(agent, transaction)
+            if last is None or last.state != "better":
+                raise NotFound(
+                    f"No variant of {agent!r} waits to be accepted.",
+                    hint=f"See its tests: perdure agent evolve show {agent}.",
+                )
+            return await self._settle(transaction, last, "promoted", last.variant, by)
+
+        return await self._settled(agent, promote)
 
     async def dismiss(self, agent: str, *, by: str = "user") -> EvolutionStep:
         """Stop the running test, or turn down the variant that waits. Raises `NotFound`."""
-        last = await self._last(agent)
-        if last is None or last.state not in ("running", "better"):
-            raise NotFound(f"No test of {agent!r} runs or waits.", hint="There is nothing to stop.")
-        return await self._settle(last, "dismissed", last.control, last.control, by)
+
+        async def stop(transaction: Transaction) -> EvolutionStep:
+            last = await self._last(agent, transaction)
+            if last is None or last.state not in ("running", "better"):
+                raise NotFound(
+                    f"No test of {agent!r} runs or waits.", hint="There is nothing to stop."
+                )
+            return await self._settle(transaction, last, "dismissed", last.control, by)
+
+        return await self._settled(agent, stop)
 
     async def revert(self, agent: str, *, by: str = "user") -> EvolutionStep:
         """Take back the last promotion that stands. Raises `NotFound` if there is none."""
-        reverted = set[str]()
-        for step in await self._steps(agent):
-            if step.kind == "reverted":
-                reverted.add(step.experiment)
-            elif step.kind == "promoted" and step.experiment not in reverted:
-                found = await self._store.collection(Experiment).get(step.experiment)
-                if found is not None:
-                    return await self._settle(found, "reverted", step.after, step.before, by)
-        raise NotFound(
-            f"Nothing of {agent!r} was promoted that could be taken back.",
-            hint=f"See its history: perdure agent evolve show {agent}.",
-        )
+
+        async def take_back(transaction: Transaction) -> EvolutionStep:
+            reverted = set[str]()
+            for step in await self._steps(agent, transaction):
+                if step.kind == "reverted":
+                    reverted.add(step.experiment)
+                elif step.kind == "promoted" and step.experiment not in reverted:
+                    found = await transaction.collection(Experiment).get(step.experiment)
+                    if found is not None:
+                        return await self._settle(transaction, found, "reverted", step.before, by)
+            raise NotFound(
+                f"Nothing of {agent!r} was promoted that could be taken back.",
+                hint=f"See its history: perdure agent evolve show {agent}.",
+            )
+
+        return await self._settled(agent, take_back)
+
+    async def _settled(
+        self, agent: str, decide: Callable[[Transaction], Awaitable[EvolutionStep]]
+    ) -> EvolutionStep:
+        step = await self._store.transact(decide)
+        self._experiments.changed(agent)
+        return step
 
     async def _settle(
         self,
+        transaction: Transaction,
         experiment: Experiment,
-        kind: ExperimentState,
-        before: StrategyChanges,
+        kind: Literal["promoted", "reverted", "dismissed"],
         after: StrategyChanges,
         by: str,
     ) -> EvolutionStep:
         ended = experiment.ended or self._clock()
         changed = msgspec.structs.replace(experiment, state=kind, ended=ended)
-        step = await self._store.transact(
-            lambda tx: self._write(tx, changed, kind, before=before, after=after, by=by)  # type: ignore[arg-type]  # never "running"
-        )
-        self._experiments.changed(experiment.agent)
-        return step
+        before = experiment.variant if kind == "reverted" else experiment.control
+        return await self._write(transaction, changed, kind, before=before, after=after, by=by)
 
     async def _write(
         self,
@@ -239,25 +277,34 @@ class Evolution:
         )
         await transaction.collection(Experiment).put(experiment)
         await transaction.collection(EvolutionStep).put(step)
-        if before != after:
-            await transaction.collection(AgentStrategy).put(
-                AgentStrategy(id=name_key(experiment.agent), agent=experiment.agent, strategy=after)
-            )
+        strategies = transaction.collection(AgentStrategy)
+        key = name_key(experiment.agent)
+        found = await strategies.get(key)
+        if before != after or found is None:
+            found = AgentStrategy(id=key, agent=experiment.agent, strategy=after)
+        # Written at each step, changed or not: of two processes that decide at the same time,
+        # the later one begins anew, and sees what the first did.
+        await strategies.put(found)
         if self._on_step is not None:
             await self._on_step(transaction, step)
         return step
 
-    async def _strategy(self, agent: str) -> StrategyChanges:
-        found = await self._store.collection(AgentStrategy).get(name_key(agent))
+    async def _strategy(
+        self, agent: str, transaction: Transaction | None = None
+    ) -> StrategyChanges:
+        rows = (transaction or self._store).collection(AgentStrategy)
+        found = await rows.get(name_key(agent))
         return StrategyChanges() if found is None else found.strategy
 
-    async def _steps(self, agent: str) -> list[EvolutionStep]:
-        query = self._store.collection(EvolutionStep).query()
+    async def _steps(
+        self, agent: str, transaction: Transaction | None = None
+    ) -> list[EvolutionStep]:
+        query = (transaction or self._store).collection(EvolutionStep).query()
         found = await query.where("agent", "=", indexable(agent)).values()
         return sorted(found, key=lambda step: (step.at, step.id), reverse=True)
 
-    async def _last(self, agent: str) -> Experiment | None:
-        query = self._store.collection(Experiment).query()
+    async def _last(self, agent: str, transaction: Transaction | None = None) -> Experiment | None:
+        query = (transaction or self._store).collection(Experiment).query()
         found = await query.where("agent", "=", indexable(agent)).values()
         return max(found, key=lambda each: each.started, default=None)
 
@@ -266,7 +313,7 @@ class Evolution:
         if self._is_pinned(agent):
             return None
         control = self._experiments.known_variant(agent, "").strategy
-        for name, task in self._learned.memory.book(agent).tasks.items():
+        for name, task in [*self._learned.memory.book(agent).tasks.items()]:  # `note` reorders
             for model, marks in task.models.items():
                 falls, dearer = marks.quality_trend.alarm, marks.cost_trend.alarm
                 if not falls and not dearer:

@@ -17,6 +17,8 @@ PER_CALL = 0.98
 PER_LABEL = 0.998
 #: Of the book of all agents, to which each of them adds its labels.
 PER_SHARED_LABEL = 0.9995
+#: Tasks of a book; of more, those that were used longest ago are dropped. Names may be made up.
+MOST_TASKS = 200
 #: Calls after which costs are compared with what they were.
 _KNOWN_COST = 10
 
@@ -96,10 +98,13 @@ class LearnedBook(msgspec.Struct):
         self, event: CallEvent | LabelEvent | ResetEvent, per_label: float = PER_LABEL
     ) -> None:
         """The same events in the same order make the same book, in whichever process."""
-        task = self.tasks.get(event.task)
+        task = self.tasks.pop(event.task, None)
         if task is None or task.complexity != event.complexity:
             kept = {} if task is None else task.models
-            task = self.tasks[event.task] = TaskMarks(event.complexity, kept)
+            task = TaskMarks(event.complexity, kept)
+        self.tasks[event.task] = task  # The last used are the last.
+        while len(self.tasks) > MOST_TASKS:
+            del self.tasks[next(iter(self.tasks))]
         marks = task.models.get(event.model)
         if marks is None:
             marks = task.models[event.model] = ModelMarks(label_tick=self.labels)

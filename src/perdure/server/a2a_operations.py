@@ -8,6 +8,7 @@ answer or not), and looking at a task. Cards need a token as everything else: th
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal
 
 import msgspec
@@ -65,7 +66,7 @@ class A2APart(_A2A, frozen=True):
 
 
 class A2AMessage(_A2A, frozen=True):
-    """What is said. Its id makes sending idempotent."""
+    """What is said. Its id makes sending idempotent, for one caller in one context."""
 
     message_id: str
     role: str
@@ -201,7 +202,7 @@ async def a2a_send(call: ServerCall) -> SendMessageResponse:
         text,
         context={"data": data} if data else None,
         session=said.context_id,
-        key=f"a2a {said.message_id}",
+        key=_sender_key(call.caller.name, said),
     )
     if not body.configuration.return_immediately:
         try:
@@ -219,6 +220,12 @@ async def a2a_task(call: ServerCall) -> A2ATask:
         raise NotFound(f"There is no task {id!r}.", hint="Use the id that came with it.")
     number = message_key(call.path["agent"], int(id))
     return _task(await call.bank.agents.mailboxes.get(number))
+
+
+def _sender_key(caller: str, said: A2AMessage) -> str:
+    """Clients choose the ids of their messages: one must not get the task of another."""
+    scope = msgspec.json.encode((caller, said.context_id, said.message_id))
+    return f"a2a {hashlib.sha256(scope).hexdigest()}"
 
 
 async def _card(call: ServerCall, name: str) -> AgentCard:

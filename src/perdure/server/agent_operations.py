@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from perdure.agents.agent import Agent, AgentStream
+from perdure.agents.agent import Agent, AgentReply, AgentStream
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
@@ -26,7 +26,7 @@ from perdure.agents.agent_records import (
 )
 from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.clock import to_datetime
-from perdure.core.errors import DeadlineExceeded, InvalidInput, PerdureError
+from perdure.core.errors import Conflict, DeadlineExceeded, InvalidInput, PerdureError
 from perdure.server.answer_chunks import END_OF_STREAM, AgentChunks, server_sent
 from perdure.server.operations import (
     JSON,
@@ -195,7 +195,15 @@ async def rate_agent_message(call: ServerCall) -> None:
     """Rate a reply: what the choice of models is learnt from."""
     body: ScoreBody = call.body
     agent = await _agent(call)
-    await (await agent.result(_message_id(call))).feedback(body.score, body.note)
+    message = await agent.agents.mailboxes.get(_message_id(call))
+    if message.state != "done":
+        raise Conflict(
+            "perdure_agent_messages",
+            message.id,
+            message=f"The message {message.id} is {message.state}: it has no reply to be rated.",
+            hint="Rate it when it is done.",
+        )
+    await AgentReply(agent.agents, message).feedback(body.score, body.note)
 
 
 async def get_agent_state(call: ServerCall) -> StateView:

@@ -43,6 +43,9 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # The answer.
     record: ExitRecord | None = None
     cost: int | None = None  # Picodollars; None if it did not tell.
+    #: Of a model whose price is not known in full: what is, and the tokens of the rest.
+    known_cost: int = 0
+    tokens: int = 0
     refused: str = ""  # What it was not allowed to do.
     error: str = ""  # What its program says went wrong.
     is_structured: bool = False  # The answer was inside JSON output.

@@ -21,6 +21,7 @@ from perdure.agents.one_shot.agent_command import with_prompt
 from perdure.agents.one_shot.exit_records import AgentReport, read_report
 from perdure.agents.one_shot.investigator import Investigation, ask_model, read_investigation
 from perdure.agents.one_shot.model_agent import SYSTEM, TOOLS, ModelAgent
+from perdure.agents.one_shot.model_files import ModelFiles
 from perdure.agents.one_shot.process_group import (
     ERR,
     OUT,
@@ -43,8 +44,11 @@ from perdure.agents.one_shot.run_state import RunState
 from perdure.agents.one_shot.run_verdicts import RunVerdict, unfinished, verdict_on
 from perdure.agents.one_shot.work_files import WorkFolder, append_log, bank_files, read_text
 from perdure.agents.process_identity import ProcessIdentity
+from perdure.core.display import plural
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message, Text, assistant, user
+from perdure.gateway.calls import CallOptions
+from perdure.gateway.prices import dollars
 from perdure.gateway.quality import is_refusal
 from perdure.history.strategies.one_shot_strategy import OneShotBrief
 from perdure.services import Services
@@ -147,7 +151,10 @@ class OneShotHarness:
         changed = replace(record, iterations=number, feedback="", advice="")
         within = self._state.within(begun, changed)
         await self._session.append([], context=context, within=within)
-        self._state.tell(number, "prompted", f"run {number} of at most {settings.max_runs} begins")
+        begins = f"run {number} of at most {settings.max_runs} begins"
+        if number == 1:
+            begins += f"; {self._limit_of_money()}"
+        self._state.tell(number, "prompted", begins)
 
     async def _wake(self, iteration: RunIteration) -> None:
         await self._session.resume(iteration.turn)
@@ -185,8 +192,14 @@ class OneShotHarness:
         async def check() -> tuple[CheckResult, ...]:
             return await self._checks(running)
 
+        files = ModelFiles(settings, self._folder)
         agent = ModelAgent(
-            self._services.gateway, self._session, settings, check, self._state.fence
+            self._services.gateway,
+            self._session,
+            settings,
+            files,
+            check=check,
+            within=self._state.fence,
         )
         left = settings.max_cost - self._record.cost
         try:
@@ -195,7 +208,7 @@ class OneShotHarness:
             ending: ProcessEnding = "failed" if report.error else "finished"
         except TimeoutError:
             await self._session.close_turn()
-            report, ending = AgentReport(text="", cost=agent.cost), "overtime"
+            report, ending = agent.spent, "overtime"
         await self._ended(running, report, ending, None)
 
     async def _take(self, iteration: RunIteration, result: GroupResult) -> None:
@@ -218,11 +231,11 @@ class OneShotHarness:
         code: int | None,
         reply: Message | None = None,
     ) -> None:
-        told = {"error": report.error[:_ERROR], "refused": report.refused[:_ERROR]}
+        masked = {"error": report.error[:_ERROR], "refused": report.refused[:_ERROR]}
         record = report.record
         if record is not None:
-            told |= {"summary": record.summary, "question": record.question}
-        plain = self._services.mask_data(told)
+            masked |= {"summary": record.summary, "question": record.question}
+        plain = self._services.mask_data(masked)
         if record is not None:
             record = replace(record, summary=plain["summary"], question=plain["question"])
         ended = replace(
@@ -238,14 +251,18 @@ class OneShotHarness:
             refused=plain["refused"],
             cost=report.cost,
         )
-        charged = self._state.charged(report.cost)
+        charged = self._state.charged(report.cost, report.known_cost, report.tokens)
         if reply is None:
             await self._state.save(ended, charged)
         else:
             within = self._state.within(ended, charged)
             await self._session.append(reply, key=f"{ended.id}/reply", within=within)
-        said = "nothing of how it ends" if record is None else record.status.replace("_", " ")
-        self._state.tell(ended.number, "ended", f"it {ending}, and says {said}")
+        said = "did not say how" if record is None else f"says {record.status.replace('_', ' ')}"
+        told = [f"it {run_prompts.ENDINGS[ending]}", f"it {said}"]
+        if report.cost is None:
+            counted = f" ({report.tokens:,} tokens)" if report.tokens else ""
+            told.append(f"what it cost is not known{counted}")
+        self._state.tell(ended.number, "ended", "; ".join(told))
 
     async def _recover(self, iteration: RunIteration) -> None:
         """An agent that was at work when its harness died. If it ended by itself and left a record,
@@ -289,13 +306,11 @@ class OneShotHarness:
             append_log(settings.log, heading, run_prompts.log_entry(looked))
         await self._state.save(looked)
         tasks = after.tasks
-        passed = sum(1 for each in checks if each.passed)
-        self._state.tell(
-            looked.number,
-            "checked",
-            f"{tasks.open} tasks open, {tasks.done} done; {passed} of {len(checks)} checks pass;"
-            f" {'something' if looked.changed else 'nothing'} changed",
-        )
+        told = [f"{plural(tasks.open, 'task')} open, {tasks.done} done"]
+        if checks:
+            told.append(f"{looked.checks_passed} checks pass")
+        told.append(f"{'something' if looked.changed else 'nothing'} changed")
+        self._state.tell(looked.number, "checked", "; ".join(told))
 
     async def _checks(self, iteration: RunIteration) -> tuple[CheckResult, ...]:
         found = list[CheckResult]()
@@ -337,7 +352,7 @@ class OneShotHarness:
         decided = replace(last, phase="decided", process=None, decision=verdict.verdict)
         await self._state.save(decided, record)
         self._state.tell(
-            last.number, "decided", f"{verdict.verdict}: {verdict.reason}".replace("_", " ")
+            last.number, "decided", f"{verdict.verdict.replace('_', ' ')}: {verdict.reason}"
         )
 
     def _after(
@@ -348,8 +363,6 @@ class OneShotHarness:
         if found is None:
             if verdict.verdict == "doubtful":
                 return record, RunVerdict("needs_feedback", verdict.reason, "Is it done?")
-            if verdict.verdict == "unsure":
-                return record, RunVerdict("continue", verdict.reason)
             return record, RunVerdict("stuck", verdict.reason)
         record = replace(
             self._state.charged(found.cost), investigated=last.number, advice=found.advice
@@ -395,6 +408,23 @@ class OneShotHarness:
     def _has_model(self) -> bool:
         models = self._services.config.gateway.models
         return bool(models.chat or models.judge)
+
+    def _limit_of_money(self) -> str:
+        """Whether `max_cost` can hold, as far as it is known before anything was spent."""
+        settings = self._settings
+        most, hours = dollars(settings.max_cost), f"{settings.max_seconds / 3600:g} hours"
+        if settings.command:
+            return (
+                f"it may cost {most}, counted only if the agent tells its costs, and take {hours}"
+            )
+        gateway = self._services.gateway
+        for each in gateway.catalog.candidates(CallOptions(model=settings.model)):
+            if gateway.prices.find(each.provider.name, each.model) is None:
+                return (
+                    f"the price of {each.name} is not known, so that {most} cannot limit it: its"
+                    f" tokens are counted, and it ends by its runs and after {hours}"
+                )
+        return f"it may cost {most} and take {hours}"
 
     # How commands are run ---------------------------------------------------------------------
 

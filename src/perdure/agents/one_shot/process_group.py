@@ -112,9 +112,15 @@ def read_output(spool: Path, name: str) -> str:
 
 
 async def end_left_over(process: ProcessIdentity) -> bool:
-    """End the group of a process that a dead harness has left. False if it had ended by itself."""
+    """End the group of a process that a dead harness has left. False if it had ended by itself.
+
+    Signalled is only what is surely that process: same host, boot and pid space, and a start time
+    that is known and the same. Of any other its pid says nothing: it may be a stranger's here.
+    """
     if is_dead(process):
         return False
+    if not process.started or identity_of(process.pid) != process:
+        return True
     _signal(process.pid, signal.SIGTERM)
     for _ in range(int(_GRACE / _LOOK)):
         if is_dead(process):

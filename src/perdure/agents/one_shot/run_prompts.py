@@ -11,7 +11,8 @@ from perdure.core.display import plural
 from perdure.core.messages import Message, Text
 from perdure.gateway.prices import dollars
 
-_ENDINGS = {
+#: What became of a run, behind its name.
+ENDINGS = {
     "finished": "ended",
     "failed": "failed",
     "silent": "was ended by the watchdog: it gave no sign of life",
@@ -59,7 +60,7 @@ def facts_for(record: RunRecord, iterations: Sequence[RunIteration]) -> str:
 
 
 def _told(last: RunIteration) -> list[str]:
-    lines = [f"Run {last.number} {_ENDINGS[last.ending]}."]
+    lines = [f"Run {last.number} {ENDINGS[last.ending]}."]
     if last.exit is None:
         lines.append("It did not say how it ended: end with the line of JSON.")
     elif last.exit.status == "done" and (missing := unfinished(last)):
@@ -68,7 +69,7 @@ def _told(last: RunIteration) -> list[str]:
         lines.append(f"It asked: {last.exit.question}")
     elif last.exit.summary:
         lines.append(f"It said: {last.exit.summary}")
-    if last.error:
+    if last.error and not any(last.error.startswith(f"`{each.command}`") for each in last.checks):
         lines.append(f"What went wrong: {last.error}")
     if last.refused:
         lines.append(f"It was refused: {last.refused}. Find a way without.")
@@ -88,8 +89,7 @@ def _check(check: CheckResult) -> str:
 
 def log_entry(last: RunIteration) -> list[str]:
     """What the harness writes to the log if the agent wrote nothing."""
-    said = last.exit.summary if last.exit is not None else ""
-    return [f"(The agent wrote nothing.) {said}".rstrip(), *_told(last)]
+    return ["(The agent wrote nothing.)", *_told(last)]
 
 
 def investigation(record: RunRecord, iterations: Sequence[RunIteration], reason: str) -> str:

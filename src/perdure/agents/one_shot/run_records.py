@@ -111,6 +111,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     active: float = 0.0  # Seconds in which a harness worked on it.
     cost: int = 0  # Picodollars, as far as they are known.
     unknown_costs: int = 0  # Iterations whose costs nobody told.
+    unpriced_tokens: int = 0  # Of model calls whose price is not known.
 
     @property
     def is_over(self) -> bool:
@@ -145,6 +146,12 @@ class RunIteration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def changed(self) -> bool:
         return self.before.fingerprint != self.after.fingerprint
+
+    @property
+    def checks_passed(self) -> str:
+        """``1 of 2``; empty if there are none."""
+        passed = sum(check.passed for check in self.checks)
+        return f"{passed} of {len(self.checks)}" if self.checks else ""
 
     @property
     def checks_pass(self) -> bool:

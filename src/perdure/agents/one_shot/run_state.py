@@ -109,11 +109,19 @@ class RunState:
     def seconds_left(self) -> float:
         return self.record.settings.max_seconds - self._active()
 
-    def charged(self, cost: int | None) -> RunRecord:
-        """The record with this cost (picodollars; None is unknown)."""
+    def charged(self, cost: int | None, known: int = 0, tokens: int = 0) -> RunRecord:
+        """The record with this cost (picodollars). If it is None, it is unknown, but for a `known`
+        part; `tokens` are those of the rest, if somebody counted them.
+        """
+        record = self.record
         if cost is None:
-            return replace(self.record, unknown_costs=self.record.unknown_costs + 1)
-        return replace(self.record, cost=self.record.cost + cost)
+            return replace(
+                record,
+                cost=record.cost + known,
+                unknown_costs=record.unknown_costs + 1,
+                unpriced_tokens=record.unpriced_tokens + tokens,
+            )
+        return replace(record, cost=record.cost + cost)
 
     async def noted_cost(self, since: int) -> int | None:
         """What the gateway noted for the session since then; None if it noted nothing."""

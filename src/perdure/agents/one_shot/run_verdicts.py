@@ -17,13 +17,18 @@ import msgspec
 from perdure.agents.one_shot.run_records import RunIteration
 
 UNCHANGED, SAME_ERROR, REFUSALS, SILENT_ABOUT_IT = 3, 5, 2, 2
+#: What an agent that ends without saying how has left out.
+MUST_SAY = (
+    "The last line of what the agent prints must be JSON:"
+    ' {"status": "continue", "summary": "…"}, or with "done", or "needs_feedback" and a "question".'
+)
 
 Verdict: TypeAlias = Literal["continue", "done", "needs_feedback", "stuck", "unsure", "doubtful"]
 
 
 class RunVerdict(msgspec.Struct, frozen=True):
     """What comes next. Of `stuck`, `unsure` and `doubtful`, an investigator is asked first; without
-    one, they mean to stop, to go on, and to ask a person.
+    one, the first two mean to stop, and the third to ask a person.
     """
 
     verdict: Verdict
@@ -57,8 +62,10 @@ def verdict_on(iterations: Sequence[RunIteration], investigated: int = 0) -> Run
     if said is not None and said.status == "done":
         return RunVerdict("continue", f"It says done, but {unfinished(last)}.")
     newest = counted[-SILENT_ABOUT_IT:]
-    if len(newest) == SILENT_ABOUT_IT and all(each.exit is None for each in newest):
-        return RunVerdict("unsure", f"{SILENT_ABOUT_IT} runs ended without saying how.")
+    if len(newest) == SILENT_ABOUT_IT and all(
+        each.exit is None and each.ending == "finished" for each in newest
+    ):
+        return RunVerdict("unsure", f"{SILENT_ABOUT_IT} runs ended without saying how. {MUST_SAY}")
     return RunVerdict(
         "continue", said.summary if said is not None else "It did not say how it ended."
     )

@@ -19,7 +19,8 @@ from perdure.storage import registry
 
 _box = re.compile(r"^\s*(?:>\s*)*(?:[-*+]|\d+[.)])\s+\[(.)\](?=\s)")
 _fence = re.compile(r"^\s*(```|~~~)")
-_SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__"})
+VERSIONS = frozenset({".git", ".hg", ".svn"})  # Folders of version control.
+_SKIPPED = VERSIONS | {"node_modules", ".venv", "venv", "__pycache__"}
 _MOST_FILES = 20_000
 _WHOLE = 1 << 20  # A larger file is known by its size and time.
 _LINES = 40  # Of what changed.
@@ -86,6 +87,13 @@ class WorkFolder:
 
     async def look(self) -> WorkState:
         return await asyncio.to_thread(self._look)
+
+    def files(self) -> list[Path]:
+        """Of the folder, without the log, the bank, and what tools keep there."""
+        return self._walk()
+
+    def is_bank(self, path: Path) -> bool:
+        return any(str(path).startswith(each) for each in self._ours)
 
     async def changes(self, since: WorkState, started: int) -> str:
         """What changed since, in some lines; of files that git does not know, those written after
@@ -157,8 +165,7 @@ class WorkFolder:
         return found[:_MOST_FILES]
 
     def _is_work(self, path: Path) -> bool:
-        text = str(path)
-        return text != self._settings.log and not any(text.startswith(each) for each in self._ours)
+        return str(path) != self._settings.log and not self.is_bank(path)
 
     def _hash_files(self, digest: hashlib._Hash, paths: Iterable[Path]) -> None:
         for path in paths:

@@ -149,7 +149,10 @@ def shown(text: str) -> str:
 
 
 def message_of(wire: CallWire, body: Item) -> Message:
-    """The one message in a body, with results of provider-run tools. Raises `BadAnswer`."""
+    """The one message in a body, with results of provider-run tools. Raises `BadAnswer`.
+
+    It has no time: it is said now, by our clock, whatever the provider's says.
+    """
     try:
         messages = codec(wire).decode(body)
     except InvalidInput as exc:
@@ -160,9 +163,8 @@ def message_of(wire: CallWire, body: Item) -> Message:
     first = next((message for message in messages if message.role == "assistant"), None)
     if first is None:
         return Message("assistant", wire=wire)
-    if len(messages) == 1:
-        return first
-    return replace(first, parts=tuple(part for message in messages for part in message.parts))
+    parts = tuple(part for message in messages for part in message.parts)
+    return replace(first, parts=parts, time=None)
 
 
 def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:

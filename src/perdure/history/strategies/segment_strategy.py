@@ -4,6 +4,7 @@ fitted into the budget and laid out.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
@@ -52,7 +53,9 @@ class _Recorded(msgspec.Struct):
     record: SessionRecord
     head: Head
     upto: int = 0
-    turns: dict[int, Turn] = {}
+    #: Tokens of the turns that it was told of, by number; and the numbers in their order.
+    tokens: dict[int, int] = {}
+    numbers: list[int] = []
 
     @property
     def key(self) -> tuple[tuple[TurnSpan, ...], int]:
@@ -155,7 +158,8 @@ class SegmentStrategy:
             turns = await self._reader.turns(record, head, first, last, arriving=False)
             for turn in turns:
                 if not head.is_undone(turn.number) and turn.status != "forgotten":
-                    recorded.turns[turn.number] = turn
+                    recorded.tokens[turn.number] = self._raw_tokens(turn)
+                    recorded.numbers.append(turn.number)
                     await recorded.strategy.record_turn(turn)
             recorded.upto = last
         return recorded
@@ -165,7 +169,7 @@ class SegmentStrategy:
             return sum(each.tokens for each in await self._laid(made, segment))
 
         history = SessionHistory(record.id, self._counter.count, measure)
-        made = _Recorded(self._make(history), record, head, turns={})
+        made = _Recorded(self._make(history), record, head)
         return made
 
     async def _asked(self, recorded: _Recorded, room: int) -> list[_Shown]:
@@ -196,10 +200,10 @@ class SegmentStrategy:
             raise self._wrong(f"{segment!r} names no turns", "segments with the ids of turns")
         numbers = [Position.parse(each).turn for each in segment.turns]
         for turn, number in zip(segment.turns, numbers, strict=True):
-            if number not in recorded.turns:
+            if number not in recorded.tokens:
                 raise self._wrong(f"{turn} is not among the turns before", "turns it was told of")
-        between = [n for n in recorded.turns if numbers[0] <= n <= numbers[-1]]
-        if numbers != between:
+        at = bisect_left(recorded.numbers, numbers[0])
+        if numbers != recorded.numbers[at : at + len(numbers)]:
             raise self._wrong(f"{', '.join(segment.turns)} are no neighbours", "neighbouring turns")
         return numbers
 
@@ -212,7 +216,7 @@ class SegmentStrategy:
         self, recorded: _Recorded, numbers: Sequence[int], segment: HistorySegment, body: str
     ) -> _Shown:
         first, last = RoundId(numbers[0]), RoundId(numbers[-1])
-        raw = sum(self._raw_tokens(recorded.turns[number]) for number in numbers)
+        raw = sum(recorded.tokens[number] for number in numbers)
         bare = Element(parse_level(segment.level), first, last, whole=True, tokens=0, raw=raw)
         text = element(bare.name, bare.level, body)
         tokens = self._counter.count(text) + 1
