@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,24 @@ async def test_nobody_has_to_wait() -> None:
             assert await texts(bank) == sorted([*LEARNT, "Added meanwhile."])
             assert sorted(model.batches.paid.values()) == [1, 1, 1]
             assert sum(each.turns for each in await bank.reflection.preview()) == 2
+
+
+async def test_who_has_no_model_leaves_the_batch_to_who_has(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with ScriptedModel(SCRIPT, batch_faults=BatchFaults(looks=500)) as model:
+        settings = config(model, batch=True)
+        async with perdure.open(url, config=settings) as bank:
+            await two_sessions(bank)
+            (run,) = await bank.reflect(wait=False)
+        async with perdure.open(url) as bank:
+            (seen,) = await bank.reflect()
+            assert (seen.name, seen.state) == (run.name, "extracting")
+        model.batches.faults.looks = 0
+        async with perdure.open(url, config=settings) as bank:
+            (done,) = await bank.reflect()
+            assert (done.name, done.state) == (run.name, "done")
+            assert await texts(bank) == LEARNT
+            assert sorted(model.batches.paid.values()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

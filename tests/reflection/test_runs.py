@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.core.errors import Conflict
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.recall.memory_records import person
 from perdure.reflection.lease import held
 from perdure.reflection.model_calls import LiveCalls
@@ -254,6 +254,23 @@ async def test_by_schedule_only_idle_sessions_are_read() -> None:
         assert await bank.reflection.reflect_if_due() == []  # not yet due
 
 
+async def test_one_agent_that_fails_leaves_the_others_their_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened(answering([]), idle=0) as (bank, _):
+        await talk(bank, "planner/a", "Nothing much.")
+        await talk(bank, "zed/a", "Nothing much.")
+        begun = Reflection.reflect
+
+        async def failing(self: Reflection, agent: str, **more: Any) -> list[ReflectionRun]:
+            if agent == "planner":
+                raise InvalidInput("A record is damaged.", hint="None.")
+            return await begun(self, agent, **more)
+
+        monkeypatch.setattr(Reflection, "reflect", failing)
+        assert [run.name for run in await bank.reflection.reflect_if_due()] == ["zed/R-1"]
+
+
 def test_a_bank_without_a_model_does_not_reflect_by_itself() -> None:
     assert not perdure.Config().reflects_by_itself
 
@@ -330,3 +347,27 @@ async def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
             assert len(model.requests) == 3
             (rest,) = await bank.reflection.preview()
             assert rest.turns == 1
+
+
+async def test_a_forgotten_session_does_not_shift_the_questions() -> None:
+    said = {"a": "apples grow on trees", "b": "bread needs some flour", "c": "cats sleep all day"}
+
+    def extract(prompt: str) -> list[dict[str, Any]]:
+        words = next(words for name, words in said.items() if f"planner/{name}." in prompt)
+        return [add(f"{words}.", "s1#T-1", words)]
+
+    async with opened(answering(extract)) as (bank, _):
+        for name, words in said.items():
+            await talk(bank, f"planner/{name}", f"{words}.")
+
+        async def killed(key: str, requests: Any, options: Any, on_result: Any) -> None:
+            raise _Killed
+
+        with pytest.raises(_Killed):
+            await Reflection(bank.services, calls=killed).reflect("planner")
+        await bank.forget("planner/a")
+        (run,) = await bank.reflect("planner")
+        assert run.state == "done"
+        assert run.counts.refused == {}
+        assert [call.state for call in run.calls[:3]] == ["intended", "answered", "answered"]
+        assert await texts(bank) == ["bread needs some flour.", "cats sleep all day."]

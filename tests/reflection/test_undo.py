@@ -135,6 +135,18 @@ async def test_undo_leaves_what_was_changed_since() -> None:
             await bank.reflection.undo("R-1")
 
 
+async def test_undo_loses_nothing_that_was_said_since() -> None:
+    async with opened(answering(SCRIPT)) as (bank, _):
+        await talk(bank, "planner/a", "The staging port is 8123.")
+        (run,) = await bank.reflect("planner")
+        # Said once more by a person: the same memory, and no new version of it.
+        await bank.memories.add("planner", "The staging port is 8123.", by=person("ada"))
+        before = await all_memories(bank)
+        with pytest.raises(Conflict, match="M-1 changed since"):
+            await bank.reflection.undo(run.name)
+        assert await all_memories(bank) == before
+
+
 async def test_forgetting_reaches_what_runs_keep() -> None:
     note = [{"op": "note", "text": "A port.", "evidence": SCRIPT[0]["evidence"]}]
     async with opened(answering([*SCRIPT, *note])) as (bank, _):

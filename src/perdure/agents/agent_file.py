@@ -131,6 +131,11 @@ def project_root(path: Path) -> str:
 
 def limits_in(given: Mapping[str, Any], where: str = "") -> AgentLimits:
     """Raises `InvalidInput`. None of them can be switched off."""
+    known = AgentLimits.__struct_fields__
+    if unknown := [str(name) for name in given if name not in known]:
+        raise InvalidInput(
+            f"{where}There is no limit {', '.join(unknown)}.", hint=f"Use {', '.join(known)}."
+        )
     try:
         return msgspec.convert(dict(given), AgentLimits, strict=False)
     except msgspec.ValidationError as exc:

@@ -78,13 +78,13 @@ async def apply_run(
             *(draft_message(run, each, count_tokens) for each in plan.drafts),
             *findings.messages,
         ]
-        posted = [(await post(transaction, message)).id for message in messages]
+        posted = [await post(transaction, message) for message in messages]
         refused = (*findings.refused, *plan.refused)
         changes = RunChanges(
             id=run.id,
             revisions=plan.revisions(),
             operations=_told(plan, refused),
-            messages=tuple(dict.fromkeys(posted)),
+            messages=tuple(dict.fromkeys(each.id for each in posted)),
         )
         await transaction.collection(RunChanges).put(changes)
         cursors = transaction.collection(ReflectionCursor)
@@ -100,6 +100,7 @@ async def apply_run(
             counts=RunCounts(
                 applied=dict(sorted(counts.items())),
                 proposed=len(plan.proposals),
+                messages=len({each.id for each in posted if each.run == run.name}),
                 refused=dict(sorted(Counter(each.why for each in refused).items())),
             ),
         )
@@ -184,7 +185,7 @@ def _told(plan: OperationPlan, refused: Sequence[Refused]) -> tuple[AppliedOpera
 async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionRun:
     """Put back what a run changed: memories, their former versions, its open messages.
 
-    Raises `NotFound`; `InvalidInput` if it changed nothing, is undone, or cannot be undone since
+    Raises `NotFound`; `InvalidInput` if it is not finished, is undone, or cannot be undone since
     something that it was made of was forgotten; `Conflict` if a memory was changed since. What was
     deleted or forgotten since stays so, and the turns count as read.
     """
@@ -243,9 +244,8 @@ async def _restore(
 
 
 def _changed(revision: MemoryRevision, memory: Memory) -> bool:
-    """Whether somebody changed a memory after the run. To be seen again is no change."""
-    after = revision.after
-    return after is not None and (memory.version, memory.status) != (after.version, after.status)
+    """Whether a memory is not as the run left it: to put back what was before would lose that."""
+    return revision.after is not None and memory != revision.after
 
 
 def _not_undoable(run: ReflectionRun) -> InvalidInput | NotFound:

@@ -10,9 +10,10 @@
     note       a message to the administrator; with two keys, that these contradict each other
 
 There is none that deletes, pins, shares, or sets a number. Each cites turns, with words that code
-finds there, and has a word in common with them; an update or a merge may rest on the quotes that
-the memories have. An answer that is no list of operations changes nothing, nor does one of which
-more than half cites what is not there.
+finds there, and has a word in common with them. An update or a merge may rest on the quotes that
+the memories have; most words of its text are theirs, or cited. An answer
+that is no list of operations changes nothing, nor does one of which more than half cites what is
+not there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from perdure.recall.memory_records import (
     checked_tags,
     checked_text,
 )
-from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
+from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords
 
 OperationName: TypeAlias = Literal[
     "add", "reinforce", "update", "merge", "retire", "topic", "layer", "note"
@@ -129,15 +130,17 @@ async def check_answer(
     finder: EvidenceFinder,
     names: Mapping[str, str],
     memories: Mapping[str, Memory],
+    added: Sequence[CheckedOperation] = (),
 ) -> tuple[list[CheckedOperation], list[Refused]]:
     """The operations of an answer that are well founded, and the others. `names` are sessions by
-    what the view calls them, `memories` what was shown by key. Raises `InvalidAnswer` for one that
+    what the view calls them, `memories` what was shown by key, `added` what ``N-1`` and so on stand
+    for. Raises `InvalidAnswer` for one that
     is no list of operations, or of which more than half cites what is not there.
     """
     asked = parse_answer(text)
     good, bad = list[CheckedOperation](), list[Refused]()
     for operation in asked:
-        checked = await _checked(operation, finder, names, memories)
+        checked = await _checked(operation, finder, names, memories, added)
         if isinstance(checked, Refused):
             bad.append(checked)
         else:
@@ -150,7 +153,7 @@ async def check_answer(
 
 #: Why operations are refused.
 NO_EVIDENCE = "its evidence is not there"
-UNRELATED = "it has no word in common with its evidence"
+UNRELATED = "it has too few words in common with its evidence"
 INVENTED = "it names a number that its evidence does not"
 MALFORMED = "it is malformed"
 UNKNOWN_KEY = "it names a memory that was not shown"
@@ -163,12 +166,16 @@ async def _checked(
     finder: EvidenceFinder,
     names: Mapping[str, str],
     memories: Mapping[str, Memory],
+    added: Sequence[CheckedOperation],
 ) -> CheckedOperation | Refused:
     if (why := _malformed(asked)) is not None:
         return Refused(asked, why)
-    touched = list[Memory]()
+    touched, said = list[Memory](), list[str]()
     for key in asked.keys:
         if key.upper().startswith("N-"):
+            number = key[2:]
+            for each in added[int(number) - 1 : int(number)] if number.isdecimal() else ():
+                said += [each.asked.text, *(quote.text for quote in each.quotes)]
             continue
         if key not in memories:
             return Refused(asked, UNKNOWN_KEY)
@@ -181,9 +188,9 @@ async def _checked(
     rests = asked.op in _RESTS and any(memory.quotes for memory in touched)
     if not quotes and (asked.evidence or not rests):
         return Refused(asked, NO_EVIDENCE)
-    said = [quote.text for quote in quotes]
+    said += [quote.text for quote in quotes]
     said += [text for memory in touched for text in (memory.text, *_texts(memory))]
-    if (why := _unfounded(asked, touched, quotes, [*said, *_words(turns)])) is not None:
+    if (why := _unfounded(asked, touched, quotes, said, _words(turns))) is not None:
         return Refused(asked, why)
     return CheckedOperation(asked, tuple(quotes), max([turn.time for turn in turns], default=0))
 
@@ -205,7 +212,7 @@ def _malformed(asked: MemoryOperation) -> str | None:
     if (needs_text and not asked.text.strip()) or len(asked.text) > longest:
         return MALFORMED
     try:
-        if asked.op == "add" or (asked.op == "update" and asked.kind):
+        if asked.op == "add" or asked.kind:
             checked_kind(asked.kind)
         if asked.text and asked.op not in {"layer", "note"}:
             checked_text(asked.text)
@@ -219,21 +226,25 @@ def _unfounded(
     asked: MemoryOperation,
     touched: Sequence[Memory],
     quotes: Sequence[MemoryQuote],
-    known: Sequence[str],
+    said: Sequence[str],
+    turns: Sequence[str],
 ) -> str | None:
-    """Whether an operation says what nobody said."""
+    """Whether an operation says what nobody said. `said` is what the memories say, and all quotes;
+    `turns` are the cited turns as a whole.
+    """
     cited = _terms(" ".join(quote.text for quote in quotes))
-    if asked.op in {"add", "topic", "update"} and asked.text and quotes:
-        base = cited.union(*(_terms(memory.text) for memory in touched))
-        if not base & _terms(asked.text):
-            return UNRELATED
+    words = _terms(asked.text)
+    if asked.op in {"add", "topic"} and not cited & words:
+        return UNRELATED
+    if asked.op in _RESTS and 2 * len(words & _terms(" ".join(said))) <= len(words) and asked.text:
+        return UNRELATED
     if asked.op in {"retire", "reinforce"} and not any(
         cited & _terms(f"{memory.text} {' '.join(memory.tags)}") for memory in touched
     ):
         return UNRELATED
     if asked.op in {"add", "update", "merge", "topic"}:
-        text = " ".join(map(normalised, known))
-        if any(number not in text for number in _numbers(asked.text)):
+        known = {number for text in (*said, *turns) for number in _numbers(text)}
+        if not known.issuperset(_numbers(asked.text)):
             return INVENTED
     return None
 

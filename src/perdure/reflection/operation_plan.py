@@ -1,8 +1,9 @@
 """Turns checked operations into new versions of memories, and into proposals. Pure.
 
 What is said once more in other words is not kept twice: an `add` is a `reinforce` if an active
-memory says the same, or was made from the same words, or is so alike that nothing but wording
-differs. A turn counts as evidence once: to read it again changes nothing.
+memory says the same: it was made from the same words of a turn, and took the same of them, or it
+has no word that the other, or what that one cites, lacks. A turn counts as evidence
+once: to read it again changes nothing.
 
 What a person wrote, edited or pinned is left as it is, and the change proposed.
 """
@@ -18,6 +19,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.errors import PerdureError
 from perdure.recall.memories import memory_writer as rules
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import (
@@ -36,6 +38,7 @@ from perdure.recall.memory_records import (
 )
 from perdure.reflection.operation_checks import (
     CAPS,
+    MALFORMED,
     OUTDATED,
     OVER_CAP,
     CheckedOperation,
@@ -129,7 +132,12 @@ class OperationPlan:
             if self._counts[name] >= self._caps.get(name, 0):
                 self._refuse(checked, OVER_CAP)
                 continue
-            if (why := self._apply(checked)) is not None:
+            before = dict(self._now_is)
+            try:
+                why = self._apply(checked)
+            except PerdureError:  # one bad field costs one operation, not the run
+                self._now_is, why = before, MALFORMED
+            if why is not None:
                 self._refuse(checked, why)
             else:
                 self._counts[name] += 1
@@ -205,14 +213,23 @@ class OperationPlan:
                 continue
             others = self._terms(memory.text)
             alike = len(words & others) / (max(len(words), len(others)) or 1)
-            if alike < _SAME and not (
-                len(words & others) >= _SAME_QUOTE * min(len(words), len(others))
-                and _overlapping(memory.quotes, draft.quotes)
-            ):
+            if _overlapping(memory.quotes, draft.quotes):
+                enough = len(words & others) >= _SAME_QUOTE * min(len(words), len(others))
+                # What only one of them took from there is another fact; the rest is wording.
+                told = (words ^ others) & (self._quoted(memory) | self._quoted(draft))
+            else:
+                enough = alike >= _SAME
+                told = (words - others - self._quoted(memory)) | (
+                    others - words - self._quoted(draft)
+                )
+            if told or not enough:
                 continue
             if best is None or alike > best[0]:
                 best = alike, memory
         return None if best is None else best[1]
+
+    def _quoted(self, memory: Memory) -> frozenset[str]:
+        return self._terms(" ".join(quote.text for quote in memory.quotes))
 
     def _on_one(self, checked: CheckedOperation, change: _Change) -> str | None:
         (key,) = dict.fromkeys(checked.asked.keys)

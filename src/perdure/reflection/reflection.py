@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.reflection import lease as leases
 from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
@@ -112,6 +112,11 @@ class Reflection:
             try:
                 async with leases.held(self._store, name, self._lease) as lease:
                     run = await self._unfinished(name)
+                    if run is not None and run.mode and not self.has_model:
+                        # Its answers are paid for, and come to who has the model.
+                        _log.info("%s waits for a process that has its model", run.name)
+                        found.append(run)
+                        continue
                     scope = await find_scope(
                         self._store, name, session=session, idle=idle, again=again
                     )
@@ -120,7 +125,7 @@ class Reflection:
                         scope = _as_of(run, await find_scope(self._store, name, again=True))
                     elif not scope.spans:
                         continue
-                    walk, questions = await self._walk(scope)
+                    walk, questions = await self._walk(scope, run)
                     if foresee is not None:
                         foresee(await self._preview(scope, walk, questions))
                     if run is None:
@@ -193,6 +198,8 @@ class Reflection:
                 found += await self.reflect(agent, trigger="schedule", wait=False)
             except Conflict as exc:
                 _log.info("%s", exc)
+            except PerdureError as exc:  # the other agents do not wait for this one
+                _log.warning("reflection for %s failed: %s", agent, exc)
         return found
 
     # ------------------------------------------------------------------------------------------
@@ -211,10 +218,12 @@ class Reflection:
         found = await query.where("state", "in", [*UNFINISHED]).values()
         return min(found, key=lambda run: run.id, default=None)
 
-    async def _walk(self, scope: RunScope) -> tuple[RunWalk, builtins.list[RunQuestion]]:
+    async def _walk(
+        self, scope: RunScope, run: ReflectionRun | None = None
+    ) -> tuple[RunWalk, builtins.list[RunQuestion]]:
         recall = await self._services.loaded_recall()
         walk = RunWalk(self._services, recall, scope, asks=self.has_model)
-        return walk, await walk.prepare(scope.spans)
+        return walk, await walk.prepare(scope.spans if run is None else run.spans)
 
     def _calls(
         self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool

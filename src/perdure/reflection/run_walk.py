@@ -100,12 +100,17 @@ class RunWalk:
         assert self._run is not None  # noqa: S101 (for the type checker)
         return self._run
 
-    async def prepare(self, spans: Sequence[SessionSpan]) -> list[RunQuestion]:
-        """Read what is to be asked about. Sends and writes nothing."""
+    async def prepare(self, intended: Sequence[SessionSpan]) -> list[RunQuestion]:
+        """Read what is to be asked about, of all that the run intended: questions are numbered by
+        their place there, also if a session is forgotten by now. Sends and writes nothing.
+        """
+        spans = self._scope.spans
         self._memories = await self._recall.memories.list(self._scope.agent)
         self._layers = await self._recall.references.list()
         questions = list[RunQuestion]()
-        for place, span in enumerate(spans, 1):
+        for place, span in enumerate(intended, 1):
+            if span not in spans:
+                continue
             turns = await span_view(self._services, self._scope, span, self._config.view)
             read = self._scope.read.get(span.session, 0)
             self._texts += [turn.text for turn in turns if turn.number > read]
@@ -221,9 +226,11 @@ class RunWalk:
 
     async def _check(self, question: RunQuestion, text: str) -> None:
         shown = {memory.key: memory for memory in self._memories}
+        is_late = question.call.phase == "consolidate"
+        added = [each for each in self._operations if is_late and each.asked.op == "add"]
         try:
             names = self._names(question.call)
-            good, bad = await check_answer(text, self._finder, names, shown)
+            good, bad = await check_answer(text, self._finder, names, shown, added)
         except InvalidAnswer as exc:
             where = question.call.span.session if question.call.span else "all sessions"
             title = f"An answer about {where} was not used: {exc}"
