@@ -8,6 +8,7 @@ import pytest
 
 import perdure
 from perdure.core.messages import ToolCall
+from perdure.gateway.outcomes import Outcome
 from perdure.testing.model import ReceivedRequest, ScriptedAnswer
 from tests.cli.conftest import Ask, Run, Serve
 
@@ -114,7 +115,7 @@ def test_whoever_asks_is_told_what_it_waits_for(
     assert run("agent", "cancel", "router/00000009").exit_code == 1
 
 
-def test_a_reply_is_rated_by_its_message(run: Run, ask: Ask, serve: Serve) -> None:
+def test_a_reply_is_rated_by_its_message(run: Run, ask: Ask, serve: Serve, tmp_path: Path) -> None:
     serve(script)
     asked = run("agent", "ask", "router", "Where?")
     assert asked.stderr.endswith(
@@ -122,7 +123,10 @@ def test_a_reply_is_rated_by_its_message(run: Run, ask: Ask, serve: Serve) -> No
     )
     assert run("agent", "rate", "router/00000001", "0.5", "So so.").stdout == "Rated 0.5.\n"
     (message,) = ask("agent", "messages", "router")[1]["messages"]
-    assert (message["score"], message["note"]) == (0.5, "So so.")
+    with perdure.open_sync(f"sqlite:///{tmp_path / 'bank.db'}") as bank:
+        rated = bank.collection(Outcome).get(message["outcomes"][-1])
+        assert rated is not None
+        assert (rated.quality, rated.quality_by, rated.comment) == (0.5, "user", "So so.")
     ask("agent", "send", "router", "Later.")
     refused = run("agent", "rate", "router/00000002", "0.5")
     assert refused.exit_code == 1
