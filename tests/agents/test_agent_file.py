@@ -89,7 +89,7 @@ def test_bad_files_are_refused(text: str, says: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="There is no agent file"):
         read_agent_file(tmp_path / "none.md")
 
 

@@ -181,6 +181,7 @@ async def test_an_agent_that_never_says_how_it_ends_is_stopped(
     record = await stage.run(bank, mute, progress=told.append)
     assert (record.status, record.iterations) == ("stuck", 2)
     assert 'must be JSON: {"status": "continue"' in record.reason
+    assert '"needs_feedback"' in told[-1].text
     assert "counted only if the agent tells its costs" in told[0].text
     assert told[2].text == "it ended; it did not say how; what it cost is not known"
     assert told[3].text == "2 tasks open, 0 done; something changed"  # there are no checks

@@ -8,6 +8,7 @@ import pytest
 
 import perdure
 from perdure.core.messages import ToolCall
+from perdure.gateway.outcomes import Outcome
 from perdure.testing.model import ReceivedRequest, ScriptedAnswer
 from tests.cli.conftest import Ask, Run, Serve
 
@@ -36,7 +37,9 @@ def script(request: ReceivedRequest) -> ScriptedAnswer:
 
 
 def test_files_make_versions(run: Run, ask: Ask, router: Path) -> None:
-    assert run("agent", "add", str(router)).stdout.startswith("router is kept: version 1, ag_")
+    again = run("agent", "add", str(router))
+    assert again.stdout.startswith("router is unchanged: version 1, ag_")
+    assert again.stderr == ""
     router.write_text(FILE.replace("route emails", "route all emails"), encoding="utf-8")
     code, made = ask("agent", "add", str(router), "--reason", "More emails.")
     assert (code, made["version"], made["definition"]["front_matter"]["mood"]) == (0, 2, "good")
@@ -55,8 +58,87 @@ def test_files_make_versions(run: Run, ask: Ask, router: Path) -> None:
     assert "as the gateway chooses" in shown
     refused = run("agent", "add", "absent.md")
     assert refused.exit_code == 1
-    assert "cannot be read" in refused.stderr
+    assert "There is no agent file absent.md." in refused.stderr
     assert run("agent", "show", "nobody").exit_code == 1
+
+
+def test_tools_that_do_not_exist_here_are_named(run: Run, router: Path) -> None:
+    router.write_text(FILE.replace("mood: good", "tools: Read, Bash, ask_person"), encoding="utf-8")
+    added = run("agent", "add", str(router))
+    assert added.stdout.startswith("router is kept: version 2")
+    assert "do not exist here: Read, Bash." in added.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (FILE.replace("mood: good", "limits: {steps: many}"), "steps cannot be 'many'"),
+        (FILE.replace("mood: good", "budget: many"), "budget is a whole number"),
+        (b"\xff\xfe", "is no UTF-8 text"),
+        (None, "it is a folder"),
+    ],
+)
+def test_a_file_that_is_none_is_one_clear_error(
+    run: Run, tmp_path: Path, content: str | bytes | None, said: str
+) -> None:
+    path = tmp_path / "odd.md"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    refused = run("agent", "add", str(path))
+    assert refused.exit_code == 1
+    assert said in refused.stderr
+    assert "Errno" not in refused.stderr
+    assert "Expected" not in refused.stderr
+
+
+def test_whoever_asks_is_told_what_it_waits_for(
+    run: Run, ask: Ask, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(script)
+    monkeypatch.setattr("perdure.cli.agent_ask_commands._MOMENT", 0.05)
+
+    def lookup() -> str:
+        """Look it up."""
+        return "gold"
+
+    with perdure.open_sync(f"sqlite:///{tmp_path / 'bank.db'}") as bank:
+        bank.agent("router", tools=[lookup])
+    waited = run("agent", "ask", "router", "Where?", "--wait", "2")
+    assert waited.exit_code == 1
+    assert "queued as router/00000001: waits for a process that has its tools" in waited.stderr
+    assert waited.stderr.count("queued as") == 1
+    assert "lookup" in waited.stderr
+    assert run("agent", "cancel", "router/00000001").stdout == "router/00000001 is taken back.\n"
+    assert ask("agent", "messages", "router")[1]["messages"][0]["state"] == "cancelled"
+    assert run("agent", "cancel", "router/00000009").exit_code == 1
+
+
+def test_a_reply_is_rated_by_its_message(run: Run, ask: Ask, serve: Serve, tmp_path: Path) -> None:
+    serve(script)
+    asked = run("agent", "ask", "router", "Where?")
+    assert asked.stderr.endswith(
+        "1 model call · rate it: perdure agent rate router/00000001 SCORE\n"
+    )
+    assert run("agent", "rate", "router/00000001", "0.5", "So so.").stdout == "Rated 0.5.\n"
+    (message,) = ask("agent", "messages", "router")[1]["messages"]
+    with perdure.open_sync(f"sqlite:///{tmp_path / 'bank.db'}") as bank:
+        rated = bank.collection(Outcome).get(message["outcomes"][-1])
+        assert rated is not None
+        assert (rated.quality, rated.quality_by, rated.comment) == (0.5, "user", "So so.")
+    ask("agent", "send", "router", "Later.")
+    refused = run("agent", "rate", "router/00000002", "0.5")
+    assert refused.exit_code == 1
+    assert "is accepted" in refused.stderr
+
+
+def test_nobody_is_no_agent(run: Run) -> None:
+    for command in (("stats",), ("episodes",), ("evolve", "show")):
+        refused = run("agent", *command, "nobody")
+        assert refused.exit_code == 1
+        assert "There is no agent 'nobody'" in refused.stderr
+        assert run("agent", *command, "router").exit_code == 0
 
 
 def test_asking(run: Run, ask: Ask, serve: Serve) -> None:
@@ -89,7 +171,9 @@ def test_questions_are_answered(run: Run, ask: Ask, serve: Serve) -> None:
     (question,) = found["questions"]
     assert (question["text"], question["answered"]) == ("How many?", None)
     assert question["id"] in run("agent", "questions", "router").stdout
-    assert run("agent", "answer", question["id"], "Twelve.").stdout == "Answered.\n"
+    answered = run("agent", "answer", question["id"], "Twelve.")
+    assert answered.stdout == "Answered.\n"
+    assert "when a process works for router" in answered.stderr
     assert run("agent", "answer", question["id"], "Ten.").exit_code == 1
     assert run("agent", "ask", "router", "Now.", "--session", "other").exit_code == 0
     _, listed = ask("agent", "messages", "router", "--state", "done")

@@ -22,7 +22,7 @@ EXPECTED = {
     "agent",
     *(f"agent {each}" for each in ("add", "list", "show", "ask", "send", "messages", "retry")),
     *(f"agent {each}" for each in ("questions", "answer", "schedule", "schedules", "unschedule")),
-    *(f"agent {each}" for each in ("versions", "pause", "resume", "remove")),
+    *(f"agent {each}" for each in ("versions", "pause", "resume", "remove", "cancel")),
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
     *(f"memory {each}" for each in ("retire", "restore", "delete", "history", "audit")),

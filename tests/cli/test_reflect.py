@@ -41,7 +41,9 @@ def test_a_run_without_a_model_from_start_to_undo(home: Path, run: Run, ask: Ask
     bank = ("--bank", make_bank(home))
     dry = run("reflect", "--dry-run", *bank)
     assert dry.exit_code == 0
-    assert "no model is configured" in dry.stderr
+    first, second = dry.stderr.splitlines()
+    assert "no model is configured" in first
+    assert second.startswith("  add: `git push` fails")
     assert ask("memory", "list", *bank)[1]["count"] == 0
     code, found = ask("reflect", "--agent", "coder", *bank)
     assert code == 0
@@ -67,6 +69,32 @@ def test_a_run_without_a_model_from_start_to_undo(home: Path, run: Run, ask: Ask
     assert left["kind"] == "preference"  # a person accepted it
     code, error = ask("reflect", "undo", "coder/R-1", *bank)
     assert (code, "undone already" in error["error"]["message"]) == (1, True)
+
+
+def test_what_there_is_not_is_said(home: Path, run: Run, ask: Ask) -> None:
+    url = f"sqlite:///{home}/bank.db"
+
+    async def say(text: str) -> None:
+        async with perdure.open(url) as bank:
+            session = await bank.session("coder/talk")
+            await session.append([user(text), assistant("Yes.")])
+
+    asyncio.run(say("Good morning."))
+    bank = ("--bank", url)
+    assert run("inbox", *bank).stdout == "There are no open messages.\n"
+    assert run("reflect", "list", *bank).stdout.startswith("There are no runs yet.")
+    assert run("reflect", *bank).stdout == "coder/R-1 is done; nothing changed.\n"
+    assert "It has no operations." in run("reflect", "show", "coder/R-1", *bank).stdout
+    assert "had changed nothing" in run("reflect", "undo", "coder/R-1", *bank).stdout
+    asyncio.run(say("From now on always push to a branch of its own."))
+    left = "no memory changed; 1 message in the inbox (`perdure inbox`)."
+    assert left in run("reflect", *bank).stdout
+    accepted = run("inbox", "accept", "coder/I-1", *bank)
+    assert accepted.stdout.splitlines()[1] == "The memory is coder/M-1."
+    for words in (("reflect", "--agent", "codr"), ("memory", "audit", "codr")):
+        code, error = ask(*words, *bank)
+        assert code == 1
+        assert error["error"]["message"].startswith("There is no agent 'codr'.")
 
 
 def test_messages_are_dismissed_and_memories_audited(home: Path, run: Run, ask: Ask) -> None:

@@ -96,6 +96,64 @@ async def test_hot_files_are_one_memory_that_is_kept_up() -> None:
         assert await bank.memories.list("coder") == [memory]
 
 
+async def test_a_file_of_calls_whose_results_were_not_kept_is_hot() -> None:
+    async with perdure.open("memory://") as bank:
+        given = json.dumps({"file_path": "src/auth.py", "old_string": "a", "new_string": "b"})
+        session = await bank.session("coder/a")
+        for number in range(4):  # the last is not over: its call may still be answered
+            call = Message("assistant", (ToolCall(f"c{number}", "Edit", given),))
+            await session.append([user("Mend it."), call, assistant("Done.")])
+        await bank.reflect("coder")
+        (memory,) = await bank.memories.list("coder")
+        assert memory.text == "Most worked on: src/auth.py."
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+async def test_a_short_question_counts_in_the_very_same_words(sessions: int) -> None:
+    async with perdure.open("memory://") as bank:
+        for number in range(3):
+            session = await bank.session(f"coder/{number % sessions}")
+            for question in ("How do I run the tests?", f"Which tests are {number}?", "Why?"):
+                await session.append([user(question), assistant("Like this.")])
+        await bank.reflect("coder")
+        (memory,) = await bank.memories.list("coder")
+        assert memory.text == "Is asked again and again: “How do I run the tests?”"
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("npm error Missing script: biuld\nexit code 1", 1),
+        ("npm error Missing script: biuld\n[Process exited with code 2]", 1),
+        ("npm error Missing script: biuld\nexit code 0", 0),
+        ("npm error Missing script: biuld\nexit code 1 is explained in the manual", 0),
+    ],
+)
+async def test_a_command_failed_if_its_output_ends_with_the_code(output: str, found: int) -> None:
+    async with perdure.open("memory://") as bank:
+        said = [user("Build it.")]
+        for id, command, text in (("1", "npm run biuld", output), ("2", "npm run build", "built")):
+            given = json.dumps({"command": command})
+            said.append(Message("assistant", (ToolCall(id, "Bash", given),)))
+            said.append(Message("tool", (ToolResult(id, (Text(text),)),)))
+        await (await bank.session("coder/a")).append([*said, assistant("Done.")])
+        await bank.reflect("coder")
+        texts = [memory.text for memory in await bank.memories.list("coder")]
+        assert len(texts) == found
+        assert all("“npm error Missing script: biuld”" in text for text in texts)
+
+
+async def test_function_words_are_no_topics() -> None:
+    async with perdure.open("memory://") as bank:
+        session = await bank.session("coder/a")
+        for number in range(24):
+            words = "look after billing until then" if number % 4 == 0 else f"go {number}"
+            await session.append([user(words), assistant("I will.")])
+        await bank.reflect("coder")
+        titles = [message.title for message in await bank.inbox.list()]
+        assert titles == ["Perhaps a topic: billing"]
+
+
 async def test_a_question_that_is_asked_again_and_again() -> None:
     async with perdure.open("memory://") as bank:
         for number, question in enumerate(

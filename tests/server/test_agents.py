@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -111,6 +112,10 @@ async def test_a_question_is_shown_answered_and_the_turn_goes_on(
     assert end["messageMetadata"]["state"] == "asking"
     (asked,) = (await client.get(f"{ROUTER}/questions")).json()
     assert asked["text"] == "Shall we pay?"
+    assert datetime.fromisoformat(asked["asked"]).tzinfo is not None
+    assert asked["answered"] is None
+    (shown,) = (await client.get(f"{ROUTER}/messages/1")).json()["questions"]
+    assert shown == asked
     question = asked["id"].rpartition("/")[2]
     answered = await client.post(
         f"{ROUTER}/messages/1/questions/{question}", json={"text": "Yes, once."}
@@ -150,7 +155,8 @@ async def test_a_schedule_sends_its_message(client: httpx2.AsyncClient) -> None:
         lambda found: [each["reply"] for each in found] == ["It is about morning"],
     )
     (left,) = (await client.get(f"{ROUTER}/schedules")).json()
-    assert left["cron"] == "0 9 * * 1"
+    assert (left["cron"], left["message"], left["every"]) == ("0 9 * * 1", "Hm", None)
+    assert datetime.fromisoformat(left["next"]) > datetime.fromisoformat(left["made"])
     assert left["id"] == later.json()["id"]
     gone = await client.delete(f"{ROUTER}/schedules/{left['id'].rpartition('/')[2]}")
     assert gone.status_code == 204
@@ -209,6 +215,9 @@ async def test_what_may_not_be_is_refused(
     assert (await reader.post(f"{ROUTER}/messages", json={"message": "x"})).status_code == 403
     unknown = await client.post("/api/v1/agents/nobody/messages", json={"message": "x"})
     assert unknown.status_code == 404
+    for what in ("stats", "episodes", "evolution"):
+        assert (await client.get(f"/api/v1/agents/nobody/{what}")).status_code == 404
+        assert (await client.get(f"{ROUTER}/{what}")).status_code == 200
     assert (await client.post(f"{ROUTER}/messages", json={"message": " "})).status_code == 400
     assert (await client.get(f"{ROUTER}/messages/none")).status_code == 400
     assert (await client.get(f"{ROUTER}/messages/7")).status_code == 404

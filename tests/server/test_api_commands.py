@@ -76,6 +76,7 @@ CHANGES = {
     "agent ask": "POST /api/v1/agents/{agent}/messages",
     "agent send": "POST /api/v1/agents/{agent}/messages",
     "agent retry": "POST /api/v1/agents/{agent}/messages/{number}/retry",
+    "agent cancel": "DELETE /api/v1/agents/{agent}/messages/{number}",
     "agent pause": "POST /api/v1/agents/{agent}/pause",
     "agent resume": "POST /api/v1/agents/{agent}/resume",
     "agent remove": "DELETE /api/v1/agents/{agent}",

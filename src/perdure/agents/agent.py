@@ -29,7 +29,7 @@ from perdure.core.messages import Usage
 from perdure.storage.subscriptions import EventReceived
 
 #: What `Agent.on` may be asked to tell.
-EVENTS = ("replied", "parked", "asked", "answered", "state")
+EVENTS = ("replied", "parked", "asked", "answered", "rated", "state")
 
 
 class AgentReply:
@@ -94,13 +94,10 @@ class AgentReply:
         """Rate the answer from 0 to 1. Raises `InvalidInput`."""
         if not self.message.outcomes:
             raise InvalidInput("No model answered this.", hint="There is nothing to rate.")
-        await self._agents.services.gateway.feedback(self.message.outcomes[-1], score, note)
-        plain = self._agents.services.mask_data({"note": require_text(note, "note")})["note"]
-        await self._agents.mailboxes.change(
-            self.id,
-            lambda found: msgspec.structs.replace(found, score=float(score), note=plain),
-            topic="agent.rated",
+        await self._agents.services.gateway.feedback(
+            self.message.outcomes[-1], score, require_text(note, "note")
         )
+        await self._agents.mailboxes.change(self.id, lambda found: found, topic="agent.rated")
 
 
 class AgentStream:
@@ -365,7 +362,7 @@ class Agent:
         ``rated``, ``state``; ``*`` for all. At least once and in order, also what happened while no
         process listened: the handler is known by its name. The event's payload names the message.
         """
-        if event not in {*EVENTS, "rated", "*"}:
+        if event not in {*EVENTS, "*"}:
             raise InvalidInput(
                 f"There is no event {event!r}.", hint=f"Use one of {', '.join(EVENTS)}, or *."
             )

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from perdure.agents.agent_records import AgentLimits, AgentVersion
+from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
 from perdure.history.log_records import checked_agent
 from perdure.recall.references import front_matter
@@ -48,9 +49,16 @@ def read_agent_file(path: Path, *, name: str = "") -> AgentFile:
     try:
         content = path.read_bytes()
         text = content.decode()
-    except (OSError, UnicodeDecodeError) as exc:
+    except FileNotFoundError as exc:
+        raise InvalidInput(f"There is no agent file {path}.", hint="Check its path.") from exc
+    except OSError as exc:
+        why = "it is a folder" if path.is_dir() else (exc.strerror or "no reason was given").lower()
         raise InvalidInput(
-            f"The agent file {path} cannot be read: {exc}.", hint="Give a Markdown file."
+            f"The agent file {path} cannot be read: {why}.", hint="Give a Markdown file."
+        ) from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(
+            f"The agent file {path} is no UTF-8 text.", hint="Give a Markdown file."
         ) from exc
     if len(content) > _LARGEST:
         raise InvalidInput(
@@ -123,14 +131,31 @@ def project_root(path: Path) -> str:
 
 def limits_in(given: Mapping[str, Any], where: str = "") -> AgentLimits:
     """Raises `InvalidInput`. None of them can be switched off."""
+    known = AgentLimits.__struct_fields__
+    if unknown := [str(name) for name in given if name not in known]:
+        raise InvalidInput(
+            f"{where}There is no limit {', '.join(unknown)}.", hint=f"Use {', '.join(known)}."
+        )
     try:
         return msgspec.convert(dict(given), AgentLimits, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidInput(
-            f"{where}These limits cannot be: {str(exc)[:1].lower()}{str(exc)[1:]}.",
+            f"{where}limits: {wrong_field(given, AgentLimits, strict=False)}.",
             hint="Give steps and tokens as whole numbers, dollars and seconds as numbers, all"
             " above 0.",
         ) from exc
+
+
+def wrong_field(
+    given: Mapping[str, Any], cls: type[msgspec.Struct], *, strict: bool = True, **needed: Any
+) -> str:
+    """Which of the values does not fit its field, in words; `needed` are fields without default."""
+    for name, value in given.items():
+        try:
+            msgspec.convert({**needed, name: value}, cls, strict=strict)
+        except msgspec.ValidationError:
+            return f"{name} cannot be {one_line(repr(value), 60)}"
+    return "These values do not fit each other"
 
 
 def plain(value: Any) -> Any:

@@ -33,16 +33,19 @@ _log = logging.getLogger("perdure.agents")
 class HeldLease:
     """The right to write for an agent."""
 
-    def __init__(self, agent: str, token: int) -> None:
+    def __init__(self, agent: str, token: int, owner: str) -> None:
         self.agent = agent
         self.token = token
+        self.owner = owner
         self.lost = False
         self.renewed = time.monotonic()
 
     async def check(self, transaction: Transaction) -> None:
         """Before the first write of each transaction. Raises `LeaseLost`."""
         found = await transaction.collection(AgentLease).get(self.agent)
-        if found is None or found.token != self.token or not found.owner:
+        # Tokens begin anew when an agent was forgotten: the owner counts, too.
+        own = found is not None and (found.token, found.owner) == (self.token, self.owner)
+        if self.lost or not own:
             self.lost = True
             raise LeaseLost(
                 f"Another process works for {self.agent} now.",
@@ -77,7 +80,7 @@ class AgentLeases:
                 return None
             taken = self._renewed(found, found.token + 1)
             await leases.put(taken)
-            return HeldLease(agent, taken.token)
+            return HeldLease(agent, taken.token, self.owner)
 
         try:
             async with self._store.transaction() as transaction:
@@ -90,7 +93,9 @@ class AgentLeases:
         return taken
 
     async def renew(self, *, after: float = 0.0) -> None:
-        """Those that were not renewed for `after` seconds."""
+        """Those that were not renewed for `after` seconds. One that fails is tried again at the
+        next beat: the store may be away for a moment, and the lease lasts for three.
+        """
         due = time.monotonic() - after
         for held in [each for each in self.held.values() if each.renewed <= due]:
             began = time.monotonic()
@@ -106,6 +111,8 @@ class AgentLeases:
                 await self._store.transact(renew)
             except LeaseLost:
                 self._drop(held)
+            except PerdureError as exc:  # the others must not wait for it
+                _log.warning("the lease of %s was not renewed: %s", held.agent, exc)
             else:
                 held.renewed = began
 
@@ -156,12 +163,7 @@ class AgentLeases:
 
 
 async def beat(leases: AgentLeases) -> None:
-    """Renew what is held, until cancelled. A renewal that fails is tried again: the store may be
-    away for a moment, and the lease lasts for three.
-    """
+    """Renew what is held, until cancelled."""
     while True:
         await asyncio.sleep(leases.seconds / 3)
-        try:
-            await leases.renew(after=leases.seconds / 4)
-        except PerdureError as exc:
-            _log.warning("leases were not renewed: %s", exc)
+        await leases.renew(after=leases.seconds / 4)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perdure.agents.agent_lease import HeldLease
-from perdure.agents.agent_records import AgentMessage, AgentVersion, Cap
+from perdure.agents.agent_records import AgentMessage, AgentVersion, Cap, PlacedCall
 from perdure.agents.agent_tools import (
     ASK_PERSON,
     ASK_PERSON_TOOL,
@@ -24,7 +24,13 @@ from perdure.agents.agent_tools import (
     ToolRun,
     failure,
 )
-from perdure.agents.message_progress import UNKNOWN, AgentSeams, AgentVariant, MessageProgress
+from perdure.agents.message_progress import (
+    UNKNOWN,
+    AgentSeams,
+    AgentVariant,
+    MessageProgress,
+    TurnEnded,
+)
 from perdure.context.context import Context
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolCall
@@ -45,10 +51,6 @@ _SAID: dict[Cap, str] = {
     "dollars": "the limit of ${0.dollars:,.2f}",
     "seconds": "the limit of {0.seconds:,.0f} seconds",
 }
-
-
-class _Ended(Exception):  # no error
-    """Nothing is left to be done now: the turn has ended, or waits for a person."""
 
 
 class MessageRun:
@@ -117,7 +119,7 @@ class MessageRun:
         try:
             async with limit:
                 await self._run()
-        except _Ended:
+        except TurnEnded:
             pass
         except TimeoutError:
             if not limit.expired():
@@ -135,7 +137,7 @@ class MessageRun:
         async with aclosing(replies):
             async for reply in replies:
                 if reply.message.calls:
-                    await self._answer(reply.message.calls)
+                    await self._answer(placed_calls(reply.message))
                     await self._check_caps(*_CAPS)
 
     async def _opened(self) -> Context:
@@ -163,30 +165,36 @@ class MessageRun:
 
     # Tools ------------------------------------------------------------------------------------
 
-    async def _answer(self, calls: Sequence[ToolCall]) -> None:
+    async def _answer(self, calls: Sequence[PlacedCall]) -> None:
         """One after the other, each result written when it is there. Calls that people have to
         answer come last: then the turn waits for them.
         """
-        asks = list[tuple[ToolCall, bool]]()
-        for call in calls:
+        asks = list[tuple[PlacedCall, bool]]()
+        for placed in calls:
+            call = placed.call
             await self._check_caps("tokens", "dollars", "seconds")
             tool = self._tools.get(call.name)
             needs = self._asks(call) or (tool is not None and tool.declaration.approval)
-            asked = await self._progress.question(call) if needs else None
+            asked = await self._progress.question(placed) if needs else None
             if needs and (asked is None or not asked.answered):
-                asks.append((call, tool is not None))
+                asks.append((placed, tool is not None))
             elif asked is not None and tool is None:
-                await self._result(call, asked.answer)
+                await self._result(placed, asked.answer)
             elif asked is not None and not asked.approved:
                 why = f" They say: {asked.answer}" if asked.answer else ""
-                await self._result(call, f"A person did not allow this call.{why}", error=True)
+                await self._result(placed, f"A person did not allow this call.{why}", error=True)
+            elif asked is not None and asked.arguments != await self._arguments(call):
+                # Never run what nobody has seen, however it came about.
+                await self._result(placed, "A person allowed another call, not this.", error=True)
             elif tool is not None:
-                await self._run_tool(call, tool)
+                await self._run_tool(placed, tool)
             else:
-                await self._run_other(call)
+                await self._run_other(placed)
         if asks:
-            await self._progress.park([(self._masked(call), allow) for call, allow in asks])
-            raise _Ended
+            await self._progress.park(
+                [(PlacedCall(at, self._masked(call)), allow) for (at, call), allow in asks]
+            )
+            raise TurnEnded
 
     def _masked(self, call: ToolCall) -> ToolCall:
         """As it is in the log."""
@@ -196,26 +204,27 @@ class MessageRun:
     def _asks(self, call: ToolCall) -> bool:
         return call.name == ASK_PERSON and is_offered(self.version, ASK_PERSON)
 
-    async def _run_other(self, call: ToolCall) -> None:
+    async def _run_other(self, placed: PlacedCall) -> None:
+        call = placed.call
         if call.name in HISTORY_NAMES and self.version.history_tools:
             result = await self._conversation.run_history_tool(call)
-            await self._result(call, result.text)
+            await self._result(placed, result.text)
         else:
             names = ", ".join([*self._tools, ASK_PERSON])
             text = f"There is no tool {call.name!r}. There are: {names}."
-            await self._result(call, text, error=True)
+            await self._result(placed, text, error=True)
 
-    async def _run_tool(self, call: ToolCall, tool: AgentTool[..., Any]) -> None:
-        progress, message = self._progress, self.message
-        if await progress.has_begun(call) and not tool.declaration.idempotent:
-            await self._result(call, UNKNOWN, unknown=True)
+    async def _run_tool(self, placed: PlacedCall, tool: AgentTool[..., Any]) -> None:
+        progress, message, call = self._progress, self.message, placed.call
+        if await progress.has_begun(placed) and not tool.declaration.idempotent:
+            await self._result(placed, UNKNOWN, unknown=True)
             return
         try:
             given = tool.read_arguments(await self._arguments(call))
         except InvalidInput as exc:
-            await self._result(call, str(exc), error=True)
+            await self._result(placed, str(exc), error=True)
             return
-        await progress.intend(call)
+        await progress.intend(placed)
         context = ToolContext(
             agent=message.agent,
             message=message.id,
@@ -223,14 +232,14 @@ class MessageRun:
             session=message.session,
             task=message.task,
             call=call.id,
-            key=progress.call_key(call),
+            key=progress.call_key(placed),
         )
         try:
             text = await tool.run(given, ToolRun(context, message.chain, progress.lease))
         except Exception as exc:  # noqa: BLE001  # it is the user's function: the model is told
-            await self._result(call, failure(exc), error=True)
+            await self._result(placed, failure(exc), error=True)
         else:
-            await self._result(call, text)
+            await self._result(placed, text)
 
     async def _arguments(self, call: ToolCall) -> str:
         """Large ones were moved out of the log."""
@@ -240,9 +249,9 @@ class MessageRun:
         return whole.calls[0].arguments
 
     async def _result(
-        self, call: ToolCall, text: str, *, error: bool = False, unknown: bool = False
+        self, placed: PlacedCall, text: str, *, error: bool = False, unknown: bool = False
     ) -> None:
-        result = await self._progress.result(call, text, error=error, unknown=unknown)
+        result = await self._progress.result(placed, text, error=error, unknown=unknown)
         if self._heard is not None:
             self._heard(result)
 
@@ -260,7 +269,7 @@ class MessageRun:
         for cap in caps:
             if reached[cap]:
                 await self._stop(cap)
-                raise _Ended
+                raise TurnEnded
 
     async def _stop(self, cap: Cap) -> None:
         what = _SAID[cap].format(self._limits)
@@ -275,15 +284,24 @@ class MessageRun:
 _CAPS: tuple[Cap, ...] = ("steps", "tokens", "dollars", "seconds")
 
 
-def waiting_calls(messages: Sequence[Message]) -> list[ToolCall]:
-    """Those of the newest reply that have no result. Ids may repeat from reply to reply."""
-    waiting = dict[str, ToolCall]()
+def placed_calls(reply: Message) -> list[PlacedCall]:
+    return [PlacedCall(place, call) for place, call in enumerate(reply.calls)]
+
+
+def waiting_calls(messages: Sequence[Message]) -> list[PlacedCall]:
+    """Those of the newest reply that have no result. Ids may repeat, from reply to reply and in
+    one: calls of one tool get their results in their order.
+    """
+    waiting = list[PlacedCall]()
     for message in messages:
         if message.role == "assistant":
-            waiting = {call.id: call for call in message.calls}
+            waiting = placed_calls(message)
         for result in message.results:
-            waiting.pop(result.call, None)
-    return list(waiting.values())
+            own = [each for each in waiting if each.call.id == result.call]
+            named = [each for each in own if each.call.name == result.name]
+            for each in (named or own)[:1]:
+                waiting.remove(each)
+    return waiting
 
 
 def is_offered(version: AgentVersion, name: str) -> bool:

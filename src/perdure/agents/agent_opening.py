@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.agents.agent import Agent
-from perdure.agents.agent_file import limits_in, read_agent_file
+from perdure.agents.agent_file import limits_in, read_agent_file, wrong_field
 from perdure.agents.agent_records import AgentLimits, AgentVersion, no_agent
 from perdure.agents.agent_registry import from_file
 from perdure.agents.agent_tools import tools_in
@@ -80,6 +80,8 @@ def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
         checked = msgspec.convert({"id": "", "number": 0, **fields}, AgentVersion)
     except msgspec.ValidationError as exc:
         raise InvalidInput(
-            f"This cannot be an agent: {exc}.", hint="Give prompt and model as text."
+            f"{wrong_field(fields, AgentVersion, id='', number=0)}.",
+            hint="Give budget as a whole number of tokens, recall and history_tools as True or"
+            " False.",
         ) from exc
     return {name: getattr(checked, name) for name in fields}

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from perdure.core.errors import NotFound
+from perdure.core.messages import ToolCall
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
@@ -135,6 +136,7 @@ class AgentMailbox(msgspec.Struct, frozen=True):
     indexes=[
         Index(("state", "due", "agent")),
         Index(("agent", "state")),
+        Index(("agent", "state", "parent")),
         Index(("agent", "sender_key")),
         Index(("session", "turn")),
     ],
@@ -180,9 +182,6 @@ class AgentMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     output: int = 0
     cost: int | None = None  # Picodollars.
     seconds: float = 0.0  # Of work.
-    #: What a person thinks of the reply: from 0 to 1, and in words.
-    score: float | None = None
-    note: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -211,7 +210,6 @@ class ToolIntent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     message: str
     tool: str
     started: int  # Microseconds.
-    token: int
 
 
 @system_record("agent_questions", indexes=[Index(("agent", "answered"))])
@@ -248,6 +246,8 @@ class AgentSchedule(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     sent: int = 0
     made: int = 0
+    #: Why it cannot be sent: then it is not tried any more.
+    error: str = ""
 
 
 @system_record("agent_states")
@@ -287,11 +287,19 @@ def message_key(agent: str, seq: int) -> str:
     return f"{agent}/{numbered(seq)}"
 
 
-def call_key(message: str, step: int, call: str) -> str:
+class PlacedCall(NamedTuple):
+    """A tool call and its place in its reply, from 0 on: models give two calls one id."""
+
+    place: int
+    call: ToolCall
+
+
+def call_key(message: str, step: int, placed: PlacedCall) -> str:
     """Of a tool call in a reply of a message: its id is the model's, and may be anything."""
+    call = placed.call.id
     fit = call if call.isascii() and call.isalnum() and len(call) <= 40 else ""
     name = fit or hashlib.sha256(call.encode("utf-8", "replace")).hexdigest()[:32]
-    return f"{message}/{step:04d}.{name}"
+    return f"{message}/{step:04d}.{placed.place:02d}.{name}"
 
 
 def labels_of(skills: tuple[str, ...], tasks: tuple[str, ...]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from perdure.agents.agent_records import AgentVersion
+from perdure.agents.agent_records import AgentRecord, AgentVersion, no_agent
 from perdure.agents.interaction_records import (
     AgentTotals,
     EvolutionEntry,
@@ -27,7 +27,9 @@ from perdure.agents.learned_patterns import (
 )
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.history.log_records import checked_agent
+from perdure.gateway.outcomes import Outcome
+from perdure.history.log_records import SessionRecord, checked_agent
+from perdure.recall.memory_records import Memory
 from perdure.services import Services
 
 TableName: TypeAlias = Literal["agent_memory", "agent_performance"]
@@ -97,6 +99,23 @@ TABLES: dict[TableName, type[msgspec.Struct]] = {
     "agent_memory": AgentMemoryRow,
     "agent_performance": AgentPerformanceRow,
 }
+
+
+async def require_known_agent(services: Services, agent: str) -> None:
+    """Raises `NotFound` if the agent is not registered, and has no sessions, memories,
+    interactions or calls of models.
+    """
+    store, name = services.store, checked_agent(agent)
+    if await store.collection(AgentRecord).get(name) is not None:
+        return
+    if await store.collection(AgentTotals).get(name) is not None:
+        return
+    for cls in (SessionRecord, Outcome):
+        if await store.collection(cls).query().where("agent", "=", name).limit(1).values():
+            return
+    if await store.collection(Memory).query().prefix(f"{name}/").limit(1).values():
+        return
+    raise no_agent(agent)
 
 
 async def agent_stats(services: Services, agent: str) -> AgentStats:

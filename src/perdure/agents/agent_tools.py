@@ -11,8 +11,9 @@
     agent = await bank.agent("router", prompt="…", tools=[lookup])
 
 Name, description and schema come from the function's name, docstring and signature. A function
-that is not async runs in a thread. What it raises, and what a model wrote that does not fit, is
-told to the model. A parameter annotated `ToolContext` is filled in, and not shown to the model.
+that is not async runs in a thread of its own. What it raises, and what a model wrote that does not
+fit, is told to the model. A parameter annotated `ToolContext` is filled in, and not shown to the
+model.
 
 A tool's work outside the bank cannot be undone or fenced. Before it begins, an intent is written,
 which goes with its result. After a crash, an intent without a result means that nobody knows: the
@@ -22,11 +23,16 @@ model and the caller are told so, unless the tool is `idempotent`; then it is ru
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
+import hashlib
 import inspect
 import re
+import threading
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -34,7 +40,7 @@ import msgspec
 
 from perdure.agents.agent_lease import HeldLease
 from perdure.agents.agent_records import ToolDeclaration
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import AgentError, InvalidInput, PerdureError
 from perdure.gateway.calls import Tool
 
 P = ParamSpec("P")
@@ -67,12 +73,16 @@ class ToolRun:
         self.context = context
         self.chain = (*chain, context.agent)
         self.lease = lease
-        self._sent = 0
+        self._sent = Counter[str]()
 
-    def next_key(self) -> str:
-        """For a message that the tool sends: the same if the tool is run again."""
-        self._sent += 1
-        return f"{self.context.key}/{self._sent}"
+    def next_key(self, *said: object) -> str:
+        """For a message that the tool sends: the same if the tool is run again and says the same,
+        in whatever order. Only what is said twice is numbered.
+        """
+        content = msgspec.json.encode(said, enc_hook=str, order="deterministic")
+        digest = hashlib.sha256(content).hexdigest()[:32]
+        self._sent[digest] += 1
+        return f"{self.context.key}/{digest}.{self._sent[digest]}"
 
 
 _running: ContextVar[ToolRun | None] = ContextVar("perdure_tool_run", default=None)
@@ -151,9 +161,11 @@ class AgentTool(Generic[P, R]):
             if self._is_async:
                 result = await function(**named)
             else:
-                result = await asyncio.to_thread(function, **named)
+                result = await _in_own_thread(functools.partial(function, **named), self.name)
                 if inspect.isawaitable(result):
                     result = await result
+        except SystemExit as exc:
+            raise _left(self.name, exc) from exc
         finally:
             _running.reset(token)
         return _told(result)
@@ -215,6 +227,41 @@ def failure(exc: Exception) -> str:
     if isinstance(exc, PerdureError):
         return str(exc)
     return f"{type(exc).__name__}: {exc}"[:4_000]
+
+
+async def _in_own_thread(function: Callable[[], Any], name: str) -> Any:
+    """One that hangs keeps no thread that others wait for, nor the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(result: Any, exc: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if exc is None:
+            done.set_result(result)
+        else:
+            done.set_exception(exc)
+
+    def run() -> None:
+        result: Any = None
+        raised: BaseException | None = None
+        try:
+            result = context.run(function)
+        except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as exc:
+            raised = _left(name, exc)  # a future cannot hold them, or they would end the process
+        except BaseException as exc:  # noqa: BLE001  # it is raised where the tool is awaited
+            raised = exc
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, result, raised)
+
+    threading.Thread(target=run, name=f"perdure-tool-{name}", daemon=True).start()
+    return await done
+
+
+def _left(name: str, exc: BaseException) -> AgentError:
+    what = ": ".join(filter(None, (type(exc).__name__, str(exc))))
+    return AgentError(f"The tool {name} raised {what}.")
 
 
 def _told(result: Any) -> str:

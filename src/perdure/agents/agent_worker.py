@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,12 +23,13 @@ from perdure.agents.agent_memory import AgentMemory
 from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
+    AgentRecord,
     AgentVersion,
 )
 from perdure.agents.agent_registry import AgentRegistry
 from perdure.agents.agent_tools import AgentTool, current_run
 from perdure.agents.interactions import Interactions
-from perdure.agents.mailbox import Mailboxes, changed_in, tell
+from perdure.agents.mailbox import Mailboxes, changed_in, tell, waiting_for
 from perdure.agents.message_progress import AgentSeams, AgentVariant, interaction_of
 from perdure.agents.schedules import Schedules
 from perdure.core.clock import SECOND
@@ -42,8 +44,10 @@ from perdure.core.errors import (
     ProviderDown,
     RateLimited,
     StorageError,
-    StreamBroken,
+    StorageFull,
+    Unavailable,
 )
+from perdure.history.log_records import Head
 from perdure.sessions.session import Session
 from perdure.sessions.sessions import Sessions
 from perdure.storage.transaction import Transaction
@@ -53,6 +57,9 @@ _log = logging.getLogger("perdure.agents")
 _LINGER = 1.0  # Seconds that a lease is kept when there is nothing to do.
 _LOOK = 0.5  # Seconds between two looks at a message that another process may be doing.
 _LONGEST_WAIT = 60.0  # Seconds between two attempts while a provider is away.
+#: Attempts in a row, about a day of them, until a message at which a provider fails is parked: it
+#: may be the message that the provider fails at, and those behind it wait.
+_MOST_OUTAGES = 1_440
 _MOST_DEATHS = 20  # Processes that may die of a message, without progress, until it is parked.
 _SESSIONS = 64  # Session objects that are kept: they know their windows.
 _VERSIONS = 1_000
@@ -96,7 +103,8 @@ class AgentWorker:
         self._served: dict[str, ServedAgent] = {}
         self._heard: dict[str, list[Heard]] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._open_sessions: dict[str, Session] = {}
+        #: And when each was made, in microseconds.
+        self._open_sessions: dict[str, tuple[Session, int]] = {}
         self._versions: dict[tuple[str, int], AgentVersion] = {}
         self._beating: asyncio.Task[None] | None = None
         self._looks = False
@@ -134,22 +142,35 @@ class AgentWorker:
                     hint="Answer with what you know, or ask another agent.",
                 )
             chain, parent = run.chain, run.context.message
-            key = run.next_key() if key is None else key
         plain = self.services.mask_data({"body": body, "context": dict(context or {})})
-        message = await self.mailboxes.accept(
-            AgentMessage(
-                id="",
-                agent=agent,
-                seq=0,
-                sender_key=key,
-                body=plain["body"],
-                context=plain["context"],
-                task=task,
-                session=session_of(agent, session),
-                chain=chain,
-                parent=parent,
-            )
+        name = session_of(agent, session)
+        if run is not None and key is None:
+            key = run.next_key(agent, name, task, plain["body"], plain["context"])
+        message = AgentMessage(
+            id="",
+            agent=agent,
+            seq=0,
+            sender_key=key,
+            body=plain["body"],
+            context=plain["context"],
+            task=task,
+            session=name,
+            chain=chain,
+            parent=parent,
         )
+
+        async def accept(transaction: Transaction) -> AgentMessage:
+            accepted = await self.mailboxes.accept(message, transaction)
+            if not chain or accepted.is_over:
+                return accepted
+            if agent in await waiting_for(transaction, chain[-1]):
+                raise InvalidInput(
+                    f"{agent} waits for {chain[-1]} itself.",
+                    hint="Answer with what you know, or ask another agent.",
+                )
+            return accepted
+
+        message = await self.services.store.transact(accept)
         self.wake(agent)
         return message
 
@@ -250,7 +271,10 @@ class AgentWorker:
 
     async def _look(self) -> None:
         """For work that nobody told this process of."""
-        await self.schedules.send_due(None if self._serves_all else self._served)
+        try:
+            await self.schedules.send_due(None if self._serves_all else self._served)
+        except PerdureError as exc:  # messages do not wait for it
+            _log.warning("schedules were not looked at: %s", exc)
         for name in await self.mailboxes.agents_with_work():
             self.wake(name)
 
@@ -318,7 +342,7 @@ class AgentWorker:
             return None
         # One that was opened here has the tools of now; a server goes by what the turn began with.
         number = record.version if served.opened else message.agent_version or record.version
-        version = await self._version(served.name, number)
+        version = await self._version(record, number)
         # Without them it is another's: one that has them.
         return message if all(each.name in served.tools for each in version.tools) else None
 
@@ -349,8 +373,8 @@ class AgentWorker:
             self._tell(message.id)
             if done.state == "done":
                 await memory.note(interaction_of(done), ends_task=True)
-        except (LeaseLost, Closed, StorageError):
-            raise
+        except (LeaseLost, Closed, Unavailable, StorageFull):
+            raise  # nothing that the message could do for
         except Exception as exc:  # noqa: BLE001  # a bad message must not stop the others
             self._open_sessions.pop(message.session, None)  # it may have been forgotten
             await self._failed(lease, message, exc)
@@ -364,13 +388,13 @@ class AgentWorker:
     async def _run_of(
         self, served: ServedAgent, lease: HeldLease, message: AgentMessage
     ) -> MessageRun:
-        number = message.agent_version or (await self.registry.get(served.name)).version
-        version = await self._version(served.name, number)
+        record = await self.registry.get(served.name)
+        version = await self._version(record, message.agent_version or record.version)
         variant: AgentVariant | None = None
         if self.seams.variant is not None:
             variant = await self.seams.variant(served.name, message.session)
             if variant is not None and variant.prompt_version:
-                prompt = await self._version(served.name, variant.prompt_version)
+                prompt = await self._version(record, variant.prompt_version)
                 version = msgspec.structs.replace(version, prompt=prompt.prompt)
         heard = self._heard.get(message.id)
         return MessageRun(
@@ -385,20 +409,26 @@ class AgentWorker:
             variant=variant,
         )
 
-    async def _version(self, name: str, number: int) -> AgentVersion:
-        """They never change."""
-        found = self._versions.get((name, number))
+    async def _version(self, agent: AgentRecord, number: int) -> AgentVersion:
+        """They never change; another agent of the name has others."""
+        found = self._versions.get((agent.id, number))
         if found is None:
-            found = self._versions[name, number] = await self.registry.version(name, number)
+            found = await self.registry.version(agent.name, number)
+            self._versions[agent.id, number] = found
             while len(self._versions) > _VERSIONS:
                 self._versions.pop(next(iter(self._versions)))
         return found
 
     async def _session(self, name: str, version: AgentVersion) -> Session:
-        found = self._open_sessions.pop(name, None)
-        if found is None:
+        """One that was forgotten is opened again: what its object knows is not the session's."""
+        heads = self.services.store.collection(Head)
+        found, made = self._open_sessions.pop(name, (None, 0))
+        head = await heads.fetch(name)
+        if found is None or head is None or head.created_us != made:
             found = await self.sessions.open(name, strategy=version.strategy or None)
-        self._open_sessions[name] = found  # the most recent is the last
+            head = await heads.fetch(name)
+        # The most recent is the last.
+        self._open_sessions[name] = found, head.created_us if head is not None else 0
         while len(self._open_sessions) > _SESSIONS:
             self._open_sessions.pop(next(iter(self._open_sessions)))
         return found
@@ -422,7 +452,7 @@ class AgentWorker:
         return await self._end_or_keep(lease, message.id, died)
 
     async def _failed(self, lease: HeldLease, message: AgentMessage, exc: Exception) -> None:
-        away = is_outage(exc)
+        away, most = is_outage(exc), math.inf if is_refused(exc) else _MOST_OUTAGES
         text = str(exc) if isinstance(exc, PerdureError) else f"{type(exc).__name__}: {exc}"
         if not isinstance(exc, PerdureError):
             _log.warning("%s failed: %s", message.id, text, exc_info=exc)
@@ -430,11 +460,11 @@ class AgentWorker:
         def failed(found: AgentMessage) -> AgentMessage:
             if found.is_over or found.state == "asking":
                 return found
-            if away:
+            if away and found.outages + 1 < most:
                 wait = min(2.0**found.outages, _LONGEST_WAIT)
                 return self._later(found, wait, text, outages=found.outages + 1)
             attempts = found.attempts + 1
-            if attempts < self._config.attempts:
+            if not away and attempts < self._config.attempts:
                 return self._later(found, 2.0 ** (attempts - 1), text, attempts=attempts)
             return self._parked(found, text, attempts=attempts)
 
@@ -478,9 +508,14 @@ def session_of(agent: str, session: str) -> str:
 
 
 def is_outage(exc: BaseException) -> bool:
-    """Whether it will pass by itself, and says nothing about the message."""
+    """Whether it will pass by itself, and says nothing about the message, as far as one knows."""
     if isinstance(exc, AllFailed):
         return any(map(is_outage, exc.errors))
-    return isinstance(
-        exc, RateLimited | ProviderDown | StreamBroken | BudgetReached | DeadlineExceeded
-    )
+    return isinstance(exc, RateLimited | ProviderDown | BudgetReached)
+
+
+def is_refused(exc: BaseException) -> bool:
+    """Whether a limit is the reason: however long it lasts, the message is not."""
+    if isinstance(exc, AllFailed):
+        return any(map(is_refused, exc.errors))
+    return isinstance(exc, RateLimited | BudgetReached)

@@ -49,11 +49,7 @@ class Mailboxes:
         """Give a message its number and keep it. If its sender's key is known, returns the one that
         was accepted with it.
         """
-        if len(message.body) > MOST_BODY:
-            raise TooLarge(
-                f"The message has {len(message.body):,} characters; {MOST_BODY:,} are the limit.",
-                hint="Put the content into a file or an artifact, and name it.",
-            )
+        check_body(message.body)
 
         async def take(transaction: Transaction) -> AgentMessage:
             # Read first: whoever takes a number meanwhile makes this commit fail, and begin anew.
@@ -159,7 +155,13 @@ class Mailboxes:
                     f"The message {id} is {found.state}, not parked.", hint="There is no need to."
                 )
             return msgspec.structs.replace(
-                found, state="accepted", due=self._store.now(), attempts=0, deaths=0, error=""
+                found,
+                state="accepted",
+                due=self._store.now(),
+                attempts=0,
+                deaths=0,
+                outages=0,
+                error="",
             )
 
         return await self.change(id, again)
@@ -175,6 +177,33 @@ class Mailboxes:
             return msgspec.structs.replace(found, state="cancelled", ended=self._store.now())
 
         return await self.change(id, cancelled)
+
+
+def check_body(body: str) -> None:
+    """Raises `TooLarge`."""
+    if len(body) > MOST_BODY:
+        raise TooLarge(
+            f"The message has {len(body):,} characters; {MOST_BODY:,} are the limit.",
+            hint="Put the content into a file or an artifact, and name it.",
+        )
+
+
+async def waiting_for(transaction: Transaction, agent: str) -> set[str]:
+    """Agents whose tools sent what this agent has to do, and who sent what those have to do, and so
+    on: none of them may be asked by it. Nobody can become one of them until the commit.
+    """
+    boxes, messages = transaction.collection(AgentMailbox), transaction.collection(AgentMessage)
+    found, looked = {agent}, set[str]()
+    while left := found - looked:
+        looked.add(name := left.pop())
+        await boxes.get(name)  # read, so that whoever sends it something meanwhile is a conflict
+        for state in ("accepted", "working"):
+            to_do = messages.query().where("agent", "=", name).where("state", "=", state)
+            for each in await to_do.where("parent", ">", "").values():
+                sender = await messages.get(each.parent)
+                if sender is not None and sender.state == "working":
+                    found.update(each.chain)
+    return found
 
 
 async def changed_in(

@@ -18,6 +18,7 @@ from perdure.agents.agent_records import (
     AgentMessage,
     AgentQuestion,
     Cap,
+    PlacedCall,
     ToolIntent,
     call_key,
     no_message,
@@ -25,7 +26,7 @@ from perdure.agents.agent_records import (
 from perdure.agents.interaction import Interaction
 from perdure.agents.mailbox import changed_in, tell
 from perdure.context.injection_records import Injection
-from perdure.core.messages import Message, Text, ToolCall, ToolResult, Usage
+from perdure.core.messages import Message, Text, ToolResult, Usage
 from perdure.gateway.calls import Reply
 from perdure.history.log_records import turn_key
 from perdure.history.turn_log import AppendHook, Written
@@ -33,6 +34,10 @@ from perdure.sessions.session import Session
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
+
+
+class TurnEnded(Exception):  # no error
+    """Nothing is left to be done now: the turn has ended, or waits for a person."""
 
 
 class AgentVariant(Protocol):
@@ -84,9 +89,9 @@ class MessageProgress:
         """Of work on it so far."""
         return self.message.seconds + time.monotonic() - self._began
 
-    def call_key(self, call: ToolCall) -> str:
+    def call_key(self, placed: PlacedCall) -> str:
         """Of the newest reply: models use the ids of their calls again."""
-        return call_key(self.message.id, self.message.steps, call.id)
+        return call_key(self.message.id, self.message.steps, placed)
 
     async def refresh(self) -> AgentMessage:
         """As it is in the store. Raises `NotFound`."""
@@ -103,22 +108,28 @@ class MessageProgress:
         self._recalled = () if found is None else (*found.full, *found.ticklers)
 
     def begun(self, version: int, variant: str) -> AppendHook:
-        """With the prompt."""
+        """With the prompt. Raises `TurnEnded`, and writes nothing, if the message was taken back
+        meanwhile.
+        """
         started = self.store.now()
 
         async def within(transaction: Transaction, written: Written) -> None:
             await self.lease.check(transaction)
-            await self._change(
-                transaction,
-                lambda found: msgspec.structs.replace(
+
+            def begin(found: AgentMessage) -> AgentMessage:
+                if found.is_over:
+                    self.message = found
+                    raise TurnEnded
+                return msgspec.structs.replace(
                     found,
                     state="working",
                     turn=written.last,
                     started=found.started or started,
                     agent_version=version,
                     variant=variant,
-                ),
-            )
+                )
+
+            await self._change(transaction, begin)
 
         return within
 
@@ -151,30 +162,30 @@ class MessageProgress:
 
     # Tools ------------------------------------------------------------------------------------
 
-    async def has_begun(self, call: ToolCall) -> bool:
+    async def has_begun(self, placed: PlacedCall) -> bool:
         intents = self.store.collection(ToolIntent)
-        return await intents.get(self.call_key(call), STRONG) is not None
+        return await intents.get(self.call_key(placed), STRONG) is not None
 
-    async def intend(self, call: ToolCall) -> None:
+    async def intend(self, placed: PlacedCall) -> None:
         """Before a tool runs."""
 
         async def body(transaction: Transaction) -> None:
             await self.lease.check(transaction)
             intent = ToolIntent(
-                id=self.call_key(call),
+                id=self.call_key(placed),
                 message=self.message.id,
-                tool=call.name,
+                tool=placed.call.name,
                 started=transaction.now(),
-                token=self.lease.token,
             )
             await transaction.collection(ToolIntent).put(intent)
 
         await self.store.transact(body)
 
     async def result(
-        self, call: ToolCall, text: str, *, error: bool = False, unknown: bool = False
+        self, placed: PlacedCall, text: str, *, error: bool = False, unknown: bool = False
     ) -> ToolResult:
         """Write what a call gave; `unknown` if nobody knows."""
+        call = placed.call
         result = ToolResult(call.id, (Text(text),), is_error=error or unknown, name=call.name)
 
         def counted(found: AgentMessage) -> AgentMessage:
@@ -188,25 +199,25 @@ class MessageProgress:
 
         async def within(transaction: Transaction, _: Written) -> None:
             await self.lease.check(transaction)
-            await transaction.collection(ToolIntent).delete(self.call_key(call))
+            await transaction.collection(ToolIntent).delete(self.call_key(placed))
             await self._change(transaction, counted)
 
         await self._session.append(Message("tool", (result,)), within=within)
         return result
 
-    async def question(self, call: ToolCall) -> AgentQuestion | None:
-        return await self.store.collection(AgentQuestion).get(self.call_key(call), STRONG)
+    async def question(self, placed: PlacedCall) -> AgentQuestion | None:
+        return await self.store.collection(AgentQuestion).get(self.call_key(placed), STRONG)
 
-    async def park(self, calls: Sequence[tuple[ToolCall, bool]]) -> None:
+    async def park(self, calls: Sequence[tuple[PlacedCall, bool]]) -> None:
         """Wait for people to answer these calls; whether each one asks for their approval. They
         hold no secrets.
         """
 
         async def body(transaction: Transaction) -> None:
             await self.lease.check(transaction)
-            for call, approval in calls:
-                id = self.call_key(call)
-                await questions.put(transaction, id, self.message, call, approval=approval)
+            for placed, approval in calls:
+                id = self.call_key(placed)
+                await questions.put(transaction, id, self.message, placed.call, approval=approval)
             seconds = self.seconds
             await self._change(
                 transaction,
@@ -218,23 +229,23 @@ class MessageProgress:
 
     # The end ----------------------------------------------------------------------------------
 
-    async def stop(self, cap: Cap, text: str, said: str, calls: Sequence[ToolCall]) -> None:
+    async def stop(self, cap: Cap, text: str, said: str, calls: Sequence[PlacedCall]) -> None:
         """End the turn with words of ours: calls that wait are told that they were not run, or that
         nobody knows.
         """
-        begun = [call for call in calls if await self.has_begun(call)]
-        keys = [self.call_key(call) for call in begun]
+        begun = [placed for placed in calls if await self.has_begun(placed)]
+        keys = [self.call_key(placed) for placed in begun]
         results = [
             Message("tool", (ToolResult(call.id, (Text(told),), is_error=True, name=call.name),))
-            for call in calls
-            for told in (UNKNOWN if call in begun else f"Not run: {text}",)
+            for place, call in calls
+            for told in (UNKNOWN if (place, call) in begun else f"Not run: {text}",)
         ]
         last = Message("assistant", (Text(text),))
 
         async def within(transaction: Transaction, _: Written) -> None:
             await self.lease.check(transaction)
             await transaction.collection(ToolIntent).delete_many(keys)
-            names = tuple(call.name for call in begun)
+            names = tuple(each.call.name for each in begun)
             await self._change(
                 transaction,
                 lambda found: msgspec.structs.replace(

@@ -13,7 +13,7 @@ import msgspec
 from perdure.agents.agent_records import AgentMessage, AgentQuestion
 from perdure.agents.mailbox import changed_in
 from perdure.core.actors import current_actor, system_user
-from perdure.core.errors import Conflict, NotFound
+from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.core.messages import ToolCall
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -53,10 +53,12 @@ async def open_questions(store: Store, agent: str | None = None) -> list[AgentQu
 async def answer(
     store: Store, id: str, text: str = "", *, approve: bool = True, by: str = ""
 ) -> AgentQuestion:
-    """Raises `NotFound`; `Conflict` if it was answered before."""
+    """Raises `NotFound`; `Conflict` if it was answered before; `InvalidInput` if a question gets no
+    text.
+    """
     person = by or getattr(current_actor(), "name", "") or system_user()
 
-    async def body(transaction: Transaction) -> AgentQuestion:
+    async def body(transaction: Transaction) -> tuple[AgentQuestion, bool]:
         asked = transaction.collection(AgentQuestion)
         found = await asked.get(id)
         if found is None:
@@ -64,11 +66,11 @@ async def answer(
                 f"There is no question {id!r}.", hint="`perdure agent questions` lists them."
             )
         if found.answered:
-            raise Conflict(
-                asked.name,
-                id,
-                message=f"{found.answered_by} has answered this question.",
-                hint="`perdure agent questions` lists those that are open.",
+            return found, False
+        if found.kind == "question" and not text.strip():
+            raise InvalidInput(
+                f"The answer to {found.text!r} is empty.",
+                hint="Give a text: the model waits for it.",
             )
         now = transaction.now()
         answered = msgspec.structs.replace(
@@ -80,9 +82,17 @@ async def answer(
         if is_last:
             await changed_in(transaction, found.message, lambda message: _back(message, now))
         transaction.emit("agent.answered", {"question": id}, key=found.agent)
-        return answered
+        return answered, True
 
-    return await store.transact(body)
+    found, is_new = await store.transact(body)
+    if not is_new:  # raised out here: inside, a conflict would be tried again
+        raise Conflict(
+            store.collection(AgentQuestion).name,
+            id,
+            message=f"{found.answered_by} has answered this question.",
+            hint="`perdure agent questions` lists those that are open.",
+        )
+    return found
 
 
 def _back(message: AgentMessage, now: int) -> AgentMessage:

@@ -7,20 +7,32 @@ time; the next time is counted from now.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from perdure.agents.agent_records import AgentMessage, AgentSchedule
+from perdure.agents.agent_records import AgentMessage, AgentRecord, AgentSchedule
 from perdure.agents.cron import parse_cron, zone_of
-from perdure.agents.mailbox import Mailboxes
+from perdure.agents.mailbox import Mailboxes, check_body
 from perdure.core.clock import SECOND, duration, from_datetime, new_id, to_datetime
-from perdure.core.errors import Conflict, InvalidInput, NotFound
+from perdure.core.errors import (
+    Closed,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PerdureError,
+    StorageFull,
+    Unavailable,
+)
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
+
+_log = logging.getLogger("perdure.agents")
 
 
 class Schedules:
@@ -30,6 +42,7 @@ class Schedules:
         self._store = store
         self._mailboxes = mailboxes
         self._schedules = store.collection(AgentSchedule)
+        self._agents = store.collection(AgentRecord)
 
     async def add(
         self,
@@ -46,6 +59,7 @@ class Schedules:
         """See `Agent.schedule`."""
         if not body.strip():
             raise InvalidInput("The message is empty.", hint="Say what the agent is to do.")
+        check_body(body)
         now = self._store.now()
         cron = ""
         span = 0 if every is None else duration(every)
@@ -59,7 +73,7 @@ class Schedules:
             cron = when.strip()
             first = from_datetime(parse_cron(cron).next(to_datetime(now), zone_of(timezone)))
         elif isinstance(when, datetime):
-            first = from_datetime(when if when.tzinfo is not None else when.astimezone())
+            first = _later_moment(when, now)
         else:
             first = now + duration(when)
         if cron and span:
@@ -94,16 +108,38 @@ class Schedules:
         await self._schedules.delete(id)
 
     async def send_due(self, agents: Container[str] | None) -> int:
-        """Send what is due for some agents, or for all; returns how many messages."""
+        """Send what is due for some agents, or for all; returns how many messages. One that cannot
+        be sent keeps its error, and is not tried again; those of retired agents wait.
+        """
         now, sent = self._store.now(), 0
         due = self._schedules.query().where("next", "<=", now)
         for row in await due.group_by("agent").aggregate(schedules="count"):
             if agents is not None and row["agent"] not in agents:
                 continue
+            agent = await self._agents.get(row["agent"])
+            if agent is None or agent.status == "retired":
+                continue
             for each in await due.where("agent", "=", row["agent"]).order_by("next").values():
-                with suppress(Conflict):  # another process sent it
-                    sent += await self._send(each.id, now)
+                if not each.error:
+                    sent += await self._try_send(each, now)
         return sent
+
+    async def _try_send(self, schedule: AgentSchedule, now: int) -> bool:
+        try:
+            return await self._send(schedule.id, now)
+        except Conflict:
+            return False  # another process sent it
+        except (Unavailable, StorageFull, Closed):
+            raise  # it is not this one's fault
+        except PerdureError as exc:
+            _log.warning("the schedule %s cannot be sent: %s", schedule.id, exc)
+            await self._store.transact(partial(self._give_up, schedule, str(exc)))
+            return False
+
+    async def _give_up(self, schedule: AgentSchedule, error: str, transaction: Transaction) -> None:
+        schedules = transaction.collection(AgentSchedule)
+        if await schedules.get(schedule.id) == schedule:  # nobody cancelled or sent it
+            await schedules.put(msgspec.structs.replace(schedule, error=error))
 
     async def _send(self, id: str, now: int) -> bool:
         async def send(transaction: Transaction) -> bool:
@@ -130,6 +166,19 @@ class Schedules:
             return True
 
         return await self._store.transact(send)
+
+
+def _later_moment(when: datetime, now: int) -> int:
+    """Raises `InvalidInput` for one that has passed."""
+    try:
+        first = from_datetime(when if when.tzinfo is not None else when.astimezone())
+    except (OverflowError, OSError, ValueError):  # years that the system's clock does not know
+        first = 0
+    if first <= now:
+        raise InvalidInput(
+            f"{when.isoformat()} is not later than now.", hint="Give a moment to come, or a delay."
+        )
+    return first
 
 
 def next_time(schedule: AgentSchedule, now: int) -> int:

@@ -17,6 +17,7 @@ from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from perdure.core.clock import new_id
+from perdure.core.display import with_article
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, InvalidInput
 from perdure.storage.record_references import Reference
 
@@ -209,7 +210,7 @@ async def pieces(source: ArtifactInput) -> AsyncGenerator[bytes, None]:
             yield piece
     else:
         raise InvalidInput(
-            f"A {type(source).__name__} cannot be an artifact.",
+            f"{with_article(type(source).__name__, 'A')} cannot be an artifact.",
             hint="Give bytes, a Path, a file opened in binary mode, or an async stream of bytes.",
         )
 

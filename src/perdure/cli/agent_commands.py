@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -15,8 +14,7 @@ from perdure.cli.command_options import CommandSettings, LimitOption, YesOption
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.agents.agent import AgentReply
-    from perdure.agents.agent_records import AgentMessage
+    from perdure.agents.agent import Agent
 
 NameArgument = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")]
 OptionalName = Annotated[
@@ -59,11 +57,20 @@ async def add(
     else than the current version makes a new one.
     """
     async with existing_bank(settings) as bank:
+        before = {each.name: each.version for each in await bank.agents.find()}
         agent = await bank.agent(name, file=file, serve=False, reason=reason)
+        same = before.get(agent.name) == agent.version.number
         if settings.json:
             terminal.emit(_whole(agent.record, agent.version))
         else:
-            terminal.say(f"{agent.name} is kept: version {agent.version.number}, {agent.id}.")
+            how = "unchanged" if same else "kept"
+            terminal.say(f"{agent.name} is {how}: version {agent.version.number}, {agent.id}.")
+        if absent := _absent_tools(agent):
+            terminal.note(
+                f"Its file names tools that do not exist here: {', '.join(absent)}. Its model is"
+                " not offered them, unless a program brings them:"
+                f' bank.agent("{agent.name}", tools=[…]).'
+            )
 
 
 async def list_(
@@ -94,61 +101,6 @@ async def show(settings: CommandSettings, name: NameArgument) -> None:
         agent_display.show_agent(agent.record, agent.version, waiting)
 
 
-async def ask(
-    settings: CommandSettings,
-    name: NameArgument,
-    message: MessageArgument,
-    *,
-    task: TaskOption = "",
-    session: SessionOption = "",
-    context: ContextOption = "",
-    key: KeyOption = None,
-    wait: Annotated[
-        float | None,
-        typer.Option("--wait", min=0.1, metavar="SECONDS", help="Wait no longer for its answer."),
-    ] = None,
-) -> None:
-    """Ask an agent, and show its answer as it arrives.
-
-    If no other process works for the agent, this one does. An agent with Python tools needs a
-    process that has them: the message waits for it. Interrupted, the message is done all the same,
-    when somebody works for the agent.
-    """
-    from perdure.bank import Bank
-
-    async with existing_bank(settings):
-        pass  # a bank that is not there is not made
-    async with Bank(config=settings.load()) as bank:
-        agent = await bank.agent(name)
-        sent = await agent.send(
-            _text(message), task=task, context=_data(context), session=session, key=key
-        )
-        said = False
-        if not settings.json:
-            from perdure.gateway.calls import TextDelta
-
-            def tell(what: object) -> None:
-                nonlocal said
-                if isinstance(what, TextDelta):
-                    said = True
-                    sys.stdout.write(terminal.printable(what.text))
-                    sys.stdout.flush()
-
-            leave = bank.agents.hear(sent.id, tell)
-        else:
-            leave = _nothing
-        try:
-            reply = await agent.result(sent.id, deadline=wait)
-        finally:
-            leave()
-        if settings.json:
-            terminal.emit(_reply(reply))
-            return
-        if said:
-            terminal.say()
-        _tell_reply(reply, said=said)
-
-
 async def send(
     settings: CommandSettings,
     name: NameArgument,
@@ -163,7 +115,7 @@ async def send(
     async with existing_bank(settings) as bank:
         agent = await bank.agents.get(name)
         sent = await agent.send(
-            _text(message), task=task, context=_data(context), session=session, key=key
+            typed_text(message), task=task, context=parse_data(context), session=session, key=key
         )
     _tell(settings, sent, f"Accepted as {sent.id}.")
 
@@ -204,7 +156,9 @@ async def remove(
         if settings.json:
             terminal.emit({"forgotten": name, "sessions": gone.sessions, "turns": gone.turns})
         else:
-            terminal.say(f"{name} is forgotten, with {len(gone.sessions)} sessions.")
+            terminal.say(
+                f"{name} is forgotten, with {terminal.plural(len(gone.sessions), 'session')}."
+            )
 
 
 async def versions(
@@ -256,6 +210,16 @@ async def retry(
     _tell(settings, found, f"{message} is accepted again.")
 
 
+async def cancel(
+    settings: CommandSettings,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Its id: router/00000012.")],
+) -> None:
+    """Take back a message that has not begun, or that was parked."""
+    async with existing_bank(settings) as bank:
+        found = await bank.agents.mailboxes.cancel(message)
+    _tell(settings, found, f"{message} is taken back.")
+
+
 async def questions(settings: CommandSettings, name: OptionalName = None) -> None:
     """Show what agents ask people: questions, and calls that need approval."""
     async with existing_bank(settings) as bank:
@@ -274,9 +238,18 @@ async def answer(
     deny: Annotated[bool, typer.Option("--deny", help="Do not allow the call.")] = False,
 ) -> None:
     """Answer a question, or allow a call; the turn that waits goes on."""
+    from perdure.agents.agent_records import AgentLease
+
     async with existing_bank(settings) as bank:
         found = await bank.agents.answer(question, text, approve=not deny)
+        lease = await bank.collection(AgentLease).get(found.agent)
+        is_free = lease is None or not lease.owner or lease.until <= bank.store.now()
     _tell(settings, found, "Answered.")
+    if is_free:
+        terminal.note(
+            f"The turn goes on when a process works for {found.agent}: `perdure serve`, a program"
+            f" that has its tools, or `perdure agent ask {found.agent} …`."
+        )
 
 
 async def schedule(
@@ -305,7 +278,7 @@ async def schedule(
         given, every = moment_in(when)
         made = await agent.schedule(
             given,
-            _text(message),
+            typed_text(message),
             every=every,
             task=task,
             session=session,
@@ -342,15 +315,11 @@ async def unschedule(
         terminal.say(f"{schedule} is cancelled.")
 
 
-def _nothing() -> None:
-    pass
-
-
-def _text(message: str) -> str:
+def typed_text(message: str) -> str:
     return typer.get_text_stream("stdin").read() if message == "-" else message
 
 
-def _data(text: str) -> dict[str, Any] | None:
+def parse_data(text: str) -> dict[str, Any] | None:
     import json
 
     if not text:
@@ -364,6 +333,16 @@ def _data(text: str) -> dict[str, Any] | None:
     return found
 
 
+def _absent_tools(agent: Agent) -> list[str]:
+    """Names in its file that are no tool of Perdure, and none that a program brought."""
+    from perdure.agents.agent_tools import ASK_PERSON
+    from perdure.context.history_tools import HISTORY_TOOLS
+
+    there = {ASK_PERSON, *(each.name for each in HISTORY_TOOLS)}
+    there |= {each.name for each in agent.version.tools}
+    return [each for each in agent.version.allowed_tools or () if each not in there]
+
+
 def _whole(record: Any, version: Any) -> dict[str, Any]:
     return {**agent_display.plain(record), "definition": agent_display.plain(version)}
 
@@ -373,23 +352,3 @@ def _tell(settings: CommandSettings, record: Any, words: str) -> None:
         terminal.emit(agent_display.plain(record))
     else:
         terminal.say(words)
-
-
-def _reply(reply: AgentReply) -> dict[str, Any]:
-    asked = [agent_display.plain(each) for each in reply.questions]
-    return {**agent_display.plain(reply.message), "questions": asked}
-
-
-def _tell_reply(reply: AgentReply, *, said: bool) -> None:
-    found: AgentMessage = reply.message
-    if reply.state == "asking":
-        agent_display.show_questions(reply.questions)
-        terminal.note("It goes on when they are answered: `perdure agent answer QUESTION TEXT`.")
-        return
-    # What was shown as it arrived is not shown twice; of a turn that was stopped, the end was not.
-    if not said or reply.stopped:
-        terminal.prose(reply.text)
-    if reply.interrupted:
-        names = ", ".join(reply.interrupted)
-        terminal.note(f"Interrupted, outcome unknown: {names}.")
-    terminal.murmur(f"{found.id} · {found.provider}/{found.model} · {found.steps} model calls")

@@ -129,7 +129,8 @@ def show_schedules(found: Sequence[AgentSchedule], now: int) -> None:
         (
             each.id,
             shown_rule(each),
-            f"{readable.absolute_time(each.next)} ({readable.time_ahead(each.next, now)})",
+            one_line(each.error, _ROOM)
+            or f"{readable.absolute_time(each.next)} ({readable.time_ahead(each.next, now)})",
             one_line(each.body, _ROOM),
         )
         for each in found

@@ -10,8 +10,10 @@ from perdure.cli import readable, terminal
 from perdure.cli.agent_stats_commands import AgentArgument
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.bank import Bank
     from perdure.learning.evolution import AgentEvolution
     from perdure.learning.experiment_records import EvolutionStep, Experiment, StrategyChanges
 
@@ -24,8 +26,12 @@ async def show(settings: CommandSettings, agent: AgentArgument) -> None:
     A test compares a variant (another model, prompt, budget, recall) with how the agent works now,
     by session. The bounds of the difference hold however often you look.
     """
+    from perdure.agents.agent_stats import require_known_agent
+
     async with existing_bank(settings) as bank:
         found = await bank.learning.evolution.show(agent)
+        if found.is_empty:
+            await require_known_agent(bank.services, agent)
     if settings.json:
         terminal.emit(found)
     else:
@@ -55,7 +61,12 @@ async def dismiss(settings: CommandSettings, agent: AgentArgument) -> None:
 
 async def rate(
     settings: CommandSettings,
-    outcome: Annotated[str, typer.Argument(metavar="OUTCOME", help="The outcome of a reply.")],
+    outcome: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUTCOME", help="The outcome of a reply, or a message: router/00000012."
+        ),
+    ],
     score: Annotated[float, typer.Argument(metavar="SCORE", help="From 0 to 1.")],
     comment: Annotated[str, typer.Argument(metavar="[COMMENT]", help="Why.")] = "",
 ) -> None:
@@ -64,12 +75,27 @@ async def rate(
     The agent learns from it which model to ask.
     """
     async with existing_bank(settings) as bank:
-        await bank.gateway.feedback(outcome, score, comment)
+        if "/" in outcome:
+            await _rate_message(bank, outcome, score, comment)
+        else:
+            await bank.gateway.feedback(outcome, score, comment)
         await bank.gateway.settle()
     if settings.json:
         terminal.emit({"outcome": outcome, "score": score, "comment": comment})
     else:
         terminal.say(f"Rated {score:g}.")
+
+
+async def _rate_message(bank: Bank, id: str, score: float, comment: str) -> None:
+    from perdure.agents.agent import AgentReply
+
+    message = await bank.agents.mailboxes.get(id)
+    if message.state != "done":
+        raise InvalidInput(
+            f"The message {id} is {message.state}: it has no reply to be rated.",
+            hint="Rate it when it is done.",
+        )
+    await AgentReply(bank.agents, message).feedback(score, comment)
 
 
 def _tell(settings: CommandSettings, step: EvolutionStep, words: str) -> None:
@@ -108,7 +134,8 @@ def _show_experiment(agent: str, experiment: Experiment) -> None:
     if verdict is not None:
         found = verdict.difference
         terminal.prose(
-            f"{verdict.control.sessions:,} sessions as before, worth {verdict.control.mean:.3f};"
+            f"{terminal.plural(verdict.control.sessions, 'session')} as before,"
+            f" worth {verdict.control.mean:.3f};"
             f" {verdict.variant.sessions:,} with the variant, worth {verdict.variant.mean:.3f}."
             f" Difference {found.mean:+.3f}, between {found.low:+.3f} and {found.high:+.3f}."
         )

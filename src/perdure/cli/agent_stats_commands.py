@@ -55,7 +55,11 @@ async def stats(
     With --table, one of two tables with fixed columns: a row for each agent, or for each
     interaction, which --since and --limit select. Money is in dollars.
     """
+    from perdure.agents.agent_stats import require_known_agent
+
     async with existing_bank(settings) as bank:
+        if agent is not None and by is None:
+            await require_known_agent(bank.services, agent)
         if by is not None:
             from perdure.cli.usage_report import show_usage
 
@@ -92,6 +96,8 @@ async def episodes(
     An episode is all that is known of one interaction: request, response, messages, context,
     performance, learnings. It is kept for 90 days (agents.episode_days).
     """
+    from perdure.agents.agent_stats import require_known_agent
+
     async with existing_bank(settings) as bank:
         archive = bank.agent_memory(agent).episodes
         if episode is not None:
@@ -106,6 +112,8 @@ async def episodes(
             since=since,
             limit=limit or 1_000_000,
         )
+        if not found:
+            await require_known_agent(bank.services, agent)
     _list_episodes(settings, found)
 
 

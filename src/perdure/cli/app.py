@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    agent_ask_commands,
     agent_commands,
     agent_evolve_commands,
     agent_stats_commands,
@@ -120,10 +121,11 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "agent add": (agent_commands.add, ".claude/agents/router.md"),
     "agent list": (agent_commands.list_, "--skill triage"),
     "agent show": (agent_commands.show, "router"),
-    "agent ask": (agent_commands.ask, 'router "Where does this go?" --task email_routing'),
+    "agent ask": (agent_ask_commands.ask, 'router "Where does this go?" --task email_routing'),
     "agent send": (agent_commands.send, 'router "Sort the inbox." --key inbox-2026-12-01'),
     "agent messages": (agent_commands.messages, "router --state parked"),
     "agent retry": (agent_commands.retry, "router/00000012"),
+    "agent cancel": (agent_commands.cancel, "router/00000012"),
     "agent questions": (agent_commands.questions, ""),
     "agent answer": (agent_commands.answer, 'router/00000012/0001.c1 "Twelve."'),
     "agent schedule": (agent_commands.schedule, 'router "0 9 * * 1-5" "Sort the inbox."'),
@@ -203,7 +205,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "artifacts move": (artifact_commands.move, "s3://bucket/artifacts"),
 }
 GROUPS = {
-    "agent": "Make agents, talk to them, look at what they do, wait for and learnt.",
+    "agent": "Make agents, talk to them, and see what they do, wait for and have learnt.",
     "memory": "Look at memories, what an agent has learnt, and correct them.",
     "reflect": "Distil memories from past turns; `perdure reflect` alone is `reflect run`.",
     "inbox": "Read messages of reflection, decide on proposals; alone, it lists them.",

@@ -11,7 +11,7 @@ import typer
 
 from perdure.cli.terminal import ProgressBar
 from perdure.core.display import did_you_mean
-from perdure.core.errors import InvalidInput, PerdureError, Unavailable
+from perdure.core.errors import InvalidInput, NotFound, PerdureError, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -89,6 +89,21 @@ async def working_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
         pass
     async with Bank(config=config) as bank:
         yield bank
+
+
+async def require_agent(bank: Bank, name: str) -> None:
+    """Raises `NotFound` if no session, memory or agent of the bank has this name."""
+    from perdure.agents.agent_records import AgentRecord
+    from perdure.reflection.run_scope import agents
+
+    known = await agents(bank.store)
+    if (
+        name not in known
+        and not await bank.memories.list(name, status=None, limit=1)
+        and await bank.collection(AgentRecord).get(name) is None
+    ):
+        hint = f"{did_you_mean(name, known)} `perdure sessions` lists whose there are.".lstrip()
+        raise NotFound(f"There is no agent {name!r}.", hint=hint)
 
 
 async def find_session(bank: Bank, text: str) -> Session:

@@ -10,6 +10,7 @@ from perdure.cli import readable, terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.memory_display import person_here
+from perdure.core.display import plural
 
 if TYPE_CHECKING:
     from perdure.reflection.inbox import InboxMessage
@@ -43,12 +44,16 @@ async def list_(
     if settings.json:
         terminal.emit({"messages": [_as_json(each) for each in found]})
         return
+    if not found:
+        which = "messages" if wanted is None else f"{status} messages"
+        terminal.say(f"There are no {which}.")
+        return
     rows = [
         (each.name, each.kind, readable.relative_time(each.created, now), each.title)
         for each in found
     ]
     terminal.table(("Message", "Kind", "When", "About"), rows)
-    terminal.note(f"{len(found):,} messages. `perdure inbox show MESSAGE` shows one.")
+    terminal.note(f"{plural(len(found), 'message')}. `perdure inbox show MESSAGE` shows one.")
 
 
 async def show(settings: CommandSettings, key: MessageArgument) -> None:
@@ -73,6 +78,8 @@ async def accept(settings: CommandSettings, key: MessageArgument) -> None:
             terminal.emit(_as_json(message))
         else:
             terminal.say(f"{message.name} is accepted: {message.title}")
+            if message.memory:
+                terminal.say(f"The memory is {message.memory}.")
 
 
 async def dismiss(settings: CommandSettings, key: MessageArgument) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import changed_bank, existing_bank
+from perdure.cli.bank_access import changed_bank, existing_bank, require_agent
 from perdure.cli.command_options import CommandSettings, LimitOption, YesOption
 from perdure.cli.memory_display import (
     author_in_words,
@@ -317,6 +317,7 @@ async def audit(
     from perdure.reflection.memory_audit import MemoryAudit
 
     async with existing_bank(settings) as bank:
+        await require_agent(bank, agent)
         auditor = MemoryAudit(bank.services)
         report = await auditor.run(agent)
         posted = await auditor.propose(report) if propose else []
@@ -326,7 +327,10 @@ async def audit(
         terminal.emit({"agent": agent, **found, "proposed": names})
         return
     rows = [(each.kind, ", ".join(each.keys), each.what) for each in report.findings]
-    terminal.table(("What", "Memory", "Why"), rows)
+    if rows:
+        terminal.table(("What", "Memory", "Why"), rows)
+    else:
+        terminal.say("Nothing is wrong.")
     latest, before = report.latest, report.scores[-2:-1]
     than = f" (it was {before[0].score})" if before else ""
     terminal.note(
@@ -334,4 +338,5 @@ async def audit(
         f" {latest.coverage:.0%}."
     )
     if posted:
-        terminal.note(f"{len(posted)} proposals are in the inbox: `perdure inbox`.")
+        count = terminal.plural(len(posted), "proposal")
+        terminal.note(f"In the inbox: {count}. `perdure inbox` lists them.")

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import changed_bank, existing_bank, find_session, working_bank
+from perdure.cli.bank_access import (
+    changed_bank,
+    existing_bank,
+    find_session,
+    require_agent,
+    working_bank,
+)
 from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.core.display import plural
 
@@ -47,12 +53,15 @@ async def run(
     # A batch is sent, and looked after, by the bank's background work.
     asks = bool(settings.load().gateway.models.reflect) and not dry_run
     async with working_bank(settings) if asks else changed_bank(settings) as bank:
+        if agent is not None:
+            await require_agent(bank, agent)
         name = None if session is None else (await find_session(bank, session)).name
         reflection = bank.reflection
 
         def foresee(expected: RunPreview) -> None:
             if not settings.json:
-                terminal.note(_foreseen(expected, has_model=reflection.has_model))
+                for line in _foreseen(expected, has_model=reflection.has_model).splitlines():
+                    terminal.note(line)
 
         if dry_run:
             expected = await reflection.preview(agent, session=name, again=again)
@@ -85,6 +94,9 @@ async def list_(
         now = bank.store.now()
     if settings.json:
         terminal.emit({"runs": [_as_json(each) for each in found]})
+        return
+    if not found:
+        terminal.say("There are no runs yet. `perdure reflect` begins one.")
         return
     rows = [
         (
@@ -123,7 +135,10 @@ async def show(settings: CommandSettings, name: RunArgument) -> None:
         )
         for each in operations
     ]
-    terminal.table(("Operation", "Memory", "What", "Evidence"), rows)
+    if rows:
+        terminal.table(("Operation", "Memory", "What", "Evidence"), rows)
+    else:
+        terminal.say("It has no operations.")
     if changes is not None and found.is_finished:
         terminal.note(f"`perdure reflect undo {found.name}` takes it back.")
 
@@ -131,9 +146,12 @@ async def show(settings: CommandSettings, name: RunArgument) -> None:
 async def undo(settings: CommandSettings, name: RunArgument) -> None:
     """Put back what a run changed: memories, and its open messages."""
     async with changed_bank(settings) as bank:
+        _, changes = await bank.reflection.get(name)
         done = await bank.reflection.undo(name)
         if settings.json:
             terminal.emit(_as_json(done))
+        elif changes is not None and changes.is_empty:
+            terminal.say(f"{done.name} had changed nothing: there was nothing to put back.")
         else:
             terminal.say(f"{done.name} is undone: memories are as they were before it.")
 
@@ -162,9 +180,13 @@ def _foreseen(expected: RunPreview, *, has_model: bool) -> str:
 
 def _told(found: ReflectionRun) -> str:
     done = ", ".join(f"{count} {op}" for op, count in found.counts.applied.items())
-    facts = [f"{found.name} is {found.state}", done or "nothing changed"]
+    left = found.counts.messages
+    unchanged = "no memory changed" if left else "nothing changed"
+    facts = [f"{found.name} is {found.state}", done or unchanged]
     if found.counts.proposed:
         facts.append(f"{found.counts.proposed} proposed")
+    if left:
+        facts.append(f"{plural(left, 'message')} in the inbox (`perdure inbox`)")
     if refused := sum(found.counts.refused.values()):
         facts.append(f"{refused} refused")
     if found.mode:

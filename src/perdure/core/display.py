@@ -56,6 +56,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def with_article(noun: str, article: str = "a") -> str:
+    """``an AgentMessage``, ``a str``; with "A" at the beginning of a sentence."""
+    return f"{article}{'n' if noun[:1].lower() in set('aeiou') else ''} {noun}"
+
+
 def install_hint(extra: str) -> str:
     """How to get an optional part of Perdure."""
     return f"In a clone of Perdure, run: pip install '.[{extra}]'"

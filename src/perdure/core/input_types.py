@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from perdure.core.display import with_article
 from perdure.core.errors import InvalidInput
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def require_mapping(given: Any, name: str) -> Mapping[str, Any]:
     if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
         return given
     raise InvalidInput(
-        f"{name} are names and values, not {_kind(given)}.", hint=f'Give {name}={{"name": …}}.'
+        f"{name} must be names and values, not {_kind(given)}.", hint=f'Give {name}={{"name": …}}.'
     )
 
 
@@ -55,9 +56,10 @@ def require_instance(given: Any, cls: type[T], name: str) -> T:
     if isinstance(given, cls):
         return given
     raise InvalidInput(
-        f"{name} is a {cls.__name__}, not {_kind(given)}.", hint=f"Give {name}={cls.__name__}(…)."
+        f"{name} is {with_article(cls.__name__)}, not {_kind(given)}.",
+        hint=f"Give {name}={cls.__name__}(…).",
     )
 
 
 def _kind(given: Any) -> str:
-    return "None" if given is None else f"a {type(given).__name__}"
+    return "None" if given is None else with_article(type(given).__name__)

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr
 from perdure import wire
 from perdure.config import choices
 from perdure.core import clock
+from perdure.core.display import with_article
 from perdure.core.errors import BadAnswer, InvalidInput
 from perdure.core.messages import Message, Part, Role, Usage, sound
 from perdure.wire.plain import plain
@@ -407,7 +408,7 @@ def check_texts(given: Any) -> Sequence[str]:
 def check_score(outcome: Any, score: Any) -> float:
     if not isinstance(outcome, str):
         raise InvalidInput(
-            f"A {type(outcome).__name__} does not name an outcome.",
+            f"{with_article(type(outcome).__name__, 'A')} does not name an outcome.",
             hint="Use the `outcome` of a reply.",
         )
     if not isinstance(score, int | float):

@@ -52,6 +52,11 @@ class AgentEvolution(msgspec.Struct, frozen=True, kw_only=True):
     #: The newest first.
     steps: list[EvolutionStep]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever tested or promoted."""
+        return not self.steps and self.experiment is None and self.strategy == StrategyChanges()
+
 
 class Evolution:
     """Starts, ends and promotes. `candidates` are the models that may answer a call."""

@@ -31,8 +31,10 @@ from perdure.services import Services
 HOT_FILES = "hot files"
 #: Edits of a file, at least; files that are named; turns of an agent that are looked at.
 _EDITS, _FILES, _TURNS = 3, 5, 2_000
-#: How often a question must be asked, words of it that count, and characters of it.
-_ASKED, _WORDS, _QUESTION = 3, 4, 300
+#: How often a question must be asked, and characters of it.
+_ASKED, _QUESTION = 3, 300
+#: Words that count: of one that is asked in nearly the same words, and in the very same.
+_WORDS, _WORDS_VERBATIM = 4, 2
 #: Share of words that two questions have in common, if they are one.
 _SAME = 0.8
 #: Candidates of each kind in a run.
@@ -41,6 +43,17 @@ _CANDIDATES = 8
 _SPOKEN = 5
 _BATCH = 64
 
+#: Nobody's topics, beside those that the search leaves out.
+_FUNCTION_WORDS = frozenset(
+    """
+    across against almost along already although always among another anyone anything around
+    because behind beside besides beyond during either enough every everyone everything except
+    first however inside instead later least maybe might neither never nothing often otherwise
+    outside perhaps quite rather really second since someone something sometimes somewhere still
+    therefore thing things third though through throughout today together tomorrow toward towards
+    under unless until upon usually wherever whether while within without yesterday
+    """.split()  # noqa: SIM905 - as a list it would take a page
+)
 _sentences = re.compile(r"(?<=[.!?])\s+|\n+").split
 _wish = re.compile(
     r"\b(?:always|never|from now on|i (?:really )?prefer|please don't|do not ever|make sure to"
@@ -156,10 +169,14 @@ def _repeated_questions(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
         if "?" not in prompt or len(prompt) > _QUESTION:
             continue
         words = _terms(prompt)
-        if len(words) < _WORDS:
+        if len(words) < _WORDS_VERBATIM:
             continue
         for known, some in groups:
-            if len(known & words) >= _SAME * max(len(known), len(words)):
+            if len(words) < _WORDS:
+                same = normalised(some[0].prompt) == normalised(prompt)
+            else:
+                same = len(known & words) >= _SAME * max(len(known), len(words))
+            if same:
                 some.append(turn)
                 break
         else:
@@ -200,11 +217,16 @@ def _topics(turns: Sequence[Turn], memories: Sequence[Memory]) -> Iterator[Memor
             where[word] = turn, word
     few = len(turns) // 4
     fitting = [word for word, count in spoken.most_common() if _SPOKEN <= count <= few]
-    for word in [word for word in fitting if word not in known][: _CANDIDATES // 2]:
+    able = [word for word in fitting if word not in known and not _is_function_word(word)]
+    for word in able[: _CANDIDATES // 2]:
         turn, _ = where[word]
         yield MemoryOperation(
             op="topic", text=word, evidence=(Citation(_key(turn), _around(turn.prompt, word)),)
         )
+
+
+def _is_function_word(word: str) -> bool:
+    return word in _FUNCTION_WORDS or not _terms(word)
 
 
 def _around(text: str, word: str) -> str:

@@ -84,13 +84,13 @@ async def apply_run(
             *findings.messages,
             *left_out,
         ]
-        posted = [(await post(transaction, each)).id for each in messages]
+        posted = [await post(transaction, each) for each in messages]
         refused = (*findings.refused, *plan.refused)
         changes = RunChanges(
             id=run.id,
             revisions=plan.revisions(),
             operations=_told(plan, refused),
-            messages=tuple(dict.fromkeys(posted)),
+            messages=tuple(dict.fromkeys(each.id for each in posted)),
         )
         await transaction.collection(RunChanges).put(changes)
         await transaction.collection(RunAnswer).query().prefix(f"{run.id}/").delete()
@@ -102,6 +102,7 @@ async def apply_run(
             counts=RunCounts(
                 applied=dict(sorted(counts.items())),
                 proposed=len(plan.proposals),
+                messages=len({each.id for each in posted if each.run == run.name}),
                 refused=dict(sorted(Counter(each.why for each in refused).items())),
             ),
         )
@@ -211,7 +212,7 @@ def _told(plan: OperationPlan, refused: Sequence[Refused]) -> tuple[AppliedOpera
 async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionRun:
     """Put back what a run changed: memories, their former versions, its open messages.
 
-    Raises `NotFound`; `InvalidInput` if it changed nothing, is undone, or cannot be undone since
+    Raises `NotFound`; `InvalidInput` if it is not finished, is undone, or cannot be undone since
     something that it was made of was forgotten; `Conflict` if a memory was changed since. What was
     deleted or forgotten since stays so, and the turns count as read.
     """

@@ -15,7 +15,7 @@ import msgspec
 from perdure.core.display import one_line
 from perdure.core.messages import ToolCall, ToolResult
 from perdure.core.turns import Turn
-from perdure.history.excerpt import error_lines
+from perdure.history.excerpt import EXIT_CODE, error_lines
 from perdure.history.renditions.tool_calls import Used
 from perdure.history.tool_patterns import command_of, json_object, tool_names
 
@@ -23,6 +23,8 @@ from perdure.history.tool_patterns import command_of, json_object, tool_names
 _NEAR, _NEXT = 25, 4
 #: Characters of a command: a longer one is a script.
 _COMMAND, _ERROR = 160, 160
+#: Characters of a line that tells an exit code and nothing else.
+_LAST_LINE = 60
 #: Files that are named.
 _FILES = 3
 #: Their exit codes are answers.
@@ -95,16 +97,30 @@ def uses_of(turn: Turn) -> Iterator[ToolUse]:
     for message in turn.messages:
         for call in message.calls:
             result = results.get(call.id)
-            if result is None:
+            if result is None:  # not kept: how a command ended is not known, what was edited is
+                yield ToolUse(turn=turn.number, edited=files_changed(call))
                 continue
-            used = Used.of(call, result)
+            printed, command = Used.of(call, result).printed, _bare(command_of(call))
+            said = _said_code(printed.output) if command else None
+            failed = printed.failed or said is not None
             yield ToolUse(
                 turn=turn.number,
-                command=_bare(command_of(call)),
-                failed=used.printed.failed,
-                output=used.printed.output,
-                edited=() if used.printed.failed else files_changed(call),
+                command=command,
+                failed=failed,
+                output=printed.output if said is None else said,
+                edited=() if failed else files_changed(call),
             )
+
+
+def _said_code(output: str) -> str | None:
+    """The output in front of a last line that tells an exit code other than 0; None if there is no
+    such line.
+    """
+    before, _, last = output.rstrip().rpartition("\n")
+    found = EXIT_CODE.search(last) if len(last) <= _LAST_LINE else None
+    if found is None or int(found[1]) == 0 or last[found.end() :].strip(" .)]>"):
+        return None
+    return before or last
 
 
 def _bare(command: str) -> str:

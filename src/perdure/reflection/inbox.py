@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.history.log_records import checked_agent
-from perdure.recall.memory_records import Author, Memory, MemoryQuote, acting
+from perdure.recall.memory_records import Author, MemoryQuote, acting
 from perdure.recall.recall import Recall
 from perdure.reflection.operation_checks import MemoryOperation
 from perdure.reflection.reflection_records import next_number
@@ -54,6 +54,8 @@ class InboxMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     created: int = 0
     decided: int | None = None
     by: str = ""
+    #: The memory that accepting it made or changed: ``planner/M-3``.
+    memory: str = ""
 
     @property
     def number(self) -> int:
@@ -136,22 +138,22 @@ class Inbox:
                     message=f"{name} has changed since {message.name} was written.",
                     hint="Dismiss it; the next run looks again.",
                 )
-        await self._carry_out(recall, message, keys, found, author)
-        return await self._decide(message, "accepted", author)
+        changed = await self._carry_out(recall, message, keys, author)
+        return await self._decide(message, "accepted", author, changed)
 
     async def _carry_out(
         self,
         recall: Recall,
         message: InboxMessage,
         keys: builtins.list[str],
-        found: Sequence[Memory | None],
         author: Author,
-    ) -> None:
+    ) -> str:
+        """The memory that was made or changed; empty if none was."""
         asked, memories = message.operation, recall.memories
         if message.kind == "contradiction" and len(keys) > 1:
             await memories.contradict(keys)
         if asked is None:
-            return
+            return ""
         sources = tuple(dict.fromkeys(quote.turn for quote in message.quotes))
         if asked.op == "layer":
             for name in asked.keys:
@@ -164,9 +166,20 @@ class Inbox:
                         hint="Take over by hand what is new, and dismiss the draft.",
                     )
             await recall.references.add(message.text, replace=True)
-        elif asked.op == "merge":
-            await memories.merge(keys, text=asked.text or None, by=author)
-        elif asked.op == "retire":
+            return ""
+        if asked.op == "merge":
+            return (await memories.merge(keys, text=asked.text or None, by=author)).name
+        if asked.op in {"add", "topic"}:
+            made = await memories.add(
+                message.agent,
+                asked.text,
+                kind="topic" if asked.op == "topic" else asked.kind,
+                tags=asked.tags,
+                provenance=sources,
+                by=author,
+            )
+            return made.name
+        if asked.op == "retire":
             await memories.retire(keys[0], by=author)
         elif asked.op == "update":
             await memories.edit(
@@ -177,24 +190,16 @@ class Inbox:
                 provenance=sources,
                 by=author,
             )
-        elif asked.op in {"add", "topic"}:
-            await memories.add(
-                message.agent,
-                asked.text,
-                kind="topic" if asked.op == "topic" else asked.kind,
-                tags=asked.tags,
-                provenance=sources,
-                by=author,
-            )
+        return keys[0] if keys else ""
 
     async def _decide(
-        self, message: InboxMessage, status: MessageStatus, author: Author
+        self, message: InboxMessage, status: MessageStatus, author: Author, memory: str = ""
     ) -> InboxMessage:
         def change(found: InboxMessage | None) -> InboxMessage:
             if found is None or found.status != "open":
                 raise _decided(found or message)
             now = self._store.now()
-            return replace(found, status=status, decided=now, by=author.name)
+            return replace(found, status=status, decided=now, by=author.name, memory=memory)
 
         return await self._store.collection(InboxMessage).change(message.id, change)
 

@@ -64,6 +64,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     applied: dict[str, int] = {}
     proposed: int = 0
+    #: What it left in the inbox, proposals included.
+    messages: int = 0
     refused: dict[str, int] = {}
 
 
@@ -139,6 +141,10 @@ class RunChanges(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[AppliedOperation, ...] = ()
     #: Keys of messages that it left in the inbox.
     messages: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.revisions and not self.messages
 
 
 @system_record("reflection_answers")

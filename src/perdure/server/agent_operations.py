@@ -16,17 +16,10 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from perdure.agents.agent import Agent, AgentReply, AgentStream
-from perdure.agents.agent_records import (
-    AgentMessage,
-    AgentQuestion,
-    AgentRecord,
-    AgentSchedule,
-    MessageState,
-    message_key,
-)
+from perdure.agents.agent_records import AgentRecord, MessageState, message_key
 from perdure.context.history_tools import HISTORY_TOOLS
-from perdure.core.clock import to_datetime
 from perdure.core.errors import Conflict, DeadlineExceeded, InvalidInput, PerdureError
+from perdure.server.agent_views import MessageView, QuestionView, ScheduleView, message_view
 from perdure.server.answer_chunks import END_OF_STREAM, AgentChunks, server_sent
 from perdure.server.operations import (
     JSON,
@@ -54,41 +47,12 @@ class MessageBody(RequestBody, frozen=True):
     context: dict[str, Any] | None = None
     #: The conversation that it belongs to; ``main`` by default.
     session: str = ""
-    #: Sent again with the same key, it is accepted once, and the first one's reply is answered.
+    #: Sent again to this agent with the same key, by whomever, it is accepted once, and the first
+    #: one's reply is answered: clients that share an agent need keys of their own.
     key: str | None = None
     mode: Literal["wait", "stream", "accept"] = "wait"
     #: Seconds to wait.
     deadline: Annotated[float, msgspec.Meta(gt=0, le=3_600)] = _PATIENCE
-
-
-class MessageView(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, and what became of it."""
-
-    id: str
-    number: int
-    state: MessageState
-    message: str
-    #: The answer; empty until it is done.
-    reply: str
-    error: str
-    session: str
-    #: 0 until it has begun.
-    turn: int
-    task: str
-    #: ``provider/model`` of the answer.
-    model: str
-    #: Picodollars; null if unknown.
-    cost: int | None
-    input: int
-    output: int
-    #: The limit that ended the turn; empty if the model did.
-    stopped: str
-    #: Tools that had begun when their process ended: nobody knows what they did.
-    interrupted: tuple[str, ...]
-    accepted: str
-    ended: str | None
-    #: What a person is asked before it goes on.
-    questions: tuple[AgentQuestion, ...] = ()
 
 
 class MessagesQuery(RequestQuery, frozen=True):
@@ -161,7 +125,7 @@ async def send_message(call: ServerCall) -> Response:
             message = await agent.agents.wait(message.id, deadline=body.deadline)
         except DeadlineExceeded:
             message = await agent.agents.mailboxes.get(message.id)
-    return Response(msgspec.json.encode(await _view(agent, message)), media_type=JSON)
+    return Response(msgspec.json.encode(await message_view(agent, message)), media_type=JSON)
 
 
 async def get_agent_messages(call: ServerCall) -> list[MessageView]:
@@ -170,25 +134,25 @@ async def get_agent_messages(call: ServerCall) -> list[MessageView]:
     agent = await _agent(call)
     states = () if query.state is None else (query.state,)
     found = await agent.agents.mailboxes.list(agent.name, states=states, limit=query.limit)
-    return [await _view(agent, each) for each in found]
+    return [await message_view(agent, each) for each in found]
 
 
 async def get_agent_message(call: ServerCall) -> MessageView:
     """A message and what became of it."""
     agent = await _agent(call)
-    return await _view(agent, await agent.agents.mailboxes.get(_message_id(call)))
+    return await message_view(agent, await agent.agents.mailboxes.get(_message_id(call)))
 
 
 async def retry_agent_message(call: ServerCall) -> MessageView:
     """Have a parked message done after all."""
     agent = await _agent(call)
-    return await _view(agent, await agent.retry(_message_id(call)))
+    return await message_view(agent, await agent.retry(_message_id(call)))
 
 
 async def cancel_agent_message(call: ServerCall) -> MessageView:
     """Take back a message that has not begun, or that was parked."""
     agent = await _agent(call)
-    return await _view(agent, await agent.agents.mailboxes.cancel(_message_id(call)))
+    return await message_view(agent, await agent.agents.mailboxes.cancel(_message_id(call)))
 
 
 async def rate_agent_message(call: ServerCall) -> None:
@@ -220,15 +184,15 @@ async def put_agent_state(call: ServerCall) -> StateView:
     return StateView(await agent.state.put(plain, expected=body.expected), plain)
 
 
-async def get_agent_schedules(call: ServerCall) -> list[AgentSchedule]:
+async def get_agent_schedules(call: ServerCall) -> list[ScheduleView]:
     """What will be sent to an agent, the next one first."""
-    return await (await _agent(call)).schedules()
+    return [ScheduleView.of(each) for each in await (await _agent(call)).schedules()]
 
 
-async def add_agent_schedule(call: ServerCall) -> AgentSchedule:
+async def add_agent_schedule(call: ServerCall) -> ScheduleView:
     """Send a message to an agent later, or again and again."""
     body: ScheduleBody = call.body
-    return await (await _agent(call)).schedule(
+    made = await (await _agent(call)).schedule(
         body.when,
         body.message,
         every=body.every,
@@ -237,6 +201,7 @@ async def add_agent_schedule(call: ServerCall) -> AgentSchedule:
         context=body.context,
         session=body.session,
     )
+    return ScheduleView.of(made)
 
 
 async def cancel_agent_schedule(call: ServerCall) -> None:
@@ -245,17 +210,19 @@ async def cancel_agent_schedule(call: ServerCall) -> None:
     await agent.cancel_schedule(f"{agent.name}/{call.path['schedule']}")
 
 
-async def get_agent_questions(call: ServerCall) -> list[AgentQuestion]:
+async def get_agent_questions(call: ServerCall) -> list[QuestionView]:
     """What an agent asks people, the oldest first."""
-    return await (await _agent(call)).questions()
+    return [QuestionView.of(each) for each in await (await _agent(call)).questions()]
 
 
-async def answer_agent_question(call: ServerCall) -> AgentQuestion:
+async def answer_agent_question(call: ServerCall) -> QuestionView:
     """Answer a question, or allow a call or not; its turn goes on."""
     body: AnswerBody = call.body
     agent = await _agent(call)
     question = f"{_message_id(call)}/{call.path['question']}"
-    return await agent.answer(question, body.text, approve=body.approve, by=call.caller.name)
+    return QuestionView.of(
+        await agent.answer(question, body.text, approve=body.approve, by=call.caller.name)
+    )
 
 
 async def pause_agent(call: ServerCall) -> AgentRecord:
@@ -279,32 +246,6 @@ def _message_id(call: ServerCall) -> str:
     if not (number.isascii() and number.isdecimal()):
         raise InvalidInput(f"{number!r} is no number of a message.", hint="They count from 1.")
     return message_key(call.path["agent"], int(number))
-
-
-async def _view(agent: Agent, message: AgentMessage) -> MessageView:
-    questions: tuple[AgentQuestion, ...] = ()
-    if message.state == "asking":
-        questions = tuple(each for each in await agent.questions() if each.message == message.id)
-    return MessageView(
-        id=message.id,
-        number=message.seq,
-        state=message.state,
-        message=message.body,
-        reply=message.reply,
-        error=message.error,
-        session=message.session,
-        turn=message.turn,
-        task=message.task,
-        model=f"{message.provider}/{message.model}" if message.model else "",
-        cost=message.cost,
-        input=message.input,
-        output=message.output,
-        stopped=message.stopped,
-        interrupted=message.interrupted,
-        accepted=to_datetime(message.accepted).isoformat(),
-        ended=to_datetime(message.ended).isoformat() if message.ended else None,
-        questions=questions,
-    )
 
 
 async def _chunks(stream: AgentStream) -> AsyncIterator[bytes]:

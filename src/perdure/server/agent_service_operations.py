@@ -20,6 +20,7 @@ from perdure.agents.agent_stats import (
     AgentStats,
     agent_memory_table,
     agent_performance_table,
+    require_known_agent,
 )
 from perdure.agents.canon import CanonEntry, CanonText, CanonVersion
 from perdure.core.errors import MigrationFailed, SchemaMismatch
@@ -223,7 +224,9 @@ async def verify_agent_signature(call: ServerCall) -> Verification:
 
 async def get_agent_stats(call: ServerCall) -> AgentStats:
     """What an agent did, and learnt from it."""
-    return await call.bank.agent_memory(_own_agent(call)).stats()
+    agent = _own_agent(call)
+    await require_known_agent(call.bank.services, agent)
+    return await call.bank.agent_memory(agent).stats()
 
 
 async def get_episodes(call: ServerCall) -> list[EpisodeSummary]:
@@ -237,6 +240,8 @@ async def get_episodes(call: ServerCall) -> list[EpisodeSummary]:
         since=query.since,
         limit=query.limit,
     )
+    if not found:
+        await require_known_agent(call.bank.services, agent)
     return [
         EpisodeSummary(
             episode=each.path,

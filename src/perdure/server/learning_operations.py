@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.agents.agent_stats import require_known_agent
 from perdure.core import clock
 from perdure.gateway.budgets import EACH, BudgetStatus
 from perdure.learning.analytics import UsageRow, parse_fields, usage
@@ -73,7 +74,10 @@ def _own_agent(call: ServerCall) -> str:
 
 async def get_evolution(call: ServerCall) -> AgentEvolution:
     """How an agent works, the test that runs, and how it came to that."""
-    return await call.bank.learning.evolution.show(_own_agent(call))
+    found = await call.bank.learning.evolution.show(agent := _own_agent(call))
+    if found.is_empty:
+        await require_known_agent(call.bank.services, agent)
+    return found
 
 
 async def accept_variant(call: ServerCall) -> EvolutionStep:

@@ -24,6 +24,7 @@ from perdure.core.errors import (
 )
 from perdure.core.messages import ToolResult
 from perdure.gateway.calls import TextDelta
+from perdure.gateway.outcomes import Outcome
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
 from perdure.testing.model import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
@@ -359,7 +360,8 @@ async def test_who_records_interactions_takes_part_in_the_end(bank: Bank, brain:
     assert (one.id, one.request, one.response) == (reply.id, "Hi", "Hello.")
     assert (one.task, one.context, one.success, one.steps) == ("routing", {"a": 1}, True, 1)
     assert one.outcomes == reply.message.outcomes
-    assert (await agent.messages())[0].score == 0.25
+    (outcome,) = await bank.collection(Outcome).query().values()
+    assert (outcome.quality, outcome.quality_by) == (0.25, "user")
     assert (await bank.gateway.costs("task"))[0].quality == 0.25
 
 

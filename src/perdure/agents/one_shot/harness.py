@@ -352,7 +352,7 @@ class OneShotHarness:
         decided = replace(last, phase="decided", process=None, decision=verdict.verdict)
         await self._state.save(decided, record)
         self._state.tell(
-            last.number, "decided", f"{verdict.verdict}: {verdict.reason}".replace("_", " ")
+            last.number, "decided", f"{verdict.verdict.replace('_', ' ')}: {verdict.reason}"
         )
 
     def _after(

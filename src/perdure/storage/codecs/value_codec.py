@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from perdure.core.display import with_article
 from perdure.core.errors import Corrupted, InvalidValue, PerdureError
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class ValueCodec(Protocol):
 
 def unencodable(value: object, exc: Exception) -> InvalidValue:
     return InvalidValue(
-        f"A {type(value).__name__} cannot be stored: {exc}.",
+        f"{with_article(type(value).__name__, 'A')} cannot be stored: {exc}.",
         hint="Use the types msgspec supports, and integers below 2**64.",
     )
 
@@ -69,8 +70,8 @@ class Unbound:
 
     def encode(self, value: object) -> bytes:
         raise InvalidValue(
-            f"A {type(value).__name__} can be written as protobuf only into a store, which keeps"
-            " the numbers of its fields.",
+            f"{with_article(type(value).__name__, 'A')} can be written as protobuf only into a"
+            " store, which keeps the numbers of its fields.",
             hint="Write it through store.collection(…).",
         )
 
@@ -96,8 +97,8 @@ class Foreign:
         self.content_type = codec.content_type
 
     def encode(self, value: object) -> bytes:
-        name = type(value).__name__
-        with _foreign(InvalidValue, f"A {name} cannot be stored as {self.content_type}", _WRITING):
+        name = with_article(type(value).__name__, "A")
+        with _foreign(InvalidValue, f"{name} cannot be stored as {self.content_type}", _WRITING):
             data = self.codec.encode(value)
         if not isinstance(data, bytes):
             raise InvalidValue(
