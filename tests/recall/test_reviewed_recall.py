@@ -188,7 +188,8 @@ async def test_orders_arrive_as_records_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize("level", ["R", "C"])
 async def test_what_stands_on_the_board_as_it_was_said_is_not_repeated(level: str) -> None:
-    async with bank_with() as bank:
+    # Little is recalled, so that the window still holds it when the second prompt comes.
+    async with bank_with(full_tokens=200) as bank:
         session = await old_session(bank, budget=4_000)
         assert "T-1.1:" in layer(await session.context(ASKED, keep=False))
         await session.run_tool("board_pull", {"id": "T-1", "level": level})

@@ -185,10 +185,10 @@ class WorkingMemory:
             names = {each.session for each in gone} if session is None else {session}
             await transaction.collection(WorkingSession).delete_many(names)
             await transaction.collection(WorkingShare).delete_many(each.id for each in gone)
-            if session is None:
+            left = found.bytes - sum(each.bytes for each in gone)
+            if session is None or left <= 0:
                 await sizes.delete(self._agent)
-            else:
-                left = max(0, found.bytes - sum(each.bytes for each in gone))
+            elif gone:
                 await sizes.put(WorkingSizes(self._agent, left))
 
         await (await self._side.opened()).transact(body)

@@ -81,13 +81,17 @@ def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
         if whole <= window.budget:
             return msgspec.structs.replace(last, reduced=())
     planner = _Planner(last, window)
-    if planner.is_too_empty():
-        # What went down for want of room comes up again: most was injected, and is gone.
-        tiny = tuple(each for each in last.elements if each.level == "T")
-        native = RoundId(tiny[-1].last.turn + 1) if tiny else _behind(last.hidden)
-        risen = msgspec.structs.replace(last, elements=tiny, native=native, reduced=())
-        planner = _Planner(risen, window, known=last.elements)
-    return planner.plan()
+    if not planner.is_too_empty():
+        return planner.plan()
+    # What went down for want of room comes up again: most was injected, and is gone.
+    tiny = tuple(each for each in last.elements if each.level == "T")
+    native = RoundId(tiny[-1].last.turn + 1) if tiny else _behind(last.hidden)
+    risen = msgspec.structs.replace(last, elements=tiny, native=native, reduced=())
+    planned = _Planner(risen, window, known=last.elements).plan()
+    # Ranges that merged again as they had been.
+    known = {element: element for element in last.elements}
+    elements = tuple([known.get(element, element) for element in planned.elements])
+    return msgspec.structs.replace(planned, elements=elements)
 
 
 def _behind(hidden: RoundId) -> RoundId:
