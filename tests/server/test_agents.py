@@ -163,6 +163,15 @@ async def test_a_schedule_sends_its_message(client: httpx2.AsyncClient) -> None:
     assert (await client.get(f"{ROUTER}/schedules")).json() == []
 
 
+async def test_a_schedule_takes_a_moment_as_text(client: httpx2.AsyncClient) -> None:
+    made = await client.post(
+        f"{ROUTER}/schedules", json={"message": "Hm", "when": "2999-01-31T09:00+00:00"}
+    )
+    assert made.json()["next"].startswith("2999-01-31T09:00:00")
+    past = await client.post(f"{ROUTER}/schedules", json={"message": "Hm", "when": "2020-01-31"})
+    assert past.status_code == 400
+
+
 async def test_a_reply_is_rated(server: RunningServer, client: httpx2.AsyncClient) -> None:
     await client.post(f"{ROUTER}/messages", json={"message": "one"})
     rated = await client.post(f"{ROUTER}/messages/1/rating", json={"score": 0.0, "note": "Wrong."})

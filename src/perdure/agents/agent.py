@@ -308,10 +308,10 @@ class Agent:
         context: Mapping[str, Any] | None = None,
         session: str = "",
     ) -> AgentSchedule:
-        """Send a message later: after a delay (seconds, ``"10m"``, a timedelta), at a datetime, by
-        a cron expression (``"0 9 * * 1-5"``, in the local time zone or `timezone`), or again and
-        again (`every`, from `when` on if both are given). Survives restarts; what was missed
-        meanwhile is sent once. Raises `InvalidInput`.
+        """Send a message later: after a delay (seconds, ``"10m"``, a timedelta), at a datetime or
+        its ISO text, by a cron expression (``"0 9 * * 1-5"``, in the local time zone or
+        `timezone`), or again and again (`every`, from `when` on if both are given). Survives
+        restarts; what was missed meanwhile is sent once. Raises `InvalidInput`.
         """
         plain = self.agents.services.mask_data({"body": message, "context": dict(context or {})})
         return await self.agents.schedules.add(

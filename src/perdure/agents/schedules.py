@@ -67,6 +67,9 @@ class Schedules:
             raise InvalidInput(
                 "It is not said when.", hint='Give "10m", a datetime, a cron expression, or every=.'
             )
+        if isinstance(when, str):
+            with suppress(ValueError):
+                when = datetime.fromisoformat(when.strip())
         if when is None:
             first = now + span
         elif isinstance(when, str) and (len(when.split()) > 1 or when.startswith("@")):
@@ -198,12 +201,7 @@ def shown_rule(schedule: AgentSchedule) -> str:
     return schedule.cron or "once"
 
 
-def moment_in(text: str) -> tuple[str | datetime, None] | tuple[None, str]:
+def moment_in(text: str) -> tuple[str, None] | tuple[None, str]:
     """What `Agent.schedule` takes, from a command line: when, or every how long."""
     first, _, rest = text.strip().partition(" ")
-    if first.lower() == "every":
-        return None, rest.strip()
-    with suppress(ValueError):
-        found = datetime.fromisoformat(text.strip())
-        return (found if found.tzinfo is not None else found.astimezone()), None
-    return text.strip(), None
+    return (None, rest.strip()) if first.lower() == "every" else (text.strip(), None)
