@@ -63,13 +63,13 @@ def _bands(figures: str, at: str) -> tuple[Target, ...]:
     return (
         Target(
             f"{figures}.bands_in_range",
-            0.6,
+            1.0,
             f"{at}: epochs after which every level has its share",
             at_least=True,
         ),
         Target(
             f"{figures}.bands_kept",
-            0.9,
+            1.0,
             f"{at}: of the epochs at which that is possible",
             at_least=True,
         ),
