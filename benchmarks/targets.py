@@ -229,6 +229,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     ),
     "reflection": (
         Target("learnt", 0.8, "planted facts whose memory is among 5 hits", at_least=True),
+        Target(
+            "superseded",
+            0.8,
+            "facts that changed: the new one recalled, the old one gone",
+            at_least=True,
+        ),
         Target("duplicates", 0.01, "of the memories, after ten runs that reword"),
         Target("evidence_valid", 1, "of the quotes stand in their turns", at_least=True),
         Target("undone_exact", 1, "memories are as before, all runs undone", at_least=True),

@@ -561,6 +561,29 @@ async def test_what_was_sent_without_the_forgotten_is_found() -> None:
         assert set(model.batches.paid.values()) == {1}
 
 
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["one", "all"])
+async def test_what_is_forgotten_after_the_upload_is_not_sent(*, all_of_it: bool) -> None:
+    async with (
+        ScriptedModel(echo) as model,
+        batching(model, "responses", pace=HASTY) as gateway,
+    ):
+        sessions = {"planner/a", "planner/b"} if all_of_it else {"planner/b"}
+
+        async def forgotten(step: str, when: str) -> None:
+            if (step, when) == ("upload", "after"):
+                await forget(gateway.store, tuple(sessions))
+
+        model.batches.hook = forgotten
+        batch = await gateway.batch.submit(MANY, REFLECT, sessions={"item 0": "planner/b"})
+        done = await finished(gateway, batch)
+        left = 0 if all_of_it else 6
+        assert done.counts[ItemState.CANCELLED] == 7 - left
+        assert all("q0" not in str(each.requests) for each in model.batches.hosted)
+        assert sum(model.batches.paid.values()) == left
+        # What holds it does not lie there for ever, either.
+        assert not any(b"q0" in content for content in model.batches.files.values())
+
+
 @pytest.mark.parametrize("sent", [False, True])
 async def test_forgotten_sessions(sent: bool) -> None:
     faults = BatchFaults(busy=0 if sent else 10**6, looks=10**6)

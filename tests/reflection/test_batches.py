@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.testing import BatchFaults, ScriptedModel
-from tests.reflection.oracle import all_memories, answering, config
+from perdure.core.messages import Usage
+from perdure.recall.memory_records import person
+from perdure.reflection.operation_checks import OUTDATED
+from perdure.testing import BatchFaults, ReceivedRequest, ScriptedAnswer, ScriptedModel
+from tests.reflection.oracle import all_memories, answering, config, on, talk
 from tests.reflection.test_runs import LEARNT, TOPIC, by_session, texts, two_sessions
 
 SCRIPT = answering(by_session, [TOPIC])
@@ -119,14 +122,90 @@ async def test_a_batch_that_is_refused_changes_nothing() -> None:
             assert await texts(bank) == LEARNT
 
 
-async def test_a_budget_that_does_not_hold_the_batch() -> None:
-    async with ScriptedModel(SCRIPT) as model:
+async def test_a_budget_that_ends_in_the_middle_of_a_batch() -> None:
+    """Answers took more than was reserved for them: nobody is asked to consolidate."""
+
+    def script(request: ReceivedRequest) -> ScriptedAnswer:
+        return ScriptedAnswer(SCRIPT(request), usage=Usage(input=6_000, output=10))
+
+    async with ScriptedModel(script) as model:
         settings = config(model, batch=True, tokens=12_000)
         async with perdure.open("memory://", config=settings) as bank:
             await two_sessions(bank)
             (run,) = await bank.reflect()
-            assert run.state == "stopped"
-            assert not model.batches.paid
-            assert await texts(bank) == []
+            assert (run.state, run.tokens) == ("stopped", 12_020)
+            assert [call.state for call in run.calls] == ["answered", "answered", "failed"]
+            assert await texts(bank) == LEARNT[:2]
             assert [each.kind for each in await bank.inbox.list()] == ["spend"]
-            assert sum(each.sessions for each in await bank.reflection.preview()) == 2
+            assert sum(model.batches.paid.values()) == 2
+            assert await bank.reflection.preview() == []
+
+
+async def test_what_changed_meanwhile_is_not_overwritten_by_a_late_answer() -> None:
+    """Between question and answer, a machine changed three memories and a person none."""
+    cited = "the staging port is 8123"
+    late = [
+        on("update", ["M-1"], "s1#T-1", cited, text="The staging port is 8123 now."),
+        on("merge", ["M-2", "M-1"], "s1#T-1", cited, text="The staging port is 8123 everywhere."),
+        on("retire", ["M-3"], "s1#T-1", cited),
+        on("reinforce", ["M-4"], "s1#T-1", cited),
+        on("note", ["M-1", "M-5"], "s1#T-1", cited, text="They contradict each other."),
+        on("reinforce", ["M-5"], "s1#T-1", cited),
+    ]
+    faults = BatchFaults(looks=500)
+    async with ScriptedModel(answering(late), batch_faults=faults) as model:
+        settings = config(model, batch=True)
+        async with perdure.open("memory://", config=settings) as bank:
+            await talk(bank, "planner/a", f"Note that {cited}.")
+            said = ("on host one", "on host two", "for tests", "of the demo", "written down")
+            for each in said:
+                await bank.memories.add("planner", f"The staging port {each} is old.")
+            (run,) = await bank.reflect(wait=False)
+            assert run.calls[0].versions == {f"M-{number}": 1 for number in range(1, 6)}
+            for number in (1, 3, 4):
+                await bank.memories.edit(
+                    f"planner/M-{number}", text=f"Newer text {number}: staging port."
+                )
+            before, _ = await all_memories(bank)
+            model.batches.faults.looks = 0
+            (run,) = await bank.reflect()
+            assert run.state == "done"
+            after, _ = await all_memories(bank)
+            changed = {id[-1] for id in after if after[id] != before[id]}
+            assert changed == {"5"}  # what is as it was read is seen once more
+            assert run.counts.applied == {"reinforce": 1}
+            assert run.counts.refused == {OUTDATED: 2}
+            proposed = await bank.inbox.list(kind="proposal")
+            assert sorted(each.operation.op for each in proposed if each.operation) == [
+                "merge",
+                "retire",
+                "update",
+            ]
+            assert all("after the model had read it" in each.text for each in proposed)
+            (wanted,) = [each for each in proposed if "Retire" in each.title]
+            await bank.inbox.accept(wanted.name, by=person("ada"))
+            retired = await bank.memories.get("planner/M-3")
+            assert retired is not None
+            assert retired.status == "retired"
+
+
+async def test_a_consolidation_that_was_sent_is_read_though_more_was_said_since() -> None:
+    """More windows than questions by now: what was asked counts, nothing is missing."""
+    faults = BatchFaults(looks=1)
+    async with ScriptedModel(SCRIPT, batch_faults=faults) as model:
+        settings = config(model, batch=True, window=2_000)
+        async with perdure.open("memory://", config=settings) as bank:
+            await two_sessions(bank)
+            run = None
+            async with asyncio.timeout(60):
+                while run is None or run.state != "consolidating":
+                    (run,) = await bank.reflect(wait=False)
+                    if run.state == "extracting":
+                        faults.looks = 1
+                    await asyncio.sleep(0.01)
+                    faults.looks = 500
+            await talk(bank, "planner/a", *(f"Word {n} " * 200 for n in range(20)))
+            model.batches.faults.looks = 0
+            (run,) = await bank.reflect()
+            assert (run.state, run.why) == ("done", "")
+            assert await texts(bank) == LEARNT

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from perdure.core.errors import Conflict, InvalidInput, NotFound
 from perdure.recall.memory_records import person
-from tests.reflection.oracle import answering, on, opened, talk
+from tests.reflection.oracle import all_memories, answering, on, opened, talk
 
 ADA = person("ada")
 EVIDENCE = [{"turn": "s1#T-1", "quote": "the staging port is 8123"}]
@@ -109,3 +112,30 @@ async def test_no_machine_accepts_a_change_of_what_a_person_wrote() -> None:
         memory = await bank.memories.get("planner/M-1")
         assert memory is not None
         assert memory.is_active
+
+
+async def test_what_cannot_be_marked_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies between the change and the mark leaves neither."""
+    change = on("update", ["M-1"], "s1#T-1", "the staging port is 8123", text="Staging: 8123.")
+    async with opened(answering([change])) as (bank, _):
+        await talk(bank, "planner/a", SAID)
+        await bank.memories.add("planner", "The staging port is 8000.", by=ADA)
+        await bank.reflect()
+        (message,) = await bank.inbox.list()
+        before = await all_memories(bank)
+
+        def broken(*_: object, **__: object) -> Any:
+            raise OSError("The power is gone.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("perdure.reflection.inbox.replace", broken)
+            with pytest.raises(OSError, match="power"):
+                await bank.inbox.accept(message.name, by=ADA)
+        assert await all_memories(bank) == before
+        assert await bank.inbox.list() == [message]
+        await asyncio.gather(
+            *(bank.inbox.accept(message.name, by=ADA) for _ in range(2)), return_exceptions=True
+        )
+        memory = await bank.memories.get("planner/M-1")
+        assert memory is not None
+        assert (memory.text, memory.version) == ("Staging: 8123.", 2)

@@ -262,7 +262,7 @@ def test_what_a_person_wrote_or_pinned_is_only_proposed() -> None:
         ]
     )
     assert made.revisions() == ()
-    assert [each.keys for each in made.proposals] == [
+    assert [each.names for each in made.proposals] == [
         ("planner/M-1",),
         ("planner/M-2",),
         ("planner/M-3", "planner/M-2"),

@@ -2,24 +2,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import perdure
 from perdure.bank import Bank
+from perdure.core.clock import SECOND, now
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, Usage, assistant, user
 from perdure.recall.memory_records import person
 from perdure.reflection.lease import held
 from perdure.reflection.model_calls import LiveCalls
 from perdure.reflection.operation_checks import CAPS
 from perdure.reflection.reflection import Reflection
 from perdure.reflection.reflection_records import ReflectionLease, ReflectionRun, RunAnswer
-from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
+from perdure.testing import (
+    ReceivedRequest,
+    ScriptedAnswer,
+    ScriptedFault,
+    ScriptedModel,
+)
 from tests.reflection.oracle import add, all_memories, answering, config, on, opened, talk
 
 PORT = add("Staging listens on port 8123.", "s1#T-1", "the staging port is 8123", tags=["staging"])
@@ -258,21 +266,84 @@ async def test_over_the_budget_nothing_starts() -> None:
 
 async def test_a_budget_that_ends_in_the_middle() -> None:
     """What was answered is kept; what was not is read by the next run."""
-    async with opened(answering(by_session, [TOPIC]), tokens=12_000) as (bank, model):
-        await two_sessions(bank)
-        # An answer of 8,000 tokens is reserved for each call: there is room for one at a time.
+
+    def script(request: ReceivedRequest) -> ScriptedAnswer:
+        usage = Usage(input=30_000, output=10)  # more than anybody could expect
+        return ScriptedAnswer(answering([PORT])(request), usage=usage)
+
+    async with opened(script, tokens=120_000) as (bank, model):
+        for name in "abcdefghij":
+            await talk(bank, f"planner/{name}", "Note that the staging port is 8123.")
         (run,) = await bank.reflect()
         assert run.state == "stopped"
         asked = len(model.requests)
-        assert asked in {1, 2}
+        assert 4 <= asked < 10
         assert [each.kind for each in await bank.inbox.list()] == ["spend"]
         answered = [call for call in run.calls if call.state == "answered"]
         assert len(answered) == asked
-        learnt = await texts(bank)
-        assert len(learnt) == sum(call.phase == "extract" for call in answered)
-        unread = {call.span.session for call in run.calls if call.span and call.state != "answered"}
-        scope = await bank.reflection.preview()
-        assert sum(each.sessions for each in scope) == len(unread)
+        (memory,) = await bank.memories.list("planner")
+        assert memory.seen == asked
+        (scope,) = await bank.reflection.preview()
+        assert scope.waiting_sessions == 10 - asked - scope.sessions
+
+
+def reads(prompt: str) -> list[dict[str, Any]]:
+    """What is said in each turn that is shown, as a fact."""
+    found = re.findall(r"^(s1#T-\d+) [SCT]:\n> User: (Fact \w+ .*)$", prompt, re.MULTILINE)
+    return [add(f"{said[:12]}.", turn, said[:20]) for turn, said in found]
+
+
+@pytest.mark.parametrize("money", [False, True], ids=["tokens", "dollars"])
+@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+async def test_a_large_import_is_read_in_parts(*, batch: bool, money: bool) -> None:
+    """The oldest first, as much as a day's budget holds, each day; nothing twice, nothing left."""
+    letters = "bcdfgjkmnpqrtvwx"
+    async with ScriptedModel(answering(reads)) as model:
+        settings = config(
+            model, batch=batch, tokens=None if money else 20_000, dollars=0.02 if money else None
+        )
+        prices = {"scripted/oracle": {"input": 1.0, "output": 1.0}}
+        if batch:
+            prices = {"scripted/oracle": {"input": 2.0, "output": 2.0}}
+        settings = replace(settings, gateway=replace(settings.gateway, prices=prices))
+        days = 0
+        async with Bank(
+            "memory://", config=settings, clock=lambda: now() + days * 86_400 * SECOND
+        ) as bank:
+            for name in ("early", "late"):
+                session = await bank.session(f"planner/{name}")
+                for letter in letters:
+                    said = f"Fact {name}{letter} {'and so on ' * 150}."
+                    await session.append([user(said), assistant("All right.")])
+            read = list[tuple[str, int]]()
+            while expected := await bank.reflection.preview():
+                (run,) = await bank.reflect()
+                assert run.state == "done", run.why
+                assert run.expected_tokens == expected[0].tokens >= run.tokens
+                if money:
+                    assert (expected[0].cost or 0) <= (expected[0].cost_left or 0)
+                    assert run.cost is not None
+                    assert run.cost_left_after == (run.cost_left_before or 0) - run.cost
+                for span in run.spans:
+                    read += [(span.session, turn) for turn in range(span.first, span.last + 1)]
+                assert run.waiting_turns == 2 * len(letters) - len(read)
+                days += 1
+                assert days < 20
+            every = range(1, len(letters) + 1)
+            assert read == [(f"planner/{name}", n) for name in ("early", "late") for n in every]
+            assert days > 2
+            assert len(await texts(bank)) == 2 * len(letters)
+            (told,) = await bank.inbox.list(kind="spend")
+            assert "wait for the next run" in told.text
+
+
+async def test_a_budget_of_dollars_needs_a_price() -> None:
+    async with opened(answering(by_session), dollars=1.0) as (bank, model):
+        await two_sessions(bank)
+        (run,) = await bank.reflect()
+        assert run.state == "refused"
+        assert "price of the model is unknown" in run.why
+        assert model.requests == []
 
 
 async def test_a_model_that_fails_costs_a_part_only() -> None:
@@ -369,15 +440,20 @@ class _Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+@pytest.mark.parametrize(
+    ("batch", "places"),
+    # A batch has some 70 writes, with a place before and one after each: they share the work.
+    [(False, range(1, 400)), *((True, range(first, 400, 6)) for first in range(1, 7))],
+    ids=["live", *(f"batch-{first}" for first in range(1, 7))],
+)
 async def test_killed_at_every_step_nothing_is_lost_or_doubled(
-    tmp_path: Path, *, batch: bool
+    tmp_path: Path, places: range, *, batch: bool
 ) -> None:
     """A process of its own is killed by SIGKILL at its nth write; another one goes on."""
     worker = Path(__file__).with_name("reflect_worker.py")
     async with ScriptedModel(answering(by_session, [TOPIC])) as model:
         settings = config(model, batch=batch)
-        for place in range(1, 400, 5 if batch else 1):  # a batch has some 70 writes
+        for place in places:
             url = f"sqlite:///{tmp_path}/{place}.db"
             async with perdure.open(url, config=settings) as bank:
                 await two_sessions(bank)

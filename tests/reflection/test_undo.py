@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import perdure
 from perdure.bank import Bank
 from perdure.core.errors import Conflict, InvalidInput, NotFound
+from perdure.core.messages import assistant, user
 from perdure.recall.memory_records import MemoryQuote, person
 from perdure.reflection.apply_run import RunFindings, apply_run, undo_run
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.lease import held
-from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
+from perdure.reflection.operation_checks import OVERTAKEN, CheckedOperation, MemoryOperation
 from perdure.reflection.reflection_records import ReflectionRun, RunChanges, run_id
 from tests.reflection.oracle import add, all_memories, answering, on, opened, talk
 
@@ -168,3 +169,32 @@ async def test_a_deleted_memory_is_in_no_run_any_more() -> None:
         await bank.reflect("planner")
         await bank.memories.delete("planner/M-1")
         assert await bank.collection(RunChanges).query().count() == 0
+
+
+@pytest.mark.parametrize("op", ["update", "retire"])
+async def test_what_was_overtaken_does_not_come_back_from_the_same_turns(op: str) -> None:
+    """A gullible model adds the old value whenever it reads the old turn again."""
+    old = add("Reviews are on Monday.", "s1#T-1", "reviews are on Monday")
+
+    def extract(prompt: str) -> list[dict[str, Any]]:
+        found = [old] if "on Monday" in prompt.partition("Records:")[2] else []
+        if "M-1 " in prompt and "on Monday" in prompt.partition("Records:")[0]:
+            more = {"text": "Reviews are on Friday."} if op == "update" else {}
+            found.append(on(op, ["M-1"], "s1#T-2", "reviews are on Friday", **more))
+        return found
+
+    async with opened(answering(extract)) as (bank, _):
+        session = await talk(bank, "planner/a", "Note that reviews are on Monday.")
+        await bank.reflect()
+        await talk(bank, "planner/a", "From now on reviews are on Friday.")
+        await bank.reflect()
+        before = await all_memories(bank)
+        (run,) = await bank.reflect(again=True)
+        assert run.counts.refused == {OVERTAKEN: 1}
+        assert await all_memories(bank) == before
+        # Said anew, it holds again.
+        await session.append([user("Sorry, reviews are on Monday after all."), assistant("Fine.")])
+        old["evidence"] = [{"turn": "s1#T-3", "quote": "reviews are on Monday after all"}]
+        await bank.reflect()
+        texts = [memory.text for memory in await bank.memories.list("planner")]
+        assert "Reviews are on Monday." in texts

@@ -63,6 +63,13 @@ def test_what_is_no_fix(uses: tuple[ToolUse, ...]) -> None:
     assert told(*uses) == []
 
 
+def test_pytest_calls_broken_imports_an_interruption() -> None:
+    output = "ImportError: no module named app\n!!! Interrupted: 1 error during collection !!!"
+    found = told(use("pytest -q", output, failed=True), use("PYTHONPATH=. pytest -q", "ok"))
+    assert len(found) == 1
+    assert "`PYTHONPATH=. pytest -q` works" in found[0]
+
+
 def test_the_first_words_are_those_of_the_program() -> None:
     assert first_words("cd src && FOO=1 pytest -q tests | tail -3") == "pytest tests"
     assert first_words("git -C x push") == "git x"

@@ -18,8 +18,7 @@ from perdure.cli.command_options import CommandSettings, LimitOption
 from perdure.core.display import plural
 
 if TYPE_CHECKING:
-    from perdure.reflection.reflection import RunPreview
-    from perdure.reflection.reflection_records import ReflectionRun
+    from perdure.reflection.reflection_records import ReflectionRun, RunPreview
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Its name: planner/R-3.")]
 AgentOption = Annotated[str | None, typer.Option("--agent", help="Only for this agent.")]
@@ -169,13 +168,24 @@ def _as_json(found: ReflectionRun) -> dict[str, Any]:
 
 
 def _foreseen(expected: RunPreview, *, has_model: bool) -> str:
+    from perdure.reflection.run_messages import told_waiting
+
     what = f"{plural(expected.turns, 'turn')} of {plural(expected.sessions, 'session')}"
     if not has_model:
         known = "".join(f"\n  {each}" for each in expected.operations)
         return f"{expected.agent}: {what}; no model is configured for reflect.{known}"
-    left = "" if expected.left is None else f"; {expected.left:,} are left today"
     asked = plural(expected.questions, "question")
-    return f"{expected.agent}: {what}; {asked}, about {expected.tokens:,} tokens{left}."
+    price = "" if expected.cost is None else f", {readable.cost_in_words(expected.cost)}"
+    left = _left(expected.left, expected.cost_left)
+    told = f"{expected.agent}: {what}; {asked}, at most {expected.tokens:,} tokens{price}{left}."
+    return f"{told}\n{told_waiting(expected)}" if expected.waiting_turns else told
+
+
+def _left(tokens: int | None, cost: int | None) -> str:
+    """What is left of the day's budget, in words."""
+    limits = [] if tokens is None else [f"{tokens:,} tokens"]
+    limits += [] if cost is None else [readable.cost_in_words(cost)]
+    return f"; {' and '.join(limits)} are left today" if limits else ""
 
 
 def _told(found: ReflectionRun) -> str:
@@ -193,6 +203,7 @@ def _told(found: ReflectionRun) -> str:
         facts.append(f"{found.tokens:,} tokens, {readable.cost_in_words(found.cost)}")
     if not found.is_finished:
         facts[1:] = ["its questions are sent; `perdure reflect` goes on when they are answered"]
-    if found.left_after is not None:
-        facts.append(f"{found.left_after:,} tokens are left today")
-    return "; ".join((*facts, found.why) if found.why else facts) + "."
+    if found.waiting_turns:
+        facts.append(f"{plural(found.waiting_turns, 'turn')} wait for the next run")
+    told = "; ".join(facts) + _left(found.left_after, found.cost_left_after)
+    return f"{told}; {found.why}" if found.why else f"{told}."

@@ -126,6 +126,31 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.budget.cost is None else max(0, self.budget.cost - taken)
 
 
+class BudgetRoom(msgspec.Struct, frozen=True):
+    """What may still be reserved; None is no limit. `cost` is in picodollars."""
+
+    tokens: int | None = None
+    cost: int | None = None
+
+    def holds(self, wanted: CallEstimate) -> bool:
+        """Whether calls fit; if money is limited, their price must be known."""
+        return (self.tokens is None or wanted.tokens <= self.tokens) and (
+            self.cost is None or (wanted.cost is not None and wanted.cost <= self.cost)
+        )
+
+
+class CallEstimate(msgspec.Struct, frozen=True):
+    """What calls may take at most, answers included. `cost` is in picodollars; None if unknown."""
+
+    tokens: int = 0
+    cost: int | None = 0
+
+    def __add__(self, other: CallEstimate) -> CallEstimate:
+        is_known = self.cost is not None and other.cost is not None
+        cost = (self.cost or 0) + (other.cost or 0) if is_known else None
+        return CallEstimate(self.tokens + other.tokens, cost)
+
+
 class BudgetHold(msgspec.Struct, frozen=True):
     """What a reservation holds of one budget."""
 

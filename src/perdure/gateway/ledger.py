@@ -28,6 +28,7 @@ from perdure.gateway.budgets import (
     Budget,
     BudgetHold,
     BudgetPeriod,
+    BudgetRoom,
     BudgetStatus,
     Reservation,
     fits,
@@ -193,6 +194,33 @@ class Ledger:
                 for spending in found
             ]
         return statuses
+
+    def limits(self, options: CallOptions) -> BudgetRoom:
+        """What calls like this may take of fresh budgets."""
+        covering = [budget for budget in self._budgets if budget.covers(options)]
+        tokens = [budget.tokens for budget in covering if budget.tokens is not None]
+        costs = [budget.cost for budget in covering if budget.cost is not None]
+        return BudgetRoom(min(tokens, default=None), min(costs, default=None))
+
+    async def room(self, options: CallOptions) -> BudgetRoom:
+        """What calls like this may still reserve now, in all budgets that cover them."""
+        now = self._clock()
+        covering = [budget for budget in self._budgets if budget.covers(options)]
+        holds = [hold_for(budget, options, now) for budget in covering]
+        found = await self._store.collection(BudgetPeriod).get_many([hold.key for hold in holds])
+        left = [
+            BudgetStatus(
+                budget=hold.budget,
+                agent=hold.agent,
+                period="",
+                renews=hold.renews,
+                spending=spending or hold.empty(),
+            )
+            for hold, spending in zip(holds, found, strict=True)
+        ]
+        tokens = [each.tokens_left for each in left if each.tokens_left is not None]
+        costs = [each.cost_left for each in left if each.cost_left is not None]
+        return BudgetRoom(min(tokens, default=None), min(costs, default=None))
 
     async def forget(self, agent: str) -> None:
         """Forget what an agent spent of per-agent budgets; its running calls count no more."""

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.display import one_line
 from perdure.core.turns import Turn
@@ -85,7 +86,12 @@ async def find_by_algorithm(
         *_hot_files(recent, memories),
         *_repeated_questions(recent),
     ]
-    operations = [each for each in [await _checked(op, finder) for op in asked] if each is not None]
+    versions = {memory.key: memory.version for memory in memories}
+    operations = [
+        replace(each, versions=versions)
+        for each in [await _checked(op, finder) for op in asked]
+        if each is not None
+    ]
     messages = list[InboxMessage]()
     for op in (*_wishes(new), *_topics(recent, memories)):
         if (checked := await _checked(op, finder)) is not None:
@@ -251,7 +257,7 @@ def _candidate(run: ReflectionRun, checked: CheckedOperation) -> InboxMessage:
     asked = checked.asked
     title = f"Perhaps a {asked.kind or 'topic'}: {asked.text}"
     made = message(run, "candidate", title, "\n".join(_told(checked)))
-    return msgspec.structs.replace(made, operation=asked, quotes=checked.quotes)
+    return replace(made, operation=asked, quotes=checked.quotes)
 
 
 def _told(checked: CheckedOperation) -> Iterable[str]:

@@ -35,6 +35,7 @@ from perdure.reflection.reflection_records import (
     parse_run,
 )
 from perdure.reflection.run_messages import draft_message, message, proposal_message
+from perdure.storage.concurrency import in_thread
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -79,8 +80,8 @@ async def apply_run(
         await _write_plan(transaction, writer, plan)
         left_out = await _move_cursors(transaction, run, findings, plan)
         messages = [
-            *(proposal_message(run, each, plan) for each in plan.proposals),
-            *(draft_message(run, each, count_tokens) for each in plan.drafts),
+            *(proposal_message(run, each) for each in plan.proposals),
+            *(draft_message(run, each, plan, count_tokens) for each in plan.drafts),
             *findings.messages,
             *left_out,
         ]
@@ -128,18 +129,29 @@ async def plan_run(
     key = numbers_of(run.agent)
     last = await executor.collection(LastNumber).get(key) or LastNumber(key)
     weighed = await executor.collection(ReflectionCursor).get(run.agent)
-    plan = OperationPlan(run.agent, memories, last_number=last.last, now=now)
-    plan.apply(findings.operations)
-    plan.weigh(
-        topic_weights.moved_topics(
+    former = await executor.collection(FormerMemory).query().prefix(f"{run.agent}/").values()
+
+    def make() -> OperationPlan:
+        plan = OperationPlan(
+            run.agent,
             memories,
-            findings.mentions,
-            since=0 if weighed is None else weighed.time,
+            last_number=last.last,
             now=now,
-            half_life=half_life,
+            former=[each.memory for each in former],
         )
-    )
-    return plan
+        plan.apply(findings.operations)
+        plan.weigh(
+            topic_weights.moved_topics(
+                memories,
+                findings.mentions,
+                since=0 if weighed is None else weighed.time,
+                now=now,
+                half_life=half_life,
+            )
+        )
+        return plan
+
+    return await in_thread(make)  # the words of thousands of memories take a while
 
 
 async def _move_cursors(

@@ -48,8 +48,10 @@ _before = re.compile(r"^\s*(?:cd\s+[^;&|]+(?:&&|;)\s*|\w+=\S*\s+|sudo\s+|time\s+
 _to_output = re.compile(r" 2>&1$")
 _stop = re.compile(r"\s*(?:\|\||&&|;|\||\d?>|<).*$", re.DOTALL)
 _patched = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE).findall
+# Not what pytest calls so: modules that cannot be imported.
 _interrupted = re.compile(
-    r"timed out|interrupted|was rejected|doesn't want to proceed|user rejected|aborted",
+    r"timed out|interrupted(?!: \d+ errors? during collection)|was rejected"
+    r"|doesn't want to proceed|user rejected|aborted",
     re.IGNORECASE,
 ).search
 _of_sandbox = re.compile(r"^\s*failed in sandbox|^\s*\[\w+ error\]", re.IGNORECASE).search

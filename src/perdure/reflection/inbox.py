@@ -14,13 +14,16 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.errors import Conflict, InvalidInput, NotFound
+from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError
 from perdure.history.log_records import checked_agent
-from perdure.recall.memory_records import Author, MemoryQuote, acting
+from perdure.recall.memories.memories import Memories
+from perdure.recall.memory_records import Author, Memory, MemoryQuote, acting, parse_key
 from perdure.recall.recall import Recall
+from perdure.recall.references.layers import LayerRecord
 from perdure.reflection.operation_checks import MemoryOperation
 from perdure.reflection.reflection_records import next_number
 from perdure.services import Services
+from perdure.storage.options import STRONG
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.transaction import Transaction
@@ -117,91 +120,137 @@ class Inbox:
         return found
 
     async def dismiss(self, key: str, *, by: Author | None = None) -> InboxMessage:
-        """Read, and not wanted. Raises `Conflict` if it was decided before."""
-        return await self._decide(await self.get(key), "dismissed", by or acting())
+        """Read, and not wanted. Raises `InvalidInput` if it was decided before."""
+        message, author = await self.get(key), by or acting()
+        return await self._store.transact(
+            lambda transaction: _decide(transaction, message, "dismissed", author)
+        )
 
     async def accept(self, key: str, *, by: Author | None = None) -> InboxMessage:
-        """Carry out what it proposes, in the name of a person. Raises `Conflict` if it was decided
-        before, if a memory that it is about has changed since, or if there is a layer of that name.
+        """Carry out what it proposes, in the name of a person, in one transaction.
+
+        Raises `InvalidInput` if it was decided before; `Conflict` if a memory that it is about has
+        changed since, or if there is a layer of that name.
         """
-        message, author = await self.get(key), by or acting()
+        message, author, recall = await self.get(key), by or acting(), await self._recall()
+        if message.operation is not None and message.operation.op == "layer":
+            return await self._add_layer(recall, message, author)
+
+        async def body(transaction: Transaction) -> InboxMessage:
+            try:
+                await _open_one(transaction, message)
+                memories = recall.memories.within(transaction)
+                await _require_same(transaction, message)
+                changed = await _carry_out(memories, message, author)
+            except PerdureError as exc:  # as it is, a Conflict would be tried again
+                raise _NotAccepted(exc) from exc
+            return await _decide(transaction, message, "accepted", author, changed)
+
+        try:
+            return await self._store.transact(body, STRONG)
+        except _NotAccepted as refused:
+            raise refused.error from None
+
+    async def _add_layer(
+        self, recall: Recall, message: InboxMessage, author: Author
+    ) -> InboxMessage:
         if message.status != "open":
             raise _decided(message)
-        recall = await self._recall()
-        keys = [f"{message.agent}/{each}" if "/" not in each else each for each in message.keys]
-        found = await recall.memories.get_many(keys)
-        for name, version, memory in zip(keys, message.versions, found, strict=False):
-            if memory is None or memory.version != version:
+        for name in message.operation.keys if message.operation else ():
+            if await recall.references.get(name) is not None:
                 raise Conflict(
-                    "memories",
+                    "references",
                     name,
-                    message=f"{name} has changed since {message.name} was written.",
-                    hint="Dismiss it; the next run looks again.",
+                    message=f"There is a reference layer {name} already: it stays as it is.",
+                    hint="Take over by hand what is new, and dismiss the draft.",
                 )
-        changed = await self._carry_out(recall, message, keys, author)
-        return await self._decide(message, "accepted", author, changed)
 
-    async def _carry_out(
-        self,
-        recall: Recall,
-        message: InboxMessage,
-        keys: builtins.list[str],
-        author: Author,
-    ) -> str:
-        """The memory that was made or changed; empty if none was."""
-        asked, memories = message.operation, recall.memories
-        if message.kind == "contradiction" and len(keys) > 1:
-            await memories.contradict(keys)
-        if asked is None:
-            return ""
-        sources = tuple(dict.fromkeys(quote.turn for quote in message.quotes))
-        if asked.op == "layer":
-            for name in asked.keys:
-                there = await recall.references.get(name)
-                if there is not None and there.text.strip() not in message.text:
-                    raise Conflict(
-                        "references",
-                        name,
-                        message=f"There is a reference layer {name} already: it stays as it is.",
-                        hint="Take over by hand what is new, and dismiss the draft.",
-                    )
-            await recall.references.add(message.text, replace=True)
-            return ""
-        if asked.op == "merge":
-            return (await memories.merge(keys, text=asked.text or None, by=author)).name
-        if asked.op in {"add", "topic"}:
-            made = await memories.add(
-                message.agent,
-                asked.text,
-                kind="topic" if asked.op == "topic" else asked.kind,
-                tags=asked.tags,
-                provenance=sources,
-                by=author,
+        async def decide(transaction: Transaction, _: LayerRecord) -> None:
+            await _decide(transaction, message, "accepted", author)
+
+        await recall.references.add(message.text, within=decide)
+        return await self.get(message.name)
+
+
+class _NotAccepted(Exception):
+    """Why a message is not accepted; nothing of it is carried out."""
+
+    def __init__(self, error: PerdureError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def _open_one(transaction: Transaction, message: InboxMessage) -> InboxMessage:
+    """The message as it is. Raises `InvalidInput` if it was decided."""
+    found = await transaction.collection(InboxMessage).get(message.id)
+    if found is None or found.status != "open":
+        raise _decided(found or message)
+    return found
+
+
+async def _decide(
+    transaction: Transaction,
+    message: InboxMessage,
+    status: MessageStatus,
+    author: Author,
+    memory: str = "",
+) -> InboxMessage:
+    found = await _open_one(transaction, message)
+    now = transaction.now()
+    decided = replace(found, status=status, decided=now, by=author.name, memory=memory)
+    await transaction.collection(InboxMessage).put(decided)
+    return decided
+
+
+def _names(message: InboxMessage) -> list[str]:
+    return [f"{message.agent}/{each}" if "/" not in each else each for each in message.keys]
+
+
+async def _require_same(transaction: Transaction, message: InboxMessage) -> None:
+    """Raises `Conflict` if a memory that a message is about has changed since."""
+    for name, version in zip(_names(message), message.versions, strict=False):
+        memory = await transaction.collection(Memory).get(parse_key(name))
+        if memory is None or memory.version != version:
+            raise Conflict(
+                "memories",
+                name,
+                message=f"{name} has changed since {message.name} was written.",
+                hint="Dismiss it; the next run looks again.",
             )
-            return made.name
-        if asked.op == "retire":
-            await memories.retire(keys[0], by=author)
-        elif asked.op == "update":
-            await memories.edit(
-                keys[0],
-                text=asked.text or None,
-                kind=asked.kind or None,
-                tags=asked.tags or None,
-                provenance=sources,
-                by=author,
-            )
-        return keys[0] if keys else ""
 
-    async def _decide(
-        self, message: InboxMessage, status: MessageStatus, author: Author, memory: str = ""
-    ) -> InboxMessage:
-        def change(found: InboxMessage | None) -> InboxMessage:
-            if found is None or found.status != "open":
-                raise _decided(found or message)
-            now = self._store.now()
-            return replace(found, status=status, decided=now, by=author.name, memory=memory)
 
-        return await self._store.collection(InboxMessage).change(message.id, change)
+async def _carry_out(memories: Memories, message: InboxMessage, author: Author) -> str:
+    """The memory that was made or changed; empty if none was."""
+    asked, keys = message.operation, _names(message)
+    if message.kind == "contradiction" and len(keys) > 1:
+        await memories.contradict(keys)
+    if asked is None:
+        return ""
+    sources = tuple(dict.fromkeys(quote.turn for quote in message.quotes))
+    if asked.op == "merge":
+        return (await memories.merge(keys, text=asked.text or None, by=author)).name
+    if asked.op in {"add", "topic"}:
+        made = await memories.add(
+            message.agent,
+            asked.text,
+            kind="topic" if asked.op == "topic" else asked.kind,
+            tags=asked.tags,
+            provenance=sources,
+            by=author,
+        )
+        return made.name
+    if asked.op == "retire":
+        await memories.retire(keys[0], by=author)
+    elif asked.op == "update":
+        await memories.edit(
+            keys[0],
+            text=asked.text or None,
+            kind=asked.kind or None,
+            tags=asked.tags or None,
+            provenance=sources,
+            by=author,
+        )
+    return keys[0] if keys else ""
 
 
 def _decided(message: InboxMessage) -> InvalidInput:

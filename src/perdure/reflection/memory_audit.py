@@ -21,7 +21,7 @@ from perdure.history.log_records import checked_agent
 from perdure.recall.memory_records import Memory
 from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.operation_checks import MemoryOperation
-from perdure.reflection.operation_plan import cannot_be_same, words_in_common
+from perdure.reflection.restatements import cannot_be_same, words_in_common
 from perdure.services import Services
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Key, system_record

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.errors import PerdureError
 from perdure.recall.memory_records import (
@@ -91,6 +92,8 @@ class CheckedOperation(msgspec.Struct, frozen=True):
     time: int = 0
     #: It is for the administrator to decide: a preference or a decision that was read somewhere.
     proposed: bool = False
+    #: The versions of memories that the model has read, by key; None if they are those of now.
+    versions: Mapping[str, int] | None = None
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -135,20 +138,27 @@ async def check_answer(
     names: Mapping[str, str],
     memories: Mapping[str, Memory],
     added: Sequence[CheckedOperation] = (),
+    *,
+    versions: Mapping[str, int] | None = None,
 ) -> tuple[list[CheckedOperation], list[Refused]]:
     """The operations of an answer that are well founded, and the others. `names` are sessions by
-    what the view calls them, `memories` what was shown by key, `added` what ``N-1`` and so on stand
-    for. Raises `InvalidAnswer` for one that
-    is no list of operations, or of which more than half cites what is not there.
+    what the view calls them, `memories` those that there are by key, `added` what ``N-1`` and so on
+    stand for, `versions` what was shown of memories, if not all as they are. Raises `InvalidAnswer`
+    for one that is no list of operations, or of which more than half cites what is not there.
     """
     asked = parse_answer(text)
     good, bad = list[CheckedOperation](), list[Refused]()
     for operation in asked:
-        checked = await _checked(operation, finder, names, memories, added)
+        why = None if versions is None else _unknown(operation, memories, versions)
+        checked = (
+            Refused(operation, why)
+            if why is not None
+            else await _checked(operation, finder, names, memories, added)
+        )
         if isinstance(checked, Refused):
             bad.append(checked)
         else:
-            good.append(checked)
+            good.append(replace(checked, versions=versions))
     unfounded = sum(each.why == NO_EVIDENCE for each in bad)
     if len(asked) > _FEW and 2 * unfounded > len(asked):
         raise InvalidAnswer(f"{unfounded} of {len(asked)} operations cite what is not there")
@@ -163,6 +173,7 @@ MALFORMED = "it is malformed"
 UNKNOWN_KEY = "it names a memory that was not shown"
 OVER_CAP = "there were too many of its kind"
 OUTDATED = "what it names has changed"
+OVERTAKEN = "what it says was changed or retired since"
 
 
 async def _checked(
@@ -200,6 +211,19 @@ async def _checked(
     return CheckedOperation(
         asked, tuple(quotes), time, _was_only_read(asked, touched, quotes, turns)
     )
+
+
+def _unknown(
+    asked: MemoryOperation, memories: Mapping[str, Memory], versions: Mapping[str, int]
+) -> str | None:
+    """Why an operation is about memories that the model does not know, or nobody knows any more."""
+    for key in asked.keys:
+        if not key.upper().startswith("N-"):
+            if key not in versions:
+                return UNKNOWN_KEY
+            if key not in memories:
+                return OUTDATED
+    return None
 
 
 def _was_only_read(

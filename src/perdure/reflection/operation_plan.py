@@ -6,15 +6,13 @@ has no word that the other, or what that one cites, lacks. A turn counts as evid
 once: to read it again changes nothing.
 
 What a person wrote, edited or pinned is left as it is, and the change proposed; so is a preference
-or decision that nobody said who may.
+or decision that nobody said who may, and a change of what is not as the model read it.
 """
 
 from __future__ import annotations
 
-import functools
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -22,7 +20,6 @@ from msgspec.structs import replace
 
 from perdure.core.errors import PerdureError
 from perdure.recall.memories import memory_writer as rules
-from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import (
     MAX_TAGS,
     WEIGHTS,
@@ -36,42 +33,42 @@ from perdure.recall.memory_records import (
     joined_quotes,
     machine,
     memory_id,
+    version_id,
 )
 from perdure.reflection.operation_checks import (
     CAPS,
     MALFORMED,
     OUTDATED,
     OVER_CAP,
+    OVERTAKEN,
     CheckedOperation,
     MemoryOperation,
     OperationName,
     Refused,
 )
 from perdure.reflection.reflection_records import MemoryRevision
+from perdure.reflection.restatements import Restatements
 
 AUTHOR = machine("reflection")
 #: Of what a weight lacks, so much is added for evidence from a turn that is new.
 _GAIN = 0.1
-#: Shares of common words from which two texts are one: if they rest on the same quote, of the
-#: shorter of them; else of the longer.
-_SAME_QUOTE, _SAME = 0.34, 0.75
-#: A word that more memories have tells nothing.
-_COMMON = 200
-#: Share of a quote's words that another has, if they are of the same words.
-_QUOTED = 0.6
 
-_numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 #: What an operation makes of a memory; None if that is nothing.
 _Change: TypeAlias = Callable[[Memory, CheckedOperation], Memory | None]
-_negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
 
 
 class Proposal(msgspec.Struct, frozen=True):
     """A change that only the administrator makes."""
 
     asked: MemoryOperation
-    keys: tuple[str, ...]
+    memories: tuple[Memory, ...]
     quotes: tuple[MemoryQuote, ...]
+    #: One of them changed after the model had read it.
+    is_late: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(memory.name for memory in self.memories)
 
 
 class AppliedChange(msgspec.Struct, frozen=True):
@@ -83,7 +80,9 @@ class AppliedChange(msgspec.Struct, frozen=True):
 
 
 class OperationPlan:
-    """What operations make of an agent's memories. `numbers` is the last number that was given."""
+    """What operations make of an agent's memories. `last_number` is the last that was given,
+    `former` are memories as they were before changes.
+    """
 
     def __init__(
         self,
@@ -92,12 +91,14 @@ class OperationPlan:
         *,
         last_number: int,
         now: int,
+        former: Iterable[Memory] = (),
         author: Author = AUTHOR,
         caps: Mapping[str, int] = CAPS,
     ) -> None:
         self.agent = agent
         self._before = {memory.id: memory for memory in memories}
-        self._now_is = dict(self._before)
+        #: Memories that are not as before.
+        self._changed = dict[str, Memory]()
         self._now = now
         self._author = author
         self._caps = caps
@@ -106,7 +107,12 @@ class OperationPlan:
         #: Memories that ``N-1`` and so on stand for: in the order of `add`.
         self._added = list[str]()
         self._counts = Counter[str]()
-        self._terms = functools.cache(_terms)
+        self._known = Restatements(self._before.values())
+        retired = (memory for memory in self._before.values() if not memory.is_active)
+        self._overtaken = Restatements(
+            replace(memory, id=version_id(memory), status="active")
+            for memory in (*former, *retired)
+        )
         self.applied = list[AppliedChange]()
         self.proposals = list[Proposal]()
         self.drafts = list[CheckedOperation]()
@@ -118,16 +124,21 @@ class OperationPlan:
         """What changed, in the order of ids."""
         return tuple(
             MemoryRevision(self._before.get(id), memory)
-            for id, memory in sorted(self._now_is.items())
+            for id, memory in sorted(self._changed.items())
             if self._before.get(id) != memory
         )
 
     def memories(self) -> list[Memory]:
         """All memories as they will be."""
-        return [memory for _, memory in sorted(self._now_is.items())]
+        return [memory for _, memory in sorted((self._before | self._changed).items())]
+
+    def get(self, id: str) -> Memory | None:
+        """A memory as it will be."""
+        return self._changed.get(id) or self._before.get(id)
 
     def key_of(self, id: str) -> str:
-        return self._now_is[id].key
+        memory = self.get(id)
+        return "" if memory is None else memory.key
 
     def apply(self, operations: Iterable[CheckedOperation]) -> None:
         for checked in operations:
@@ -137,11 +148,11 @@ class OperationPlan:
                 if name == "add":
                     self.over_cap.append(checked)
                 continue
-            done, before = self._done(), dict(self._now_is)
-            try:
+            done = self._done()
+            try:  # nothing is changed before all of it is checked
                 why = self._apply(checked)
             except PerdureError:  # one bad field costs one operation, not the run
-                self._now_is, why = before, MALFORMED
+                why = MALFORMED
             if why is not None:
                 self._refuse(checked, why)
             elif self._done() > done:  # what was known before takes no room
@@ -154,9 +165,11 @@ class OperationPlan:
         match checked.asked.op:
             case "add" | "topic":
                 return self._add(checked)
-            case "layer" | "note":
+            case "layer":
                 self.drafts.append(checked)
                 return None
+            case "note":
+                return self._note(checked)
             case "reinforce":
                 return self._on_one(checked, _reinforced)
             case "update":
@@ -169,9 +182,9 @@ class OperationPlan:
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Set the weights of topics, by id."""
         for id, weight in weights.items():
-            memory = self._now_is[id]
-            if not memory.pinned and round(weight, 4) != memory.weight:
-                self._now_is[id] = replace(memory, weight=round(weight, 4))
+            memory = self.get(id)
+            if memory is not None and not memory.pinned and round(weight, 4) != memory.weight:
+                self._changed[id] = replace(memory, weight=round(weight, 4))
 
     # ------------------------------------------------------------------------------------------
 
@@ -194,7 +207,11 @@ class OperationPlan:
             author=self._author,
             by_person=self._author.person,
         )
-        older = self._same(draft)
+        older = self._known.find(draft)
+        if older is None and self._is_overtaken(draft):
+            if asked.op == "add":
+                self._added.append("")
+            return OVERTAKEN
         if checked.proposed:
             self._added.append("" if older is None else older.id)
             if older is None:
@@ -213,45 +230,25 @@ class OperationPlan:
             self._applied("reinforce", checked, id)
         return None
 
-    def _same(self, draft: Memory) -> Memory | None:
-        """The active memory that says the same as a draft, if there is one."""
-        words = self._terms(draft.text)
-        best: tuple[float, Memory] | None = None
-        for memory in self._now_is.values():
-            if not memory.is_active or (memory.kind == "topic") != (draft.kind == "topic"):
-                continue
-            if normalised(memory.text) == normalised(draft.text):
-                return memory
-            if draft.kind == "topic" or cannot_be_same(memory.text, draft.text):
-                continue
-            others = self._terms(memory.text)
-            alike = len(words & others) / (max(len(words), len(others)) or 1)
-            if _overlapping(memory.quotes, draft.quotes):
-                enough = len(words & others) >= _SAME_QUOTE * min(len(words), len(others))
-                # What only one of them took from there is another fact; the rest is wording.
-                told = (words ^ others) & (self._quoted(memory) | self._quoted(draft))
-            else:
-                enough = alike >= _SAME
-                told = (words - others - self._quoted(memory)) | (
-                    others - words - self._quoted(draft)
-                )
-            if told or not enough:
-                continue
-            if best is None or alike > best[0]:
-                best = alike, memory
-        return None if best is None else best[1]
-
-    def _quoted(self, memory: Memory) -> frozenset[str]:
-        return self._terms(" ".join(quote.text for quote in memory.quotes))
+    def _is_overtaken(self, draft: Memory) -> bool:
+        """Whether a draft says what a memory said, from the same turns, before it was changed or
+        retired: to read these again does not bring it back.
+        """
+        found = self._overtaken.find(draft)
+        if found is None:
+            return False
+        known = {quote.turn for quote in found.quotes}.union(found.provenance)
+        return known.issuperset(draft.provenance)
 
     def _on_one(self, checked: CheckedOperation, change: _Change) -> str | None:
         (key,) = dict.fromkeys(checked.asked.keys)
-        memory = self._memory(key)
+        memory = self.by_key(key)
         if memory is None or not memory.is_active:
             return OUTDATED
-        if checked.asked.op != "reinforce" and (
-            memory.by_person or memory.pinned or checked.proposed
-        ):
+        if checked.asked.op == "reinforce":
+            if self._has_changed(memory, checked):
+                return OUTDATED  # who said so meant what it said before
+        elif self._is_for_person(memory, checked):
             self._propose(checked, [memory])
             return None
         if (changed := change(memory, checked)) is not None:
@@ -287,23 +284,23 @@ class OperationPlan:
         asked = checked.asked
         found = list[Memory]()
         for key in dict.fromkeys(asked.keys):
-            memory = self._memory(key)
+            memory = self.by_key(key)
             if memory is None or not memory.is_active:
                 return OUTDATED
             found.append(memory)
         ids = [memory.id for memory in found]
         if len(set(ids)) < len(ids) or len({memory.kind == "topic" for memory in found}) > 1:
             return OUTDATED
-        if checked.proposed or any(memory.by_person or memory.pinned for memory in found):
+        if any(self._is_for_person(memory, checked) for memory in found):
             self._propose(checked, found)
             return None
+        text = checked_text(asked.text) if asked.text else None
         target, *others = found
+        kind = checked_kind(asked.kind) if asked.kind else target.kind
         for other in others:
             self._put(replace(other, status="merged", into=target.id, pinned=False))
-        text = checked_text(asked.text) if asked.text else None
-        merged = rules.merged(self._now_is[target.id], others, text, self._now)
-        if asked.kind:
-            merged = replace(merged, kind=checked_kind(asked.kind))
+        target = self.get(target.id) or target  # it may have named one of them as contradicting it
+        merged = replace(rules.merged(target, others, text, self._now), kind=kind)
         self._put(
             replace(
                 merged,
@@ -314,32 +311,53 @@ class OperationPlan:
         self._applied("merge", checked, *ids)
         return None
 
-    def _memory(self, key: str) -> Memory | None:
+    def _note(self, checked: CheckedOperation) -> str | None:
+        found = [self.by_key(key) for key in checked.asked.keys if key.upper().startswith("M-")]
+        if any(m is None or not m.is_active or self._has_changed(m, checked) for m in found):
+            return OUTDATED
+        self.drafts.append(checked)
+        return None
+
+    def _is_for_person(self, memory: Memory, checked: CheckedOperation) -> bool:
+        """Whether a change is proposed only."""
+        is_own = memory.by_person or memory.pinned
+        return is_own or checked.proposed or self._has_changed(memory, checked)
+
+    def _has_changed(self, memory: Memory, checked: CheckedOperation) -> bool:
+        """Whether a memory is not as the model read it that asks for this."""
+        before = self._before.get(memory.id)
+        if before is None or checked.versions is None:
+            return False
+        return checked.versions.get(memory.key) != before.version
+
+    def by_key(self, key: str) -> Memory | None:
+        """The memory that ``M-7`` names, or ``N-2``."""
         kind, _, number = key.strip().upper().partition("-")
         if not number.isdecimal() or int(number) < 1:
             return None
         if kind == "N":
             place = int(number) - 1
-            return self._now_is.get(self._added[place]) if place < len(self._added) else None
-        return self._now_is.get(memory_id(self.agent, int(number)))
+            return self.get(self._added[place]) if place < len(self._added) else None
+        return self.get(memory_id(self.agent, int(number)))
 
     def _put(self, changed: Memory) -> None:
         """Keep a memory as it is now; a change makes a version, once in a run."""
         before = self._before.get(changed.id)
         if before is not None and _is_change(before, changed):
             changed = replace(changed, version=before.version + 1, author=self._author)
-        former = self._now_is.get(changed.id)
+        former = self.get(changed.id)
         if former is not None and (changed.text != former.text or not changed.is_active):
             for rival in changed.contradicts:
-                if (other := self._now_is.get(rival)) is not None:
+                if (other := self.get(rival)) is not None:
                     left = tuple(id for id in other.contradicts if id != changed.id)
-                    self._now_is[rival] = replace(other, contradicts=left)
+                    self._changed[rival] = replace(other, contradicts=left)
             changed = replace(changed, contradicts=())
-        self._now_is[changed.id] = changed
+        self._changed[changed.id] = changed
+        self._known.put(changed)
 
     def _propose(self, checked: CheckedOperation, memories: Sequence[Memory]) -> None:
-        names = tuple(memory.name for memory in memories)
-        self.proposals.append(Proposal(checked.asked, names, checked.quotes))
+        is_late = any(self._has_changed(memory, checked) for memory in memories)
+        self.proposals.append(Proposal(checked.asked, tuple(memories), checked.quotes, is_late))
 
     def _refuse(self, checked: CheckedOperation, why: str) -> None:
         self.refused.append(Refused(checked.asked, why))
@@ -378,45 +396,3 @@ def _is_change(before: Memory, after: Memory) -> bool:
         getattr(before, name) != getattr(after, name)
         for name in ("text", "kind", "tags", "status", "into", "pinned")
     )
-
-
-def cannot_be_same(one: str, other: str) -> bool:
-    """Whether two texts cannot be the same thing: other numbers, or one says no."""
-    return sorted(set(_numbers(one))) != sorted(set(_numbers(other))) or (
-        (_negated(one.casefold()) is None) != (_negated(other.casefold()) is None)
-    )
-
-
-def words_in_common(memories: Sequence[Memory]) -> Iterator[tuple[Memory, Memory, float]]:
-    """Pairs of memories with words in common, and the share of these, of the longer one's. A topic
-    is compared with topics only.
-    """
-    words = [_terms(memory.text) for memory in memories]
-    having = dict[str, list[int]]()
-    for place, some in enumerate(words):
-        shared = Counter[int]()
-        for word in some:
-            if len(there := having.setdefault(word, [])) < _COMMON:
-                shared.update(there)
-            there.append(place)
-        for other, count in sorted(shared.items()):
-            one, two = memories[other], memories[place]
-            if (one.kind == "topic") == (two.kind == "topic"):
-                yield one, two, count / max(len(some), len(words[other]))
-
-
-def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bool:
-    """Whether two memories rest on the same words of a turn."""
-    for quote in one:
-        for another in other:
-            if quote.turn == another.turn:
-                a, b = set(normalised(quote.text).split()), set(normalised(another.text).split())
-                if len(a & b) >= _QUOTED * min(len(a), len(b)):
-                    return True
-    return False
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

@@ -11,17 +11,18 @@ from typing import Any
 
 from perdure.core.display import one_line
 from perdure.gateway.calls import Request, Shape
-from perdure.recall.memory_records import KINDS, Memory, MemoryKind
+from perdure.recall.memory_records import KINDS, MemoryKind
 from perdure.recall.references.layers import LayerRecord
 from perdure.reflection.operation_checks import OPERATIONS, CheckedOperation
+from perdure.reflection.shown_memories import LINE, ShownMemories, memory_line
 from perdure.reflection.view import ViewWindow, short_names, written
 
 #: The newest version of these texts.
 PROMPT = "r1"
 #: Tokens of an answer, at most.
 ANSWER = 8_000
-#: Characters of a memory, and of a list of them.
-_LINE, _LISTED = 400, 60_000
+#: Characters of all new memories that are listed, and reference layers.
+_NEW, _LAYERS = 16_000, 100
 
 _ABOUT = """\
 You look after the long-term memory of an agent. You are shown records of its past conversations,
@@ -58,33 +59,36 @@ updated like the others."""
 
 
 def extraction(
-    window: ViewWindow,
-    memories: Sequence[Memory],
-    layers: Iterable[LayerRecord],
-    *,
-    room: int,
+    window: ViewWindow, shown: ShownMemories, layers: Iterable[LayerRecord], *, room: int
 ) -> Request:
     """Asks for what one window of a session has; `room` is how many tokens a request holds."""
-    return _request(_EXTRACT, [*_known(memories, layers, room), _records(window)], room)
+    return _request(_EXTRACT, [*_known(shown, layers), _records(window)], room)
 
 
 def consolidation(
     window: ViewWindow,
-    memories: Sequence[Memory],
+    shown: ShownMemories,
     layers: Iterable[LayerRecord],
     candidates: Sequence[CheckedOperation],
     *,
     room: int,
 ) -> Request:
-    """Asks for what all memories need, with a window of the broad view."""
-    new = [
-        f"N-{number} ({each.kind}{_tagged(each.tags)}): {one_line(each.text, _LINE)}"
-        for number, each in enumerate((candidate.asked for candidate in candidates), 1)
-    ]
-    sections = [*_known(memories, layers, room)]
+    """Asks for what memories need, with a window of the broad view."""
+    new, left = list[str](), min(_NEW, room)
+    for number, each in enumerate((candidate.asked for candidate in candidates), 1):
+        new.append(f"N-{number} ({each.kind}{_tagged(each.tags)}): {one_line(each.text, LINE)}")
+        left -= len(new[-1])
+        if left < 0:
+            break
+    sections = [*_known(shown, layers)]
     if new:
         sections.append("New in this run:\n" + "\n".join(new))
     return _request(_CONSOLIDATE, [*sections, _records(window)], room)
+
+
+def new_tokens(room: int) -> int:
+    """Tokens that the new memories of a run take in a consolidation, at most."""
+    return (min(_NEW, room) + LINE) // 3
 
 
 def names_in(window: ViewWindow) -> dict[str, str]:
@@ -98,24 +102,13 @@ def _records(window: ViewWindow) -> str:
     return f"Records:\n{written(window, names)}"
 
 
-def _known(memories: Sequence[Memory], layers: Iterable[LayerRecord], tokens: int) -> list[str]:
-    topics = [m for m in memories if m.kind == "topic"]
-    listed, room = list[str](), min(_LISTED, tokens)
-    for memory in (m for m in memories if m.kind != "topic"):
-        mine = " by a person" if memory.by_person or memory.pinned else ""
-        text = one_line(memory.text, _LINE)
-        line = f"{memory.key} ({memory.kind}{_tagged(memory.tags)}{mine}): {text}"
-        room -= len(line)
-        if room < 0:
-            break
-        listed.append(line)
+def _known(shown: ShownMemories, layers: Iterable[LayerRecord]) -> list[str]:
+    listed = [memory_line(memory) for memory in shown.memories]
     found = ["Remembered already:\n" + "\n".join(listed or ["nothing"])]
-    if topics:
-        found.append(
-            "Topics:\n"
-            + "\n".join(f"{m.key}: {one_line(m.text, 80)}{_tagged(m.tags)}" for m in topics)
-        )
-    if names := [f"{layer.name}: {one_line(layer.title, 80)}" for layer in layers]:
+    if shown.topics:
+        topics = (f"{m.key}: {one_line(m.text, 80)}{_tagged(m.tags)}" for m in shown.topics)
+        found.append("Topics:\n" + "\n".join(topics))
+    if names := [f"{layer.name}: {one_line(layer.title, 80)}" for layer in layers][:_LAYERS]:
         found.append("Reference layers that there are:\n" + "\n".join(names))
     return found
 

@@ -4,7 +4,7 @@
     await bank.reflection.undo("planner/R-3")
 
 A run is of one agent, and reads what its sessions have new. If nothing is, there is no run. If the
-day's budget does not hold what the run may take, it does not begin.
+day's budget does not hold all of it, the run reads the oldest part, and the next one goes on.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable
-from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
+from perdure.gateway.budgets import BudgetRoom
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.reflection import lease as leases
 from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
@@ -29,15 +28,23 @@ from perdure.reflection.reflection_records import (
     ReflectionCursor,
     ReflectionRun,
     RunChanges,
+    RunMode,
+    RunPreview,
     Trigger,
     next_number,
     no_run,
     parse_run,
     run_id,
 )
-from perdure.reflection.run_messages import message
+from perdure.reflection.run_messages import message, told_waiting, too_much
+from perdure.reflection.run_questions import (
+    REFLECT,
+    QuestionBuilder,
+    RunQuestion,
+    RunQuestions,
+)
 from perdure.reflection.run_scope import RunScope, agents, find_scope
-from perdure.reflection.run_walk import REFLECT, RunQuestion, RunWalk, tokens_left
+from perdure.reflection.run_walk import RunWalk
 from perdure.services import Services
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -47,21 +54,6 @@ _HOUR = 3_600 * SECOND
 _LOOK, _FIRST_LOOK = 300.0, 60.0
 
 _log = logging.getLogger(__name__)
-
-
-class RunPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run would read and may take, at most."""
-
-    agent: str
-    sessions: int
-    turns: int
-    #: Questions to models, and their tokens with the answers; the consolidation is counted.
-    questions: int
-    tokens: int
-    #: Tokens that are left of the day's budget; None if there is no limit.
-    left: int | None
-    #: Operations, where no model is needed to know them.
-    operations: tuple[str, ...] = ()
 
 
 class Reflection:
@@ -125,14 +117,15 @@ class Reflection:
                         scope = _as_of(run, await find_scope(self._store, name, again=True))
                     elif not scope.spans:
                         continue
-                    walk, questions = await self._walk(scope, run)
+                    mode = self._mode(live=live) if run is None else run.mode
+                    walk, built = await self._walk(scope, mode, run)
                     if foresee is not None:
-                        foresee(await self._preview(scope, walk, questions))
+                        foresee(await self._preview(scope, walk, built))
                     if run is None:
-                        run = await self._begin(scope, walk, questions, trigger, live=live)
+                        run = await self._begin(scope, built, trigger, mode)
                     if run.state != "refused":
-                        calls = self._calls(run, questions, wait=wait)
-                        run = await walk.finish(lease, run, questions, calls)
+                        calls = self._calls(run, built.questions, wait=wait)
+                        run = await walk.finish(lease, run, calls)
                     found.append(run)
             except Conflict as exc:
                 if len(names) == 1:
@@ -141,14 +134,20 @@ class Reflection:
         return found
 
     async def preview(
-        self, agent: str | None = None, *, session: str | None = None, again: bool = False
+        self,
+        agent: str | None = None,
+        *,
+        session: str | None = None,
+        again: bool = False,
+        live: bool = False,
     ) -> builtins.list[RunPreview]:
         """What `reflect` would read and may take. Asks no model, changes nothing."""
         found = builtins.list[RunPreview]()
         for name in await self._agents(agent, session):
             scope = await find_scope(self._store, name, session=session, again=again)
             if scope.spans:
-                found.append(await self._preview(scope, *await self._walk(scope)))
+                walk, built = await self._walk(scope, self._mode(live=live))
+                found.append(await self._preview(scope, walk, built))
         return found
 
     async def list(
@@ -219,11 +218,14 @@ class Reflection:
         return min(found, key=lambda run: run.id, default=None)
 
     async def _walk(
-        self, scope: RunScope, run: ReflectionRun | None = None
-    ) -> tuple[RunWalk, builtins.list[RunQuestion]]:
+        self, scope: RunScope, mode: RunMode, run: ReflectionRun | None = None
+    ) -> tuple[RunWalk, RunQuestions]:
         recall = await self._services.loaded_recall()
-        walk = RunWalk(self._services, recall, scope, asks=self.has_model)
-        return walk, await walk.prepare(scope.spans if run is None else run.spans)
+        builder = QuestionBuilder(
+            self._services, recall, scope, asks=bool(mode), live=mode == "live"
+        )
+        built = await builder.build(run)
+        return RunWalk(self._services, recall, scope, builder, built), built
 
     def _calls(
         self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool
@@ -235,16 +237,14 @@ class Reflection:
         sessions = {each.call.id: each.call.span.session for each in questions if each.call.span}
         return BatchCalls(self._services.gateway, sessions, waits=wait)
 
-    def _mode(self, *, live: bool) -> Literal["", "live", "batch"]:
+    def _mode(self, *, live: bool) -> RunMode:
         if not self.has_model:
             return ""
         if live or self._given is not None:
             return "live"
         return "batch" if has_batch_mode(self._services.gateway, REFLECT) else "live"
 
-    async def _preview(
-        self, scope: RunScope, walk: RunWalk, questions: builtins.list[RunQuestion]
-    ) -> RunPreview:
+    async def _preview(self, scope: RunScope, walk: RunWalk, built: RunQuestions) -> RunPreview:
         operations: tuple[str, ...] = ()
         if not self.has_model:
             run = _new_run(scope.agent, 0, self._store.now())
@@ -259,49 +259,51 @@ class Reflection:
             operations = tuple(f"{each.op}: {each.checked.asked.text}" for each in plan.applied)
         return RunPreview(
             agent=scope.agent,
-            sessions=len(scope.spans),
-            turns=sum(span.last - span.first + 1 for span in scope.spans),
-            questions=walk.questions(questions),
-            tokens=walk.estimate(questions) if self.has_model else 0,
-            left=await tokens_left(self._services) if self.has_model else None,
+            sessions=len(built.spans),
+            turns=sum(span.last - span.first + 1 for span in built.spans),
+            questions=built.count,
+            tokens=built.estimate.tokens,
+            cost=built.estimate.cost,
+            left=built.left.tokens,
+            cost_left=built.left.cost,
+            waiting_turns=built.waiting_turns,
+            waiting_sessions=built.waiting_sessions,
             operations=operations,
         )
 
     async def _begin(
-        self,
-        scope: RunScope,
-        walk: RunWalk,
-        questions: builtins.list[RunQuestion],
-        trigger: Trigger,
-        *,
-        live: bool,
+        self, scope: RunScope, built: RunQuestions, trigger: Trigger, mode: RunMode
     ) -> ReflectionRun:
         """Write down what is intended, before anything is sent."""
-        left = await tokens_left(self._services) if self.has_model else None
-        needed = walk.estimate(questions) if self.has_model else 0
-        refused = left is not None and needed > left
 
         async def body(transaction: Transaction) -> ReflectionRun:
             number = await next_number(transaction, f"reflection/{scope.agent}")
             made = replace(
                 _new_run(scope.agent, number, transaction.now()),
                 trigger=trigger,
-                mode=self._mode(live=live),
-                spans=scope.spans,
+                mode=mode,
+                spans=built.spans,
                 sessions=tuple(scope.sessions),
-                calls=tuple(question.call for question in questions),
-                left_before=left,
+                calls=tuple(question.call for question in built.questions),
+                expected_tokens=built.estimate.tokens,
+                expected_cost=built.estimate.cost,
+                left_before=built.left.tokens,
+                cost_left_before=built.left.cost,
+                waiting_turns=built.waiting_turns,
+                waiting_sessions=built.waiting_sessions,
+                view=built.view if mode else 0,
+                window=built.window,
             )
-            if refused:
-                why = (
-                    f"It may take {needed:,} tokens, and {left:,} of today's budget for reflection"
-                    " are left."
-                )
+            if mode and not built.is_affordable:
+                ended = transaction.now()
                 made = replace(
-                    made, state="refused", why=why, ended=transaction.now(), calls=(), spans=()
+                    made, state="refused", why=too_much(built), ended=ended, calls=(), spans=()
                 )
                 title = f"Reflection for {scope.agent} did not begin: its budget is too small"
-                await post(transaction, message(made, "spend", title, why))
+                await post(transaction, message(made, "spend", title, made.why))
+            elif mode and built.waiting_turns and built.left != BudgetRoom():
+                title = f"Reflection for {scope.agent} reads what is new in parts"
+                await post(transaction, message(made, "spend", title, told_waiting(made)))
             await transaction.collection(ReflectionRun).put(made)
             return made
 

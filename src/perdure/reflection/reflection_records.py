@@ -25,6 +25,7 @@ ReflectionState: TypeAlias = Literal[
 #: A run in one of these is taken up again by whoever comes next.
 UNFINISHED: tuple[ReflectionState, ...] = ("extracting", "consolidating", "applying")
 Trigger: TypeAlias = Literal["hand", "schedule"]
+RunMode: TypeAlias = Literal["", "live", "batch"]
 Phase: TypeAlias = Literal["extract", "consolidate"]
 #: ``intended`` was written before it was sent: whether it was answered is not known yet.
 CallState: TypeAlias = Literal["intended", "answered", "failed"]
@@ -49,8 +50,10 @@ class RunCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     span: SessionSpan | None = None
     #: Which part, if that is more than one request holds.
     part: int = 0
-    #: Sessions by what the question calls them: its answer may come a day later.
+    #: Sessions by what the question calls them, and the versions of memories that it shows, by key:
+    #: its answer may come a day later.
     names: dict[str, str] = {}
+    versions: dict[str, int] = {}
     state: CallState = "intended"
     model: str = ""
     tokens: int = 0
@@ -78,7 +81,7 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     state: Annotated[ReflectionState, Indexed()]
     trigger: Trigger = "hand"
     #: Empty if no model is configured: then an algorithm does what it can.
-    mode: Literal["", "live", "batch"] = ""
+    mode: RunMode = ""
     started: int
     ended: int | None = None
     spans: tuple[SessionSpan, ...] = ()
@@ -89,9 +92,21 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: What was spent, as providers counted it.
     tokens: int = 0
     cost: int | None = None
-    #: Tokens of the day's budget that were left before and after; None if it has no limit.
+    #: What it may take at most; picodollars, None if unknown.
+    expected_tokens: int = 0
+    expected_cost: int | None = None
+    #: Tokens of the day's budget that were left before and after; None if it has no limit. And
+    #: picodollars.
     left_before: int | None = None
     left_after: int | None = None
+    cost_left_before: int | None = None
+    cost_left_after: int | None = None
+    #: Turns, and sessions, that did not fit: the next run reads them.
+    waiting_turns: int = 0
+    waiting_sessions: int = 0
+    #: Tokens of the broad view, and of one request.
+    view: int = 0
+    window: int = 0
     #: Why it stopped, or did not begin.
     why: str = ""
 
@@ -107,6 +122,27 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def is_finished(self) -> bool:
         return self.state not in UNFINISHED
+
+
+class RunPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would read and may take, at most."""
+
+    agent: str
+    sessions: int
+    turns: int
+    #: Questions to models, and their tokens with the answers; the consolidation is counted.
+    questions: int
+    tokens: int
+    #: Picodollars; None if a price is unknown.
+    cost: int | None = None
+    #: Tokens, and picodollars, that are left of the day's budget; None if there is no limit.
+    left: int | None
+    cost_left: int | None = None
+    #: Turns, and sessions, that do not fit: the next run reads them.
+    waiting_turns: int = 0
+    waiting_sessions: int = 0
+    #: Operations, where no model is needed to know them.
+    operations: tuple[str, ...] = ()
 
 
 class MemoryRevision(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 
 from perdure.core.display import one_line, plural
+from perdure.gateway.prices import dollars
 from perdure.recall.memory_records import MemoryQuote
 from perdure.recall.references.layers import FEW, MANY
 from perdure.reflection.inbox import InboxMessage, MessageKind
 from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
 from perdure.reflection.operation_plan import OperationPlan, Proposal
-from perdure.reflection.reflection_records import ReflectionRun
+from perdure.reflection.reflection_records import ReflectionRun, RunPreview
+from perdure.reflection.run_questions import RunQuestions
 
 _TITLE = 100
 _word = re.compile(r"[^a-z0-9]+").sub
@@ -23,50 +25,74 @@ def message(run: ReflectionRun, kind: MessageKind, title: str, text: str = "") -
     )
 
 
-def proposal_message(run: ReflectionRun, proposal: Proposal, plan: OperationPlan) -> InboxMessage:
+def too_much(built: RunQuestions) -> str:
+    """Why a run does not begin."""
+    wanted, left = built.estimate, built.left
+    if left.cost is not None and wanted.cost is None:
+        return "The price of the model is unknown, so a budget of dollars cannot be kept."
+    needs, has = f"{wanted.tokens:,} tokens", f"{left.tokens or 0:,}"
+    if left.tokens is None or wanted.tokens <= left.tokens:
+        needs, has = dollars(wanted.cost or 0), dollars(left.cost or 0)
+    return f"It may take {needs}, and {has} of today's budget for reflection are left."
+
+
+def told_waiting(run: ReflectionRun | RunPreview) -> str:
+    """What a run leaves to the next one."""
+    turns, sessions = plural(run.waiting_turns, "turn"), plural(run.waiting_sessions, "session")
+    return f"{turns} of {sessions} wait for the next run: this one holds no more."
+
+
+def proposal_message(run: ReflectionRun, proposal: Proposal) -> InboxMessage:
     """A change of what a person wrote or pinned, or what is only proposed."""
-    asked, by_name = proposal.asked, {memory.name: memory for memory in plan.memories()}
+    asked, names = proposal.asked, proposal.names
     verb = {
         "add": f"Add a {asked.kind}:",
         "update": "Change",
         "merge": "Merge",
         "retire": "Retire",
     }.get(asked.op, asked.op)
-    lines = [f"{name}: {by_name[name].text}" for name in proposal.keys]
+    lines = [f"{memory.name}: {memory.text}" for memory in proposal.memories]
     if asked.text:
         lines.append(f"New: {asked.text}")
     if asked.reason:
         lines.append(f"Because: {asked.reason}")
+    if proposal.is_late:
+        lines.append("It changed after the model had read it.")
     return InboxMessage(
         id="",
         agent=run.agent,
         kind="proposal",
-        title=one_line(f"{verb} {', '.join(proposal.keys) or asked.text}", _TITLE),
+        title=one_line(f"{verb} {', '.join(names) or asked.text}", _TITLE),
         text="\n".join((*lines, *_cited(proposal.quotes))),
         operation=asked,
-        keys=proposal.keys,
-        versions=tuple(by_name[name].version for name in proposal.keys),
+        keys=names,
+        versions=tuple(memory.version for memory in proposal.memories),
         quotes=proposal.quotes,
         run=run.name,
     )
 
 
 def draft_message(
-    run: ReflectionRun, checked: CheckedOperation, count_tokens: Callable[[str], int]
+    run: ReflectionRun,
+    checked: CheckedOperation,
+    plan: OperationPlan,
+    count_tokens: Callable[[str], int],
 ) -> InboxMessage:
     """A note to the administrator, a contradiction, or the draft of a reference layer."""
     asked = checked.asked
     if asked.op == "layer":
         return _layer_message(run, checked, count_tokens)
-    keys = tuple(key for key in asked.keys if key.upper().startswith("M-"))
-    is_contradiction = len(keys) > 1
+    named = [key for key in asked.keys if key.upper().startswith("M-")]
+    about = [memory for key in named if (memory := plan.by_key(key)) is not None]
+    is_contradiction = len(about) > 1
     return InboxMessage(
         id="",
         agent=run.agent,
         kind="contradiction" if is_contradiction else "note",
         title=one_line(asked.text, _TITLE),
         text="\n".join((asked.text, *_cited(checked.quotes))),
-        keys=keys,
+        keys=tuple(memory.key for memory in about),
+        versions=tuple(memory.version for memory in about),
         quotes=checked.quotes,
         run=run.name,
     )

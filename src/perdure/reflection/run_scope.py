@@ -43,7 +43,8 @@ async def find_scope(
     again: bool = False,
 ) -> RunScope:
     """The sessions of an agent, or that one, and their closed turns that no run has read; with
-    `again`, all of them. `idle` leaves out what was written to in the last so many minutes.
+    `again`, all of them. `idle` leaves out what was written to in the last so many minutes. What
+    was said last comes last.
     """
     if session is not None:
         records = [await existing_session(store, session)]
@@ -65,6 +66,7 @@ async def find_scope(
         if first <= last and not is_busy:
             spans.append(SessionSpan(record.id, first, last))
     read_before = {cursor.id: cursor.turn for cursor in cursors if cursor is not None}
+    spans.sort(key=lambda span: (sessions[span.session][1].said, span.session))
     return RunScope(agent, sessions, tuple(spans), read_before)
 
 

@@ -5,23 +5,20 @@
     apply         one transaction
 
 Each question is written down before it is sent, and each answer as it arrives. Whoever takes up a
-run that was killed asks only what has no answer yet, and builds the same questions: they are made
-from turns that do not change.
+run that was killed asks only what has no answer yet. What an answer says of memories holds for the
+versions that its question showed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from perdure.core.display import plural
-from perdure.gateway.calls import CallOptions, Request
-from perdure.recall.memory_records import Memory
+from perdure.gateway.budgets import BudgetRoom
 from perdure.recall.recall import Recall
-from perdure.recall.references.layers import LayerRecord
-from perdure.reflection import prompts, topic_weights
+from perdure.reflection import topic_weights
 from perdure.reflection.algorithm_findings import AlgorithmFindings, find_by_algorithm
 from perdure.reflection.apply_run import RunFindings, apply_run
 from perdure.reflection.cited_turns import EvidenceFinder
@@ -40,50 +37,38 @@ from perdure.reflection.reflection_records import (
     ReflectionState,
     RunAnswer,
     RunCall,
-    SessionSpan,
 )
 from perdure.reflection.run_messages import message
-from perdure.reflection.run_scope import RunScope, span_view
-from perdure.reflection.view import ViewedTurn, ViewWindow, broad_view, windows
+from perdure.reflection.run_questions import REFLECT, QuestionBuilder, RunQuestion, RunQuestions
+from perdure.reflection.run_scope import RunScope
 from perdure.services import Services
+from perdure.storage.concurrency import in_thread
 from perdure.storage.transaction import Transaction
 
-REFLECT = CallOptions(purpose="reflect", task="reflection")
-#: Tokens of a request besides the view: instructions, memories, the answer; and without memories.
-_BESIDE, _OVERHEAD = 24_000, 1_500
-#: Tokens of an answer that a run is expected to get: for the estimate.
-EXPECTED_ANSWER = 1_500
 _CUT = "The answer was cut: it is longer than the model may answer."
 #: Refused operations from which on the administrator is told.
 _JUNK = 10
 
 
-class RunQuestion(msgspec.Struct, frozen=True):
-    """What one call is about."""
-
-    call: RunCall
-    window: ViewWindow
-
-
 class RunWalk:
-    """Carries out one run; with models, if it `asks` them."""
+    """Carries out one run, whose questions are built."""
 
     def __init__(
         self,
         services: Services,
         recall: Recall,
         scope: RunScope,
-        *,
-        asks: bool,
+        builder: QuestionBuilder,
+        built: RunQuestions,
     ) -> None:
         self._services = services
         self._recall = recall
         self._scope = scope
-        self._asks = asks
+        self._builder = builder
+        self._built = built
         self._calls: ModelCalls | None = None
         self._config = services.config.reflection
         self._finder = EvidenceFinder(services, scope.sessions)
-        self._texts = list[str]()
         self._messages = list[InboxMessage]()
         self._refused = list[Refused]()
         self._operations = list[CheckedOperation]()
@@ -93,9 +78,6 @@ class RunWalk:
         self._unusable = set[str]()
         self._why = ""
         self._over_budget = self._told_failure = False
-        self._memories = list[Memory]()
-        self._layers = list[LayerRecord]()
-        self._broad = list[ViewWindow]()
         self._run: ReflectionRun | None = None
 
     @property
@@ -103,61 +85,13 @@ class RunWalk:
         assert self._run is not None  # noqa: S101 (for the type checker)
         return self._run
 
-    async def prepare(self, intended: Sequence[SessionSpan]) -> list[RunQuestion]:
-        """Read what is to be asked about, of all that the run intended: questions are numbered by
-        their place there, also if a session is forgotten by now. Sends and writes nothing.
-        """
-        spans = self._scope.spans
-        self._memories = await self._recall.memories.list(self._scope.agent)
-        self._layers = await self._recall.references.list()
-        questions = list[RunQuestion]()
-        for place, span in enumerate(intended, 1):
-            if span not in spans:
-                continue
-            turns = await span_view(self._services, self._scope, span, self._config.view)
-            read = self._scope.read.get(span.session, 0)
-            self._texts += [turn.text for turn in turns if turn.number > read]
-            if not self._asks:
-                continue
-            for part, window in enumerate(self._windows(turns), 1):
-                call = RunCall(
-                    id=f"extract-{place}-{part}",
-                    phase="extract",
-                    span=span,
-                    part=part,
-                    names=prompts.names_in(window),
-                )
-                questions.append(RunQuestion(call, window))
-        if self._asks:
-            sessions = list(self._scope.sessions.values())
-            detailed = {span.session: range(span.first, span.last + 1) for span in spans}
-            self._broad = self._windows(
-                await broad_view(self._services, sessions, self._config.view, detailed)
-            )
-        return questions
-
-    def questions(self, questions: Sequence[RunQuestion]) -> int:
-        """How many questions there are in all."""
-        return len(questions) + len(self._broad)
-
     async def find_without_model(self, run: ReflectionRun) -> AlgorithmFindings:
         return await find_by_algorithm(
-            self._services, self._scope, run, self._finder, self._memories
+            self._services, self._scope, run, self._finder, self._built.memories
         )
 
-    def estimate(self, questions: Sequence[RunQuestion]) -> int:
-        """Tokens that asking may take, answers included."""
-        counter = self._services.counter
-        known = counter.count("\n".join(memory.text for memory in self._memories)) + _OVERHEAD
-        asked = [*(question.window for question in questions), *self._broad]
-        return sum(window.tokens + known + EXPECTED_ANSWER for window in asked)
-
     async def finish(
-        self,
-        lease: LeaseHolder,
-        run: ReflectionRun,
-        questions: Sequence[RunQuestion],
-        calls: ModelCalls | None,
+        self, lease: LeaseHolder, run: ReflectionRun, calls: ModelCalls | None
     ) -> ReflectionRun:
         """Ask what is not answered, and apply it. If nobody waits for the answers of a batch, the
         run is returned as it is by then. Raises `Conflict` if the lease is lost.
@@ -169,7 +103,7 @@ class RunWalk:
             self._messages += found.messages
         else:
             try:
-                await self._extract(questions)
+                await self._extract()
                 await self._consolidate()
             except AnswersLater:
                 return self.run
@@ -177,14 +111,9 @@ class RunWalk:
 
     # The phases -------------------------------------------------------------------------------
 
-    async def _extract(self, questions: Sequence[RunQuestion]) -> None:
-        requests = {
-            each.call.id: prompts.extraction(
-                each.window, self._memories, self._layers, room=self._config.window
-            )
-            for each in questions
-        }
-        answers = await self._ask("extract", requests)
+    async def _extract(self) -> None:
+        questions = self._built.questions
+        answers = await self._ask("extract", questions)
         for question in questions:
             text = answers.get(question.call.id)
             if text is None:
@@ -194,47 +123,30 @@ class RunWalk:
             await self._check(question, text)
 
     async def _consolidate(self) -> None:
-        known = len(self._memories) + len(self._operations)
-        if self._why or known < 2 or not self._broad:
+        known = len(self._built.memories) + len(self._operations)
+        if self._why or known < 2 or not self._built.broad:
             return
-        calls = tuple(
-            RunCall(
-                id=f"consolidate-{part}",
-                phase="consolidate",
-                part=part,
-                names=prompts.names_in(window),
-            )
-            for part, window in enumerate(self._broad, 1)
-        )
-        if self.run.state == "extracting":
-            await self._save(state="consolidating", calls=(*self.run.calls, *calls))
         candidates = [each for each in self._operations if each.asked.op == "add"]
-        questions = [
-            RunQuestion(call, window) for call, window in zip(calls, self._broad, strict=True)
-        ]
-        requests = {
-            each.call.id: prompts.consolidation(
-                each.window,
-                self._memories,
-                self._layers,
-                candidates,
-                room=self._config.window,
-            )
-            for each in questions
-        }
-        answers = await self._ask("consolidate", requests)
+        intended = [call for call in self.run.calls if call.phase == "consolidate"]
+        broad = self._built.broad
+        questions = await self._builder.consolidation(broad, candidates, intended)
+        if self.run.state == "extracting":
+            calls = (question.call for question in questions)
+            await self._save(state="consolidating", calls=(*self.run.calls, *calls))
+        answers = await self._ask("consolidate", questions)
         for question in questions:
             if (text := answers.get(question.call.id)) is not None:
                 await self._check(question, text)
 
     async def _check(self, question: RunQuestion, text: str) -> None:
-        shown = {memory.key: memory for memory in self._memories}
+        there = {memory.key: memory for memory in self._built.memories}
         call = self._sent(question.call)
         is_late = call.phase == "consolidate"
         added = [each for each in self._operations if is_late and each.asked.op == "add"]
         try:
-            names = call.names
-            good, bad = await check_answer(text, self._finder, names, shown, added)
+            good, bad = await check_answer(
+                text, self._finder, call.names, there, added, versions=call.versions
+            )
         except InvalidAnswer as exc:
             where = "all sessions"
             if call.span is not None:
@@ -257,21 +169,27 @@ class RunWalk:
             title = f"{plural(len(self._refused), 'operation')} were refused"
             reasons = sorted({each.why for each in self._refused})
             self._messages.append(message(self.run, "junk", title, "\n".join(reasons)))
-        topics = [memory.text for memory in self._memories if memory.kind == "topic"]
+        built = self._built
+        topics = [memory.text for memory in built.memories if memory.kind == "topic"]
         findings = RunFindings(
             operations=tuple(self._operations),
             refused=tuple(self._refused),
             messages=tuple(self._messages),
             spans=tuple(span for span in self.run.spans if span.session not in self._unread),
             unusable=frozenset(self._unusable),
-            mentions=topic_weights.mentions(topics, self._texts),
+            mentions=await in_thread(topic_weights.mentions, topics, built.texts),
         )
         counter = self._services.counter
+        options = replace(REFLECT, agent=self.run.agent)
+        left = BudgetRoom()
+        if self.run.mode:
+            left = await self._services.gateway.ledger.room(options)
         ended = replace(
             self.run,
             state="stopped" if self._why else "done",
             why=self._why,
-            left_after=await tokens_left(self._services) if self.run.mode else None,
+            left_after=left.tokens,
+            cost_left_after=left.cost,
         )
         self._run = await apply_run(
             self._services.store,
@@ -286,9 +204,10 @@ class RunWalk:
 
     # Asking -----------------------------------------------------------------------------------
 
-    async def _ask(self, phase: Phase, requests: Mapping[str, Request]) -> dict[str, str]:
+    async def _ask(self, phase: Phase, questions: Sequence[RunQuestion]) -> dict[str, str]:
         """Answers by call; those that were there before are not asked again."""
         assert self._calls is not None  # noqa: S101 (for the type checker)
+        requests = {question.call.id: question.request for question in questions}
         kept = self._services.store.collection(RunAnswer)
         ids = [f"{self.run.id}/{call}" for call in requests]
         found = {
@@ -353,16 +272,6 @@ class RunWalk:
 
         self._run = await self._services.store.collection(ReflectionRun).change(self.run.id, change)
 
-    def _windows(self, turns: Sequence[ViewedTurn]) -> list[ViewWindow]:
-        size = max(self._config.window - _BESIDE, self._config.window // 3)
-        topics = {m.text.casefold() for m in self._memories if m.kind == "topic"}
-
-        def topics_of(text: str) -> frozenset[str]:
-            folded = text.casefold()
-            return frozenset(topic for topic in topics if topic in folded)
-
-        return windows(turns, size, topics_of)
-
     def _masked(self, checked: CheckedOperation) -> CheckedOperation:
         """Without secrets: a model may have put one together."""
         asked = checked.asked
@@ -379,13 +288,3 @@ def _after(call: RunCall, result: CallResult) -> RunCall:
         cost=result.cost,
         error=result.error or (_CUT if result.is_cut else ""),
     )
-
-
-async def tokens_left(services: Services) -> int | None:
-    """Tokens that reflection may still take today; None if there is no limit."""
-    found = [
-        status.tokens_left
-        for status in await services.gateway.budgets()
-        if status.budget.covers(REFLECT) and status.tokens_left is not None
-    ]
-    return min(found) if found else None

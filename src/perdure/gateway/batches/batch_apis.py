@@ -123,8 +123,8 @@ class BatchApi(Protocol):
 
     async def cancel(self, id: str) -> None: ...
 
-    async def clean_up(self, batch: RemoteBatch, file: str) -> None:
-        """Delete what the provider would keep for ever. Raises nothing."""
+    async def clean_up(self, *files: str) -> None:
+        """Delete files that the provider would keep for ever. Raises nothing."""
 
 
 def batch_api(transport: Transport, candidate: ModelCandidate, key: str | None) -> BatchApi:
@@ -236,7 +236,7 @@ class AnthropicBatches(_Connection):
     async def cancel(self, id: str) -> None:
         await self._call("POST", f"{self._PATH}/{id}/cancel", headers=self._headers)
 
-    async def clean_up(self, batch: RemoteBatch, file: str) -> None:
+    async def clean_up(self, *files: str) -> None:
         """Nothing: results are gone after 29 days."""
 
     async def _list(self, since: int) -> AsyncIterator[dict[str, Any]]:
@@ -335,8 +335,8 @@ class OpenAIBatches(_Connection):
     async def cancel(self, id: str) -> None:
         await self._call("POST", f"/batches/{id}/cancel")
 
-    async def clean_up(self, batch: RemoteBatch, file: str) -> None:
-        for each in dict.fromkeys((*batch.files, file)):
+    async def clean_up(self, *files: str) -> None:
+        for each in dict.fromkeys(files):
             if each:
                 with suppress(GatewayError):  # gone already, or kept: nothing depends on it
                     await self._call("DELETE", f"/files/{each}")

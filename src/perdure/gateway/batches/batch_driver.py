@@ -9,7 +9,7 @@ before it is sent again. Results, costs and budgets are written in one transacti
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -117,18 +117,6 @@ class BatchDriver:
         await self._end(batch)
         return None
 
-    async def _failed(self, batch: OwnedBatch, exc: GatewayError | InvalidConfig) -> float | None:
-        """Try again later, unless the provider refuses what was not sent yet."""
-        if isinstance(exc, Rejected) and not any(
-            part.remote or part.sending or part.state is not BatchState.WRITTEN
-            for part in batch.record.parts
-        ):
-            for at in range(len(batch.record.parts)):
-                await self._refuse(batch, at, exc.message, exc.kind)
-            await self._end(batch)
-            return None
-        return await self._wait(batch, exc.message, getattr(exc, "retry_after", None))
-
     async def _wait(self, batch: OwnedBatch, why: str, asked: float | None = None) -> float:
         pause = max(self._pace.pause(batch.record.failures), asked or 0.0)
         next_look = self._state.clock() + int(pause * SECOND)
@@ -159,15 +147,21 @@ class BatchDriver:
         if part.remote:
             return None
         lines = await self._lines(batch, part, api, candidate)
+        if part.file and len(lines) != part.lines:  # it holds what was forgotten since
+            await api.clean_up(part.file)
+            part = await batch.update_part(at, file="")
         if not lines:  # cancelled, or forgotten
             await self._close(batch, at, ItemState.CANCELLED, BatchState.CANCELLED)
             return None
         name = self._name(batch.record, at)
         try:
             if not part.file and (file := await api.upload(lines, name)):
-                part = await batch.update_part(at, file=file)
+                part = await batch.update_part(at, file=file, lines=len(lines))
             begun = self._state.clock()
             await batch.update_part(at, sending=begun, lines=len(lines))
+            if await self._has_forgotten(batch, part, lines):
+                await batch.update_part(at, sending=0)
+                return 0.0  # it is put together anew
             if self._state.clock() - begun > self._pace.lag / 2 * SECOND:
                 return 0.0  # the process stood still: somebody else may be looking for it by now
             remote = await api.create(lines, part.file, name)
@@ -196,6 +190,15 @@ class BatchDriver:
                 lines.append(api.line(item.wire_id, call))
         await self._writer.write(batch, gone, error="forgotten")
         return lines
+
+    async def _has_forgotten(
+        self, batch: OwnedBatch, part: BatchPart, lines: Sequence[bytes]
+    ) -> bool:
+        """Whether something was forgotten since these lines were written."""
+        waiting = 0
+        async for item in self._items(batch.record, part):
+            waiting += item.state is ItemState.WAITING and not item.forgotten
+        return waiting != len(lines)
 
     async def _recover(self, batch: OwnedBatch, at: int, api: BatchApi) -> float | None:
         """Find what was sent without an answer; seconds to wait if that cannot be told yet."""
@@ -265,7 +268,7 @@ class BatchDriver:
             await batch.update_part(at, remote="", sending=0, sent=0, state=BatchState.WRITTEN)
             return await self._wait(batch, remote.error)
         await self._refuse(batch, at, remote.error or "The provider refused the batch.", "rejected")
-        await api.clean_up(remote, batch.record.parts[at].file)
+        await api.clean_up(*remote.files, batch.record.parts[at].file)
         return None
 
     async def _collect(
@@ -298,7 +301,7 @@ class BatchDriver:
                 return await self._wait(batch, f"The results lack {plural(missing, 'line')}.")
         await self._close(batch, at, unfinished, BatchState.ENDED)
         # What the provider would keep for ever; it has cost what it has cost.
-        await api.clean_up(remote, part.file)
+        await api.clean_up(*remote.files, part.file)
         return None
 
     async def _refuse(self, batch: OwnedBatch, at: int, why: str, kind: str) -> None:

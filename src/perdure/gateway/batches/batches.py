@@ -15,6 +15,7 @@ and no result, and sends nothing twice to a batch mode. Requests and answers sta
 from __future__ import annotations
 
 import asyncio
+import builtins
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -43,6 +44,7 @@ from perdure.gateway.batches.batch_records import (
 )
 from perdure.gateway.batches.live_batch import LiveBatches
 from perdure.gateway.batches.owned_batch import PORTION, LostBatch, OwnedBatch, items_of
+from perdure.gateway.budgets import CallEstimate
 from perdure.gateway.calls import (
     CallOptions,
     Reply,
@@ -144,9 +146,10 @@ class Batches:
         digest = hashlib.blake2b(candidate.name.encode(), digest_size=16)
         for number, (custom_id, request) in enumerate(asked.items()):
             call = self._build(request, candidate, options)
-            answer = longest_answer(call.body) or candidate.provider.habits.default_max_tokens
+            answer = _longest_answer(call, candidate)
             assumed += 0 if request.max_tokens else answer
-            costs.append(self._estimate(candidate, mode, estimate_request(request), answer))
+            estimate = self._estimate(candidate, mode, request, answer)
+            costs.append(estimate.cost)
             content = packed(request)
             digest.update(custom_id.encode("utf-8", "replace") + b"\x00" + content)
             sizes.append(len(msgspec.json.encode(call.body)) + len(custom_id) + 200)
@@ -157,8 +160,8 @@ class Batches:
                     request=content,
                     agent=indexable(options.agent),
                     session=indexable(sessions.get(custom_id, options.session)),
-                    tokens=estimate_request(request) + answer,
-                    reserved=costs[-1] or 0,
+                    tokens=estimate.tokens,
+                    reserved=estimate.cost or 0,
                 )
             )
         record = BatchRecord(
@@ -205,6 +208,23 @@ class Batches:
             if there is None or there.run != run:
                 await self._items.delete_many(item.id for item in items)
 
+    async def estimate(
+        self, requests: Iterable[Request], options: CallOptions = _REFLECT, *, live: bool = False
+    ) -> builtins.list[CallEstimate]:
+        """What `submit` would reserve for each request; or a call for each of them, if `live`.
+
+        Raises `NoModel`.
+        """
+        options = check_options(options)
+        candidate = (await self._order(options))[0]
+        is_batch = self._enabled and candidate.provider.batch and not live
+        mode: BatchMode = "batch" if is_batch else "live"
+        found = builtins.list[CallEstimate]()
+        for request in requests:
+            answer = _longest_answer(self._build(request, candidate, options), candidate)
+            found.append(self._estimate(candidate, mode, request, answer))
+        return found
+
     async def get(self, batch: BatchRecord | str) -> BatchRecord:
         """As it is in the bank. Raises `NotFound`."""
         id = batch.id if isinstance(batch, BatchRecord) else batch
@@ -217,7 +237,9 @@ class Batches:
         """The one that was submitted with this key, whatever its requests."""
         return await self._batches.get(_key_hash(key))
 
-    async def list(self, *, limit: int = 100, agent: str | None = None) -> list[BatchRecord]:
+    async def list(
+        self, *, limit: int = 100, agent: str | None = None
+    ) -> builtins.list[BatchRecord]:
         """The newest first; of one agent, if named."""
         finder = self._batches.query().order_by("-written").limit(limit)
         if agent is not None:
@@ -326,11 +348,11 @@ class Batches:
             await self._items.put_many(replace(item, request=b"", answer=b"") for item in portion)
 
     def _estimate(
-        self, candidate: ModelCandidate, mode: BatchMode, asked: int, answer: int
-    ) -> int | None:
-        name = candidate.provider.name
+        self, candidate: ModelCandidate, mode: BatchMode, request: Request, answer: int
+    ) -> CallEstimate:
+        asked, name = estimate_request(request), candidate.provider.name
         cost = self._state.prices.estimate(name, candidate.model, asked, answer)
-        return batch_price(cost) if mode == "batch" else cost
+        return CallEstimate(asked + answer, batch_price(cost) if mode == "batch" else cost)
 
     def _masked(self, request: Request) -> Request:
         if self._mask is None or (masked := self._mask(request.messages)) == request.messages:
@@ -346,6 +368,10 @@ class Batches:
         if not self._jobs.handles(BATCHES):
             self._jobs.register(BATCHES, self.drive, retries=RETRIES, timeout=TIMEOUT)
         return self._jobs
+
+
+def _longest_answer(call: ProviderRequest, candidate: ModelCandidate) -> int:
+    return longest_answer(call.body) or candidate.provider.habits.default_max_tokens
 
 
 def _checked(requests: object) -> Mapping[str, Any]:

@@ -14,9 +14,10 @@ is noted. Everything is written in one transaction with the index.
 from __future__ import annotations
 
 import builtins
+import copy
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,6 +49,7 @@ Plain: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 Scrub: TypeAlias = Callable[[], Awaitable[bool]]
 #: Removes what prompts were told of memories, by their names.
 Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
+R = TypeVar("R")
 _PAGE = 100
 #: The least that `similar` names, and memories that are compared with a text.
 _ALIKE, _COMPARED = 0.3, 24
@@ -72,6 +74,7 @@ class Memories:
         embedder: Embedder | None = None,
     ) -> None:
         self._store = store
+        self._transaction: Transaction | None = None
         self._embedder = embedder
         self.similarity = SimilarMemories(store)
         self.writer = MemoryWriter(store, index, self.similarity)
@@ -182,6 +185,14 @@ class Memories:
 
     # Writing ----------------------------------------------------------------------------------
 
+    def within(self, transaction: Transaction) -> Memories:
+        """The same memories; what is changed by them is a part of this transaction. Not for
+        `delete`, which leaves nothing readable behind.
+        """
+        joined = copy.copy(self)
+        joined._transaction = transaction  # noqa: SLF001 (a copy of this one)
+        return joined
+
     async def add(
         self,
         agent: str,
@@ -227,9 +238,7 @@ class Memories:
             by_person=author.person,
         )
 
-        return await self._store.transact(
-            lambda transaction: self.writer.add(transaction, draft), STRONG
-        )
+        return await self._transact(lambda transaction: self.writer.add(transaction, draft))
 
     async def edit(
         self,
@@ -330,8 +339,7 @@ class Memories:
             await self.writer.contradict(transaction, found)
             return None
 
-        if (refused := await self._store.transact(body, STRONG)) is not None:
-            raise refused
+        await self._transact(body)
 
     async def pin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
         """Let it come first, and lead where another contradicts it.
@@ -465,11 +473,12 @@ class Memories:
             raise unused
         return found.id
 
-    async def _transact(
-        self, body: Callable[[Transaction], Awaitable[Memory | PerdureError]]
-    ) -> Memory:
+    async def _transact(self, body: Callable[[Transaction], Awaitable[R | PerdureError]]) -> R:
         """Run a body that returns what it refuses: a `Conflict` that it raised would repeat it."""
-        done = await self._store.transact(body, STRONG)
+        if self._transaction is not None:
+            done = await body(self._transaction)
+        else:
+            done = await self._store.transact(body, STRONG)
         if isinstance(done, PerdureError):
             raise done
         return done

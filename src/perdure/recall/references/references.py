@@ -125,11 +125,18 @@ class References:
     # Writing ----------------------------------------------------------------------------------
 
     async def add(
-        self, text: str, *, name: str = "", file: str = "", replace: bool = False
+        self,
+        text: str,
+        *,
+        name: str = "",
+        file: str = "",
+        replace: bool = False,
+        within: WithLayer | None = None,
     ) -> LayerRecord:
         """Keep a Markdown text, which may have front matter, as a record; again, to replace it.
 
-        `name` is used if the text has none; `file` is what errors call it.
+        `name` is used if the text has none; `file` is what errors call it; `within` runs in the
+        transaction that writes it.
 
         Raises `InvalidInput` for what cannot be used, naming the line, and if a file has made a
         layer of this name; not if that was copied and this is to `replace` it. Raises `TooLarge`
@@ -138,7 +145,7 @@ class References:
         text = require_text(text, "text", hint="Use references.add_file(path).")
         name, file = require_text(name, "name"), require_text(file, "file")
         layer = self._read(sound(text), file or name or "the text", name)
-        return await self._writing.put(layer, replace=replace)
+        return await self._writing.put(layer, replace=replace, within=within)
 
     async def add_file(
         self, path: Path | str, *, name: str = "", replace: bool = False

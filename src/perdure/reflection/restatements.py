@@ -1,0 +1,142 @@
+"""Finds the memory that says what a new one says, among thousands. Pure.
+
+Two texts say the same if they took the same from the same words of a turn, or if neither has a word
+that the other, or what that one cites, lacks. Texts with other numbers, or of which one says no,
+never do. Memories are looked up by their words and by the turns that they cite.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from perdure.recall.memories.similar_memories import normalised
+from perdure.recall.memory_records import Memory, MemoryQuote
+
+#: Shares of common words from which two texts are one: if they rest on the same quote, of the
+#: shorter of them; else of the longer.
+_SAME_QUOTE, _SAME = 0.34, 0.75
+#: Share of a quote's words that another has, if they are of the same words.
+_QUOTED = 0.6
+#: A word that more memories have tells nothing.
+_COMMON = 200
+
+_numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
+_negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
+
+
+class Restatements:
+    """Active memories, to be found by what they say."""
+
+    def __init__(self, memories: Iterable[Memory]) -> None:
+        self._memories = dict[str, Memory]()
+        self._by_text = defaultdict[str, set[str]](set)
+        self._by_word = defaultdict[str, set[str]](set)
+        self._by_turn = defaultdict[str, set[str]](set)
+        self._terms = functools.cache(_terms)
+        for memory in memories:
+            self.put(memory)
+
+    def put(self, memory: Memory) -> None:
+        """Know a memory as it is now; forget it, if it is not active."""
+        if (former := self._memories.pop(memory.id, None)) is not None:
+            for ids in self._places(former):
+                ids.discard(memory.id)
+        if memory.is_active:
+            self._memories[memory.id] = memory
+            for ids in self._places(memory):
+                ids.add(memory.id)
+
+    def find(self, draft: Memory) -> Memory | None:
+        """The memory that says the same as a draft; the most alike, if there are several."""
+        for id in sorted(self._by_text.get(normalised(draft.text), ())):
+            if (self._memories[id].kind == "topic") == (draft.kind == "topic"):
+                return self._memories[id]
+        if draft.kind == "topic":
+            return None
+        best: tuple[float, Memory] | None = None
+        for id in sorted(self._candidates(draft)):
+            memory = self._memories[id]
+            if memory.kind == "topic":
+                continue
+            alike = self._likeness(memory, draft)
+            if alike is not None and (best is None or alike > best[0]):
+                best = alike, memory
+        return None if best is None else best[1]
+
+    def _places(self, memory: Memory) -> Iterator[set[str]]:
+        yield self._by_text[normalised(memory.text)]
+        if memory.kind != "topic":
+            yield from (self._by_word[word] for word in self._terms(memory.text))
+            yield from (self._by_turn[quote.turn] for quote in memory.quotes)
+
+    def _candidates(self, draft: Memory) -> set[str]:
+        words = self._terms(draft.text)
+        # Who has three quarters of the words has one at least of its rarest quarter.
+        few = len(words) - math.ceil(_SAME * len(words)) + 1
+        rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))[:few]
+        found = set[str]().union(*(self._by_word.get(word, ()) for word in rarest))
+        return found.union(*(self._by_turn.get(quote.turn, ()) for quote in draft.quotes))
+
+    def _likeness(self, memory: Memory, draft: Memory) -> float | None:
+        """The share of words that both have, if they say the same."""
+        words, others = self._terms(draft.text), self._terms(memory.text)
+        alike = len(words & others) / (max(len(words), len(others)) or 1)
+        if _overlapping(memory.quotes, draft.quotes):
+            if len(words & others) < _SAME_QUOTE * min(len(words), len(others)):
+                return None
+            # What only one of them took from there is another fact; the rest is wording.
+            told = (words ^ others) & (self._quoted(memory) | self._quoted(draft))
+        else:
+            if alike < _SAME:
+                return None
+            told = (words - others - self._quoted(memory)) | (others - words - self._quoted(draft))
+        return None if told or cannot_be_same(memory.text, draft.text) else alike
+
+    def _quoted(self, memory: Memory) -> frozenset[str]:
+        return self._terms(" ".join(quote.text for quote in memory.quotes))
+
+
+def cannot_be_same(one: str, other: str) -> bool:
+    """Whether two texts cannot be the same thing: other numbers, or one says no."""
+    return sorted(set(_numbers(one))) != sorted(set(_numbers(other))) or (
+        (_negated(one.casefold()) is None) != (_negated(other.casefold()) is None)
+    )
+
+
+def words_in_common(memories: Sequence[Memory]) -> Iterator[tuple[Memory, Memory, float]]:
+    """Pairs of memories with words in common, and the share of these, of the longer one's. A topic
+    is compared with topics only.
+    """
+    words = [_terms(memory.text) for memory in memories]
+    having = dict[str, list[int]]()
+    for place, some in enumerate(words):
+        shared = Counter[int]()
+        for word in some:
+            if len(there := having.setdefault(word, [])) < _COMMON:
+                shared.update(there)
+            there.append(place)
+        for other, count in sorted(shared.items()):
+            one, two = memories[other], memories[place]
+            if (one.kind == "topic") == (two.kind == "topic"):
+                yield one, two, count / max(len(some), len(words[other]))
+
+
+def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bool:
+    """Whether two memories rest on the same words of a turn."""
+    for quote in one:
+        for another in other:
+            if quote.turn == another.turn:
+                a, b = set(normalised(quote.text).split()), set(normalised(another.text).split())
+                if len(a & b) >= _QUOTED * min(len(a), len(b)):
+                    return True
+    return False
+
+
+def _terms(text: str) -> frozenset[str]:
+    from perdure.recall.words import terms  # it loads the stemmer
+
+    return frozenset(terms(text))
