@@ -105,6 +105,8 @@ def _responses(operation: Operation, schemas: dict[int, Any]) -> dict[str, Any]:
     }
     if operation.passes_through:
         return {"default": {"description": "The provider's own answer."}}
+    if operation.is_foreign:
+        return {"default": {"description": "An answer of that protocol, or an error."}}
     if operation.result is None and operation.produces == JSON:
         return {"204": {"description": "Done."}, "default": failure}
     schema = {} if operation.result is None else schemas[id(operation.result)]

@@ -209,6 +209,9 @@ class Operation(msgspec.Struct, frozen=True):
     #: ``Authorization`` is for the provider.
     passes_through: bool = False
 
+    #: It answers as another protocol does, errors too.
+    is_foreign: bool = False
+
     @classmethod
     def of(
         cls, method: str, path: str, handler: Handler, scope: TokenScope, **more: Any

@@ -22,6 +22,7 @@ from perdure.server import (
     context_operations,
     learning_operations,
     live_socket,
+    mcp_operations,
     memory_operations,
     reflection_operations,
     session_operations,
@@ -56,6 +57,7 @@ def all_routes() -> tuple[Route, ...]:
         *bank_operations.OPERATIONS,
         *live_socket.OPERATIONS,
         *chat_operations.OPERATIONS,
+        *mcp_operations.OPERATIONS,
         *proxy_operations.OPERATIONS,
     )
 

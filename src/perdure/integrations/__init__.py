@@ -1,0 +1,1 @@
+"""Perdure behind other programs: the Model Context Protocol, and hooks of coding clients."""
