@@ -57,11 +57,13 @@ WITHOUT_CONTENT = {
     "perdure_layers": "what reference layers are called and when they are loaded",
     "perdure_metrics": "counts",
     "perdure_models": "how models did lately, by the names of tasks",
+    "perdure_projects": "names of projects and their folders",
     "perdure_recall_filling": "whether the search index is complete",
     "perdure_recall_numbers": "the number that the next group of the search index gets",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
     "perdure_schemas": "names and types of fields",
     "perdure_subscribers": "how far a subscriber has read",
+    "perdure_task_numbers": "the number that the next task of a project gets",
     "perdure_token_uses": "when a token was last used",
 }
 

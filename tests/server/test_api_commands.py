@@ -97,7 +97,11 @@ CHANGES = {
 #: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
 APART = {
     *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
-    *("run", "runs", "agent add"),
+    *("run", "runs", "agent add", "mcp"),
+    *(f"task {name}" for name in ("add", "list", "ready", "claim", "release", "done", "block")),
+    *(f"task {name}" for name in ("unblock", "edit", "reopen", "note", "show", "graph")),
+    *("task import", "task export", "task sync"),
+    *(f"team {name}" for name in ("run", "list", "show", "recap", "replay", "decide", "undo")),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),

@@ -61,6 +61,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(("open", "looked_at", "settle", "migrate", "backup", "copy_to"), _STORE),
         **dict.fromkeys(("collection", "transaction", "transact", "subscribe", "join"), _STORE),
         **dict.fromkeys(("agent", "agent_memory"), "agents run in a process with the store"),
+        "project": "it is in a folder of the client's machine",
         "verify": "GET /api/v1/checks/bank",
         "reflect": "POST /api/v1/reflections/{agent}: it may take hours",
         "agent_memory": "GET /api/v1/agents/{agent}/stats and episodes",
@@ -75,6 +76,7 @@ LOCAL_METHODS = {
         **dict.fromkeys(
             ("contradict", "withdraw", "refill", "topic_weights"), "parts of their own use them"
         ),
+        "within": "takes a transaction of the store",
     },
 }
 LOCAL_METHODS["References"] = {

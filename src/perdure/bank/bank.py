@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
     from perdure.learning.learning import Learning
+    from perdure.project.project import Project
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
@@ -318,6 +319,13 @@ class Bank:
         from perdure.agents.one_shot.one_shot_runs import OneShotRuns
 
         return OneShotRuns(self._sessions)
+
+    def project(self, path: Path | str = ".") -> Project:
+        """The memory of the repository that `path` is in. Raises `NotFound` if it has none."""
+        from perdure.project.project import Project
+        from perdure.project.project_location import ProjectLocation
+
+        return Project(self.services, ProjectLocation.find(require_path(path, "path")))
 
     @property
     def encryption(self) -> Encryption:

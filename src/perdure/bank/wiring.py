@@ -281,6 +281,7 @@ def make_forgetting(services: Services) -> Forgetting:
     from perdure.agents.tier_forgetting import TierForgetting
     from perdure.gateway.gateway_records import GatewayRecords
     from perdure.learning.learning import LearningRecords
+    from perdure.project.project_forgetting import ProjectForgetting
     from perdure.reflection.reflection_forgetting import ReflectionTraces
 
     async def flush_outcomes() -> None:
@@ -297,6 +298,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(services.epochs)
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))
+    made.join(ProjectForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(ReflectionTraces(services.store))

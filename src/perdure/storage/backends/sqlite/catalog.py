@@ -85,12 +85,11 @@ def create(db: apsw.Connection, path: str) -> None:
 
 def faults(db: apsw.Connection) -> Iterator[str]:
     """Tables that are not declared as we declare them: SQLite trusts the file."""
-    stored = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
+    with db:  # one look: a table that is made between two would seem to be missing
+        stored = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
+        declared = list(run_now(SQLiteCatalog(db).load()))
     expected = {text.partition("(")[0].split()[-1]: text for text in _SYSTEM.strip().split(";\n")}
-    expected |= {
-        name: f'CREATE TABLE "{name}"({", ".join(_FACTS)}, '
-        for name in run_now(SQLiteCatalog(db).load())
-    }
+    expected |= {name: f'CREATE TABLE "{name}"({", ".join(_FACTS)}, ' for name in declared}
     for name, text in expected.items():
         if not str(stored.get(name)).startswith(text.rstrip(";")):
             yield f"The declaration of the table {name} is damaged."

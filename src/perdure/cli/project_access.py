@@ -1,0 +1,35 @@
+"""The project that a command means."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.command_options import CommandSettings
+
+if TYPE_CHECKING:
+    from perdure.project.project import Project
+
+FolderOption = Annotated[
+    Path, typer.Option("--folder", "-C", metavar="FOLDER", help="A folder of the project.")
+]
+
+
+@asynccontextmanager
+async def project_here(settings: CommandSettings, folder: Path = Path()) -> AsyncIterator[Project]:
+    """The project of a folder, in the bank of --bank, else in its own. Without background work.
+    Raises `NotFound` if there is none, `Unavailable` if its bank is not there.
+    """
+    from perdure.project.project import Project, initialised
+    from perdure.project.project_location import ProjectLocation
+
+    location = ProjectLocation.find(folder)
+    own = initialised(location)
+    settings.bank = settings.bank or own.bank or None
+    async with existing_bank(settings) as bank:
+        yield Project(bank.services, location)

@@ -1,0 +1,71 @@
+"""The projects that a bank remembers something of, and the folders where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from perdure.core.errors import NotFound
+from perdure.project.project import Project, initialised
+from perdure.project.project_location import ProjectLocation
+from perdure.services import Services
+from perdure.storage.records import Key, system_record
+from perdure.storage.transaction import Transaction
+
+
+@system_record("projects")
+class ProjectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A project of this bank."""
+
+    id: Annotated[str, Key()]
+    name: str
+    #: Work trees and clones in which it was initialised or used; the last one first.
+    roots: tuple[str, ...] = ()
+    made: int = 0  # Microseconds.
+
+
+async def register_project(services: Services, location: ProjectLocation) -> ProjectRecord:
+    """Note that a project is at a folder. Raises `NotFound` if it was not initialised."""
+    settings = initialised(location)
+    root = str(location.root)
+
+    async def register(transaction: Transaction) -> ProjectRecord:
+        projects = transaction.collection(ProjectRecord)
+        found = await projects.get(settings.project)
+        if found is not None and (found.name, *found.roots[:1]) == (settings.name, root):
+            return found
+        before = () if found is None else found.roots
+        made = ProjectRecord(
+            id=settings.project,
+            name=settings.name,
+            roots=(root, *(each for each in before if each != root)),
+            made=transaction.now() if found is None else found.made,
+        )
+        await projects.put(made)
+        return made
+
+    return await services.store.transact(register)
+
+
+async def list_projects(services: Services) -> list[ProjectRecord]:
+    found = await services.store.collection(ProjectRecord).query().values()
+    return sorted(found, key=lambda each: (each.name, each.id))
+
+
+async def find_project(services: Services, name: str) -> Project:
+    """The project of an id or a name, at the first of its folders that is still there.
+    Raises `NotFound`.
+    """
+    known = [each for each in await list_projects(services) if name in (each.id, each.name)]
+    for record in known:
+        for root in record.roots:
+            location = ProjectLocation.find(Path(root))
+            settings = location.settings
+            if settings is not None and settings.project == record.id:
+                return Project(services, location)
+    raise NotFound(
+        f"There is no project {name!r}." if not known else f"No folder of {name!r} is here.",
+        hint="Run `perdure project init` in its repository.",
+    )
