@@ -16,6 +16,11 @@ from perdure.wire import codec
 from tests.proxy.simulated_client import WIRES, SimulatedClient, blocks_of, count_item
 
 SEEDS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 4
+#: Long stories, told by one wire in the quick lane and by the others in the long one.
+_ONE_QUICK = pytest.mark.parametrize(
+    "wire",
+    ["messages", *(pytest.param(each, marks=pytest.mark.slow) for each in ("chat", "responses"))],
+)
 
 
 class Watched:
@@ -108,7 +113,7 @@ def _is_verbatim(built: BuiltWindow, client: SimulatedClient, newest: int) -> bo
     return built.items[-newest:] == client.request().items[-newest:]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@_ONE_QUICK
 async def test_a_long_coding_session_behind_a_small_budget(wire: CallWire) -> None:
     client = SimulatedClient(wire, 7)
     async with perdure.open("memory://") as bank:
@@ -141,7 +146,7 @@ async def test_a_long_coding_session_behind_a_small_budget(wire: CallWire) -> No
         assert watched.extended > 9
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@_ONE_QUICK
 async def test_one_turn_with_hundreds_of_rounds(wire: CallWire) -> None:
     client = SimulatedClient(wire, 5)
     async with perdure.open("memory://") as bank:
