@@ -20,7 +20,7 @@ from perdure.integrations.mcp_tools import BankTools, MemoryAccess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from perdure.bank.bank import Bank
-    from perdure.integrations.memory_scope import MemoryScope
+    from perdure.project.memory_scope import MemoryScope
     from perdure.project.project import Project
 
 _MEMORY = (
@@ -95,7 +95,7 @@ class FolderAccess:
             return self._bank
 
     async def scope(self) -> MemoryScope:
-        from perdure.integrations.memory_scope import MemoryScope
+        from perdure.project.memory_scope import MemoryScope
         from perdure.project.project_location import ProjectLocation
 
         services = (await self.bank()).services
@@ -129,7 +129,7 @@ class ServerAccess:
 
     async def scope(self) -> MemoryScope:
         from perdure.core.errors import InvalidInput
-        from perdure.integrations.memory_scope import MemoryScope
+        from perdure.project.memory_scope import MemoryScope
 
         if self._agent:
             return await MemoryScope.of_agent(self._bank.services, self._agent)

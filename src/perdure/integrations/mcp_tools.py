@@ -13,7 +13,7 @@ from perdure.integrations.mcp_protocol import McpCall, McpTool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from perdure.bank.bank import Bank
-    from perdure.integrations.memory_scope import MemoryScope
+    from perdure.project.memory_scope import MemoryScope
     from perdure.project.project import Project
     from perdure.recall.values import Hit, Kind
 
@@ -202,7 +202,7 @@ class BankTools:
         )
 
     async def get_turn(self, _: McpCall, given: TurnArguments) -> TurnResult:
-        from perdure.integrations.memory_scope import split_turn
+        from perdure.project.memory_scope import split_turn
 
         scope, bank = await self._access.scope(), await self._access.bank()
         name, turn = split_turn(given.name)
