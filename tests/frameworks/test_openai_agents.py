@@ -101,7 +101,7 @@ async def test_cleared_is_forgotten(session: PerdureSession, bank: Bank) -> None
     await session.add_items(SAID)
     await session.clear_session()
     assert await session.get_items() == []
-    assert (await (await session.session()).head()).turn == 0
+    assert (await (await bank.session(session.session_name)).head()).turn == 0
     await session.add_items(talk(1))
     assert await session.get_items() == talk(1)
 
@@ -124,6 +124,14 @@ async def test_what_is_said_at_once_is_all_there(bank: Bank) -> None:
     assert sorted(map(str, items)) == sorted(str(item) for n in range(40) for item in talk(n))
 
 
+def test_several_loops_one_after_another(url: str) -> None:
+    session = PerdureSession("user-1", url)
+    for number in range(3):
+        asyncio.run(session.add_items(talk(number)))
+    assert asyncio.run(session.get_items(2)) == talk(2)
+    asyncio.run(session.close())
+
+
 async def test_secrets_are_masked_large_outputs_come_back(session: PerdureSession) -> None:
     key = "AKIA" + "Q3EXNB2VKWZ5T7RD"  # no real one
     await session.add_items([{"role": "user", "content": f"My key is {key}."}])
@@ -135,10 +143,10 @@ async def test_secrets_are_masked_large_outputs_come_back(session: PerdureSessio
     assert (await session.get_items())[1:] == long
 
 
-async def test_turns_are_served_by_recall_and_contexts(session: PerdureSession) -> None:
+async def test_turns_are_served_by_recall_and_contexts(session: PerdureSession, bank: Bank) -> None:
     for number in range(30):
         await session.add_items(talk(number))
-    opened = await session.session()
+    opened = await bank.session(session.session_name)
     found = await opened.recall("question 17", deadline=20)
     assert found.hits[0].turn.startswith("T-18.")
     assert [turn.prompt[:12] for turn in await opened.turns(2)] == ["Question 28:", "Question 29:"]

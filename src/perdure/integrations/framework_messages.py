@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -90,10 +91,8 @@ def _note(part: Part, path: Path, texts: dict[str, Path], objects: list[tuple[An
     elif isinstance(part, ToolCall):
         if len(part.arguments) >= _SHORT:
             texts.setdefault(part.arguments, path)
-            try:
+            with suppress(msgspec.DecodeError):
                 objects.append((msgspec.json.decode(part.arguments), path))
-            except msgspec.DecodeError:
-                pass
     elif isinstance(part, Media) and part.data:
         texts.setdefault(base64.b64encode(part.data).decode(), path)
 
@@ -121,7 +120,9 @@ def _unfolded(value: Any, message: Message) -> Any:
         if value[_REF] is None:
             return {name: _unfolded(each, message) for name, each in value["of"].items()}
         text = _text_at(message, tuple(value[_REF]))
-        return msgspec.json.decode(text) if "as" in value else text
+        with suppress(msgspec.DecodeError):  # a mask may have broken it
+            return msgspec.json.decode(text) if "as" in value else text
+        return text
     if isinstance(value, list):
         return [_unfolded(each, message) for each in value]
     return value
@@ -140,10 +141,55 @@ def _text_at(message: Message, path: Path) -> str:
     return ""
 
 
+def is_plain(value: Any) -> bool:
+    """Whether JSON gives a value back as it is."""
+    if isinstance(value, dict):
+        return all(type(name) is str and is_plain(each) for name, each in value.items())
+    if type(value) is list:
+        return all(map(is_plain, value))
+    if type(value) is int:
+        return abs(value) < 2**63
+    return value is None or type(value) in (str, float, bool)
+
+
+def parts_of(content: Any) -> list[Part]:
+    """The parts of a content that is a text, or a list of texts and blocks as providers have them.
+    Blocks of other kinds are in the framework's form only.
+    """
+    if isinstance(content, str):
+        return [Text(content)] if content else []
+    found: list[Part] = []
+    for block in content if isinstance(content, list | tuple) else ():
+        if isinstance(block, str):
+            found.append(Text(block))
+        elif isinstance(block, Mapping):
+            part = _part_of(block)
+            if part is not None:
+                found.append(part)
+    return found
+
+
+def _part_of(block: Mapping[str, Any]) -> Part | None:
+    kind = block.get("type")
+    if isinstance(block.get("text"), str) and kind in {"text", "input_text", "output_text", None}:
+        return Text(block["text"])
+    for name in ("thinking", "reasoning"):
+        if kind in {"thinking", "reasoning"} and isinstance(block.get(name), str):
+            return Reasoning(block[name])
+    given = block.get("source")
+    source = given if isinstance(given, Mapping) else block
+    data = source.get("data") or source.get("base64")
+    media = media_bytes(data) if isinstance(data, str) else None
+    if media is None:
+        return None
+    named = source.get("media_type") or source.get("mime_type")
+    return Media(named if isinstance(named, str) else "application/octet-stream", data=media)
+
+
 def media_bytes(data: str) -> bytes | None:
     """Of base64; None if it is something else, or would not come back as it was."""
     try:
         found = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return found if base64.b64encode(found).decode() == data else None
+    return found if found and base64.b64encode(found).decode() == data else None

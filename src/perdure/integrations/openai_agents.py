@@ -20,6 +20,7 @@ from perdure.integrations.framework_bank import FrameworkStore, missing, session
 from perdure.integrations.framework_messages import all_messages, messages_of
 from perdure.integrations.recent_items import RecentItems
 from perdure.sessions.session import Session
+from perdure.sync import SyncBank
 from perdure.wire import codec
 from perdure.wire.plain import Item
 
@@ -35,8 +36,8 @@ _PAGE = 32  # Turns that are read at once, at most, for the newest items.
 class PerdureSession(FrameworkStore, SessionABC):
     """One conversation: the session ``agent/session_id`` of a bank.
 
-    `bank` is an open one, or a URL that is opened by the first use; `close`, or ``async with``,
-    closes it then. `budget` is for `window`, in tokens.
+    `bank` is an open one, or a URL that the first use opens; `close` or ``async with`` closes it.
+    `budget` is for `window`, in tokens.
     """
 
     session_settings: SessionSettings | None
@@ -44,7 +45,7 @@ class PerdureSession(FrameworkStore, SessionABC):
     def __init__(
         self,
         session_id: str,
-        bank: Bank | str | None = None,
+        bank: Bank | SyncBank | str | None = None,
         *,
         agent: str = "openai-agents",
         budget: int | None = None,
@@ -53,28 +54,30 @@ class PerdureSession(FrameworkStore, SessionABC):
         super().__init__(bank)
         self.session_id = session_id
         self.session_settings = session_settings
-        self._name = session_name(agent, session_id)
+        #: To recall from it, show it or fork it: ``bank.session(store.session_name)``.
+        self.session_name = session_name(agent, session_id)
         self._budget = budget
         self._lock = asyncio.Lock()  # Held while writing: `pop_item` writes twice.
         self._recent = RecentItems()
         self._shown = self._added = 0  # Items of the last `get_items`, and added since.
 
-    async def session(self) -> Session:
-        """The conversation in the bank: to recall from, to show, to fork."""
-        return await self._access.session(self._name, framework="openai-agents")
+    async def _session(self) -> Session:
+        return await self._access.session(self.session_name, framework="openai-agents")
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """All items, or the newest, oldest of them first."""
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
-        items = await self._newest(limit)
+        items = await self._access.run(self._newest(limit))
         self._shown, self._added = len(items), 0
         return items
 
     async def add_items(self, items: list[Any]) -> None:
-        if not items:
-            return
-        session = await self.session()
+        if items:
+            await self._access.run(self._add(items))
+
+    async def _add(self, items: list[Any]) -> None:
+        session = await self._session()
         async with self._lock:
             said = codec("responses").decode(list(items))
             await session.append(said, within=self._recent.note)
@@ -85,7 +88,10 @@ class PerdureSession(FrameworkStore, SessionABC):
         """Take the newest item back. Its turn is undone and the rest of it written again: the log
         keeps what was taken back, and shows it to nobody.
         """
-        session = await self.session()
+        return await self._access.run(self._pop())
+
+    async def _pop(self) -> Any | None:
+        session = await self._session()
         async with self._lock:
             turns = await session.turns(1, resolve=True)
             if not turns:
@@ -98,16 +104,18 @@ class PerdureSession(FrameworkStore, SessionABC):
 
     async def clear_session(self) -> None:
         """Forget the conversation for good."""
-        async with self._lock:
-            await self._access.forget(self._name)
+        await self._access.run(self._access.forget(self.session_name))
 
     async def window(self, data: CallModelData[Any]) -> ModelInputData:
         """A ``call_model_input_filter``: the items before this run as the session's strategy shows
         them within the budget, with what the prompt brings to mind; this run's own as they are.
         """
+        return await self._access.run(self._window(data))
+
+    async def _window(self, data: CallModelData[Any]) -> ModelInputData:
         own = list(data.model_data.input[self._shown :])
         said = next((at for at, item in enumerate(own) if not _is_users(item)), len(own))
-        session = await self.session()
+        session = await self._session()
         if self._added:  # the prompt is in the log already
             context = await session.context(budget=self._budget)
             rest = own[self._added :]
@@ -119,7 +127,7 @@ class PerdureSession(FrameworkStore, SessionABC):
         return ModelInputData(input=[*shown, *rest], instructions=data.model_data.instructions)
 
     async def _newest(self, limit: int | None) -> list[Any]:
-        session = await self.session()
+        session = await self._session()
         head = await session.head()
         limit = None if limit is None or limit < 0 else limit  # as SQLite's LIMIT has it
         known = self._recent.newest(head, limit)
