@@ -1,6 +1,6 @@
 """LangGraph: its conformance kit for checkpointers, and graphs that run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypedDict
 
@@ -26,7 +26,7 @@ from perdure.sessions.framework_records import FrameworkRecord
 
 async def test_the_kit(url: str) -> None:
     @checkpointer_test(name="PerdureSaver")
-    async def saver():  # noqa: ANN202
+    async def saver() -> AsyncIterator[PerdureSaver]:
         async with PerdureSaver.open(url) as made:
             yield made
 

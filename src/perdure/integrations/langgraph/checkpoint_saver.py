@@ -35,7 +35,7 @@ from perdure.integrations.langgraph.checkpoint_records import (
     read_writes,
 )
 from perdure.integrations.langgraph.graph_messages import has_messages, is_messages
-from perdure.integrations.langgraph.thread_log import NewMessages, Spans, ThreadLog
+from perdure.integrations.langgraph.thread_log import CheckpointMessages, Spans, ThreadLog
 from perdure.integrations.langgraph.thread_messages import Span
 from perdure.sessions.framework_records import FrameworkRecord
 from perdure.storage.collection import Collection
@@ -247,7 +247,7 @@ class PerdureSaver(FrameworkStore, BaseCheckpointSaver[str]):
         log = await self._log(thread)
         async with log.lock:
             session = await self._access.session(self.session_name(thread), thread=thread)
-            new, values = NewMessages(), dict[str, StoredValue]()
+            new, values = CheckpointMessages(), dict[str, StoredValue]()
             records: list[FrameworkRecord] = []
             for name, value in channels.items():
                 values[name] = StoredValue()  # keeps the order

@@ -48,7 +48,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoreDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """One item of the store."""
 
     namespace: tuple[str, ...]
@@ -60,9 +60,9 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_document = msgspec.msgpack.Decoder(Document).decode
+_document = msgspec.msgpack.Decoder(StoreDocument).decode
 #: A document with the times of its record.
-Found = tuple[Document, FrameworkRecord]
+Found = tuple[StoreDocument, FrameworkRecord]
 
 
 class PerdureStore(FrameworkStore, BaseStore):
@@ -128,7 +128,7 @@ class PerdureStore(FrameworkStore, BaseStore):
                 first = now if before is None else before.made
                 await records.put(FrameworkRecord(key, _pack(made[key]), changed=now, made=first))
 
-    async def _made(self, op: PutOp, value: dict[str, Any]) -> Document:
+    async def _made(self, op: PutOp, value: dict[str, Any]) -> StoreDocument:
         try:
             plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
         except (TypeError, ValueError) as exc:
@@ -144,7 +144,7 @@ class PerdureStore(FrameworkStore, BaseStore):
         ]
         found = await self._embedding() if texts else None
         vectors = await found.embed(texts) if found is not None else []
-        return Document(op.namespace, op.key, masked, vectors, found.name if found else "")
+        return StoreDocument(op.namespace, op.key, masked, vectors, found.name if found else "")
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         wanted = [each async for each in self._under(op.namespace_prefix) if _fits(each[0], op)]
@@ -169,7 +169,7 @@ class PerdureStore(FrameworkStore, BaseStore):
             for (document, record), score in page
         ]
 
-    async def _scores(self, query: str, documents: Sequence[Document]) -> list[float | None]:
+    async def _scores(self, query: str, documents: Sequence[StoreDocument]) -> list[float | None]:
         """The cosine of the nearest of each document's texts; None if it has none of this model."""
         found = await self._embedding()
         (question,) = await found.embed([query])
@@ -229,7 +229,7 @@ def _item(record: FrameworkRecord) -> Item:
     )
 
 
-def _fits(document: Document, op: SearchOp) -> bool:
+def _fits(document: StoreDocument, op: SearchOp) -> bool:
     wanted = (op.filter or {}).items()
     return all(_compares(document.value.get(name), value) for name, value in wanted)
 

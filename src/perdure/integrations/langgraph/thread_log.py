@@ -12,8 +12,8 @@ from perdure.core.messages import Message
 from perdure.history.turn_log import Written
 from perdure.integrations.langgraph.graph_messages import to_canonical
 from perdure.integrations.langgraph.thread_messages import (
-    Address,
     Entry,
+    MessageAddress,
     Span,
     ThreadMessages,
     new_entries,
@@ -29,7 +29,7 @@ CONVERSATION = "|messages"
 Spans = Mapping[str, list[Span]]
 
 
-class NewMessages:
+class CheckpointMessages:
     """The lists of a checkpoint, by channel: which of their messages are in the log already."""
 
     def __init__(self) -> None:
@@ -86,14 +86,14 @@ class ThreadLog:
 
     def __init__(self, services: Services) -> None:
         self.known = ThreadMessages()
-        self._end: Address | None = None  # of the conversation, as it was written last
+        self._end: MessageAddress | None = None  # of the conversation, as it was written last
         self.lock = asyncio.Lock()
         self._services = services
 
     async def write(
         self,
         session: Session,
-        given: NewMessages,
+        given: CheckpointMessages,
         newest: Callable[[], Awaitable[Sequence[Span]]],
         inside: Callable[[Transaction, Spans], Awaitable[None]],
     ) -> None:
@@ -138,7 +138,7 @@ class ThreadLog:
     async def _rewind(
         self,
         session: Session,
-        given: NewMessages,
+        given: CheckpointMessages,
         newest: Callable[[], Awaitable[Sequence[Span]]],
     ) -> None:
         """If the graph goes on from an earlier point, undo the turns that it left behind. Messages
@@ -148,7 +148,7 @@ class ThreadLog:
         kept = [each.address for each in takewhile(bool, entries) if each is not None]
         if not kept or kept[-1] == self._end:
             return
-        behind = [span for span in await newest() if Address(*span[3:]) > kept[-1]]
+        behind = [span for span in await newest() if MessageAddress(*span[3:]) > kept[-1]]
         if not behind:
             return
         record = await session.current_record()

@@ -24,7 +24,7 @@ from perdure.sessions.session import Session
 _WATCHED = 64
 
 
-class Address(NamedTuple):
+class MessageAddress(NamedTuple):
     """The place of a message in a session's log."""
 
     turn: int
@@ -40,13 +40,15 @@ class Entry(NamedTuple):
     """A message that is in the log."""
 
     message: BaseMessage
-    address: Address
-    previous: Address | None  # What stands right before it in the log, if that is known.
+    address: MessageAddress
+    previous: MessageAddress | None  # What stands right before it in the log, if that is known.
     content: object
     calls: object
 
 
-def entry_of(message: BaseMessage, address: Address, previous: Address | None) -> Entry:
+def entry_of(
+    message: BaseMessage, address: MessageAddress, previous: MessageAddress | None
+) -> Entry:
     calls = getattr(message, "tool_calls", None)
     content = message.content
     kept = content if isinstance(content, str) else list(content)
@@ -68,7 +70,7 @@ class ThreadMessages:
         self._by_id: dict[str, Entry] = {}
         #: By channel, the list as it was last seen, and its entries.
         self._lists: dict[str, tuple[list[BaseMessage], list[Entry]]] = {}
-        self.last: Address | None = None  # the newest in the log, as far as is known
+        self.last: MessageAddress | None = None  # the newest in the log, as far as is known
         self._forgets = 0  # how often something was forgotten before it was read
 
     def known(self, channel: str, messages: Sequence[BaseMessage]) -> list[Entry | None]:
@@ -136,11 +138,11 @@ class ThreadMessages:
 
 
 def new_entries(
-    messages: Sequence[BaseMessage], written: Written, before: Address | None
+    messages: Sequence[BaseMessage], written: Written, before: MessageAddress | None
 ) -> list[Entry]:
     """Entries of what one append wrote, in its order."""
     addresses = [
-        Address(piece.turn, piece.number, index)
+        MessageAddress(piece.turn, piece.number, index)
         for piece in written.pieces
         for index in range(len(piece.messages()))
     ]
@@ -154,7 +156,7 @@ def new_entries(
 
 
 def spans_of(entries: Sequence[Entry]) -> list[Span]:
-    found: list[tuple[Address, Address]] = []
+    found: list[tuple[MessageAddress, MessageAddress]] = []
     for entry in entries:
         if found and entry.previous == found[-1][1]:
             found[-1] = (found[-1][0], entry.address)
@@ -169,19 +171,19 @@ async def read_spans(
     """The messages of spans. Forgotten ones are left out, and what others wrote in between."""
     found: list[Entry] = []
     for turn, piece, index, last_turn, last_piece, last_index in spans:
-        said: list[tuple[Address, Message]] = []
+        said: list[tuple[MessageAddress, Message]] = []
         for owned in owners(record, turn, last_turn):
             for each in await reader.pieces(owned):
                 if piece <= each.number <= last_piece:
                     said += [
-                        (Address(each.turn, each.number, at), message)
+                        (MessageAddress(each.turn, each.number, at), message)
                         for at, message in enumerate(each.messages())
                         if (each.number, at) >= (piece, index)
                         and (each.number, at) <= (last_piece, last_index)
                     ]
         said.sort(key=lambda each: each[0][1:])
         resolved = await session.resolve([message for _, message in said])
-        previous: Address | None = None
+        previous: MessageAddress | None = None
         for (address, _), message in zip(said, resolved, strict=True):
             read = from_canonical(message)
             if read is not None:
