@@ -55,6 +55,13 @@ READS = {
     "keys list": "GET /api/v1/keys",
     "artifacts list": "GET /api/v1/artifacts",
     "artifacts check": "GET /api/v1/checks/artifacts",
+    "task list": "GET /api/v1/projects/{project}/tasks",
+    "task ready": "GET /api/v1/projects/{project}/tasks",
+    "task show": "GET /api/v1/projects/{project}/tasks/{task}",
+    "task graph": "GET /api/v1/projects/{project}/graph",
+    "team list": "GET /api/v1/projects/{project}/team/runs",
+    "team show": "GET /api/v1/projects/{project}/team/runs/{run}",
+    "team recap": "GET /api/v1/projects/{project}/team/runs/{run}",
 }
 #: What changes something, where the API does so, too.
 CHANGES = {
@@ -93,15 +100,23 @@ CHANGES = {
     "canon remove": "DELETE /api/v1/canon/{entry}",
     "reference add": "POST /api/v1/references",
     "reference remove": "DELETE /api/v1/references/{layer}",
+    "task add": "POST /api/v1/projects/{project}/tasks",
+    "task edit": "PATCH /api/v1/projects/{project}/tasks/{task}",
+    "task claim": "POST /api/v1/projects/{project}/claims",
+    "task release": "POST /api/v1/projects/{project}/tasks/{task}/release",
+    "task done": "POST /api/v1/projects/{project}/tasks/{task}/done",
+    "task block": "POST /api/v1/projects/{project}/tasks/{task}/block",
+    "task unblock": "POST /api/v1/projects/{project}/tasks/{task}/unblock",
+    "task reopen": "POST /api/v1/projects/{project}/tasks/{task}/reopen",
+    "task note": "POST /api/v1/projects/{project}/tasks/{task}/notes",
+    "team decide": "POST /api/v1/projects/{project}/team/runs/{run}/decide",
+    "team undo": "POST /api/v1/projects/{project}/team/runs/{run}/undo",
 }
 #: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
 APART = {
     *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
     *("run", "runs", "agent add", "mcp"),
-    *(f"task {name}" for name in ("add", "list", "ready", "claim", "release", "done", "block")),
-    *(f"task {name}" for name in ("unblock", "edit", "reopen", "note", "show", "graph")),
-    *("task import", "task export", "task sync"),
-    *(f"team {name}" for name in ("run", "list", "show", "recap", "replay", "decide", "undo")),
+    *("task import", "task export", "task sync", "team run", "team replay"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),
