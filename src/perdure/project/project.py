@@ -9,6 +9,8 @@ from perdure.project.project_location import ProjectLocation, initialised
 from perdure.services import Services
 
 if TYPE_CHECKING:
+    from perdure.project.anchored_entries import AnchoredEntries
+    from perdure.project.anchors import Anchors, AnchorsReport
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
 
@@ -35,10 +37,28 @@ class Project:
         return self.settings.name
 
     @functools.cached_property
+    def anchors(self) -> Anchors:
+        from perdure.project.anchored_entries import commits_of
+        from perdure.project.anchors import Anchors
+
+        return Anchors(self.services, self.location, entries=lambda: commits_of(self.anchored))
+
+    @functools.cached_property
+    def anchored(self) -> tuple[AnchoredEntries, ...]:
+        """The parts that have entries with anchors."""
+        from perdure.project.anchored_entries import MemoryEntries, TaskEntries
+
+        return MemoryEntries(self.services, self.location), TaskEntries(self.tasks)
+
+    async def refresh(self, *, asks: bool = False) -> AnchorsReport:
+        """Take in what happened to the repository: see `Anchors.refresh`."""
+        return await self.anchors.refresh(asks=asks)
+
+    @functools.cached_property
     def tasks(self) -> TaskGraph:
         from perdure.project.task_graph import TaskGraph
 
-        return TaskGraph(self.services, self.location)
+        return TaskGraph(self.services, self.location, note_commits=self.anchors.note)
 
     @functools.cached_property
     def team(self) -> Team:
