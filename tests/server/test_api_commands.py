@@ -105,6 +105,7 @@ APART = {
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),
     *(f"team {name}" for name in ("run", "list", "show", "recap", "replay", "decide", "undo")),
+    *("project init", "project remove"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),
