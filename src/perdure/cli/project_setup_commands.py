@@ -36,7 +36,7 @@ async def init(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Set up the memory of a repository: bank, git hooks, and the coding clients found here.
+    """Set up the memory of a repository: bank, git hooks, coding clients.
 
     Asks before it touches a client's file; where nobody can be asked, it leaves them without --yes.
     Can be run again at any time. `perdure project remove` takes all of it out.
