@@ -61,6 +61,7 @@ WITHOUT_CONTENT = {
     "perdure_metrics": "counts",
     "perdure_models": "how models did lately, by the names of tasks",
     "perdure_project_operations": "names of branches, ids of commits and of entries",
+    "perdure_project_entries": "goals, milestones, links: what people and agents plan, as tasks",
     "perdure_projects": "names of projects and their folders",
     "perdure_recall_filling": "whether the search index is complete",
     "perdure_recall_numbers": "the number that the next group of the search index gets",
