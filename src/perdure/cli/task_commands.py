@@ -196,7 +196,10 @@ async def block(
     token: TokenOption = None,
     folder: FolderOption = Path(),
 ) -> None:
-    """Say that a task cannot go on: why, or until which tasks are over. Your claim on it ends."""
+    """Say that a task cannot go on: why, or until which tasks are over.
+
+    Your claim on it ends.
+    """
     async with project_here(settings, folder) as project:
         found = await project.tasks.block(task, reason=reason, on=on or (), by=by, token=token)
     _tell(settings, found, f"{found.name} is {found.state}: {found.title}")
