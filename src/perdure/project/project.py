@@ -9,6 +9,7 @@ from perdure.project.project_location import ProjectLocation, initialised
 from perdure.services import Services
 
 if TYPE_CHECKING:
+    from perdure.project.file_index import FileIndex
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
 
@@ -33,6 +34,12 @@ class Project:
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @functools.cached_property
+    def files(self) -> FileIndex:
+        from perdure.project.file_index import FileIndex
+
+        return FileIndex(self.services, self.location)
 
     @functools.cached_property
     def tasks(self) -> TaskGraph:
