@@ -5,8 +5,7 @@ nothing is read or asked here.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.search.engine import TextFound
@@ -14,17 +13,26 @@ from perdure.search.engine import TextFound
 if TYPE_CHECKING:
     import numpy as np
 
-#: Characters of a passage, about and at most.
-_PASSAGE, _LONGEST = 500, 1_000
+#: Characters of a block, of a line, and of what is shown of a hit, about.
+_BLOCK, _LONGEST, _SHOWN = 300, 500, 700
 #: What a word in the path adds, to one in the text.
-_PATH = 0.5
-#: How much counts what stands in the passage, anywhere in its part, and what it means.
-_HERE, _AROUND, _MEANING = 0.55, 0.25, 0.35
+_PATH = 0.7
+#: What a word counts that the path says, and one that stands elsewhere in the part.
+_PATH_SAYS, _AROUND = 1.0, 0.2
+#: The same of each of several words that the path says: together they name it.
+_PATH_NAMES = 1.5
+#: What a word says that is nowhere, of what a rare one does; and one that is everywhere.
+_NOWHERE, _COMMON = 0.5, 0.05
+#: Letters of a word that is looked for in paths.
+_IN_PATH = 3
 
 
 class Query(NamedTuple):
-    """What is asked: each word by its terms, any of which will do, and how rare it is."""
+    """What is asked: its words as they stand there, the terms of each, any of which will do, and
+    how rare it is.
+    """
 
+    texts: tuple[str, ...]
     words: tuple[tuple[str, ...], ...]
     weights: tuple[float, ...] = ()
 
@@ -45,7 +53,7 @@ class Candidate(NamedTuple):
     score: float
 
 
-class Passage(NamedTuple):
+class Block(NamedTuple):
     """Some lines of a part: numbers of the first and the last, counted from 0."""
 
     first: int
@@ -57,18 +65,23 @@ def parse_query(text: str) -> Query:
     from perdure.recall import words
 
     asked = words.asked(text)
-    terms = dict.fromkeys(asked.terms)
-    return Query(tuple((each, *filter(None, [asked.forms.get(each)])) for each in terms))
+    shown = {term: each for each in reversed(text.split()) for term in words.terms(each)}
+    terms = tuple(dict.fromkeys(asked.terms))
+    return Query(
+        tuple(shown.get(term, term) for term in terms),
+        tuple((each, *filter(None, [asked.forms.get(each)])) for each in terms),
+    )
 
 
 def weigh(query: Query, found: TextFound) -> Query:
-    """The query with weights: the rarer a word, the more it says."""
+    """The query with weights: the rarer a word, the more it says; one that is nowhere says half."""
     counts = dict(zip(query.terms, (each.documents for each in found.terms), strict=True))
     weights = []
     for word in query.words:
         count = max(counts[term] for term in word)
-        weights.append(math.log(1 + (found.documents - count + 0.5) / (count + 0.5)))
-    return Query(query.words, tuple(max(each, 0.05) for each in weights))
+        rarity = math.log(1 + (found.documents - count + 0.5) / (count + 0.5))
+        weights.append(max(rarity if count else rarity * _NOWHERE, _COMMON))
+    return query._replace(weights=tuple(weights))
 
 
 def score_places(query: Query, found: TextFound) -> tuple[np.ndarray, np.ndarray]:
@@ -110,32 +123,70 @@ def best_parts(
     return [Candidate(int(numbers[at]), int(parts[at]), float(scores[at])) for at in order]
 
 
-def passages_of(text: str) -> list[Passage]:
-    """A part in passages: they end at empty lines, where there are some."""
-    found, lines, size, first = list[Passage](), list[str](), 0, 0
-    for number, line in enumerate(text.split("\n")):
-        is_gap = not line.strip()
-        if lines and (size + len(line) > _LONGEST or (is_gap and size >= _PASSAGE)):
-            found.append(Passage(first, number - 1, "\n".join(lines)))
-            lines, size = [], 0
-        if is_gap and not lines:
-            continue
-        if not lines:
-            first = number
-        lines.append(line)
-        size += len(line) + 1
-    if any(line.strip() for line in lines):
-        found.append(Passage(first, first + len(lines) - 1, "\n".join(lines)))
+def blocks_of(text: str) -> list[Block]:
+    """A part in blocks: what stands between empty lines, or a few lines of it."""
+    found, first, size = list[Block](), 0, 0
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if number > first and (size + len(line) > _BLOCK or not line.strip()):
+            found.append(_block(lines, first, number))
+            first, size = number, 0
+        if not line.strip():
+            first, size = number + 1, 0
+        else:
+            size += len(line) + 1
+    if first < len(lines):
+        found.append(_block(lines, first, len(lines)))
     return found
 
 
-def score_passage(query: Query, terms: Sequence[str], around: float, meaning: float) -> float:
-    """From 0 to about 1. `around` is the share of the query that stands in its part or path,
-    `meaning` the cosine with the query.
+def _block(lines: Sequence[str], first: int, end: int) -> Block:
+    return Block(first, end - 1, "\n".join(lines[first:end])[:_LONGEST])
+
+
+def shown_around(text: str, block: Block) -> Block:
+    """A block with the lines around it that help to read it."""
+    lines = text.split("\n")
+    first, last = block.first, block.last
+    size = len(block.text)
+    while size < _SHOWN and (first > 0 or last + 1 < len(lines)):
+        if first > 0:
+            first -= 1
+            size += len(lines[first]) + 1
+        if last + 1 < len(lines):
+            last += 1
+            size += len(lines[last]) + 1
+    while first < block.first and not lines[first].strip():
+        first += 1
+    while last > block.last and not lines[last].strip():
+        last -= 1
+    cut = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines[first : last + 1]]
+    return Block(first, last, "\n".join(cut))
+
+
+def said_by(query: Query, path: str) -> tuple[bool, ...]:
+    """Which words of the query stand in a path."""
+    low = path.lower()
+    return tuple(any(len(t) >= _IN_PATH and t in low for t in word) for word in query.words)
+
+
+def score_block(
+    query: Query,
+    said: Sequence[bool],
+    terms: Collection[str],
+    around: Collection[str],
+    alike: Sequence[float],
+) -> float:
+    """The share of the query, from 0 to 1, that a block with these terms tells. What the path says
+    counts for all blocks alike, what stands elsewhere in the part only a little. `alike` says for
+    each word how near the block has one in meaning.
     """
-    counts = Counter(terms)
-    here = 0.0
-    for word, weight in zip(query.words, query.weights, strict=True):
-        times = sum(counts[term] for term in word)
-        here += weight * times / (times + 0.5) if times else 0.0
-    return _HERE * 1.5 * here / query.total + _AROUND * around + _MEANING * max(meaning, 0.0)
+    found, path = 0.0, _PATH_NAMES if sum(said) > 1 else _PATH_SAYS
+    for word, weight, is_said, near in zip(query.words, query.weights, said, alike, strict=True):
+        if is_said:
+            found += weight * path
+        elif any(term in terms for term in word):
+            found += weight
+        else:
+            found += weight * max(near, _AROUND if any(t in around for t in word) else 0.0)
+    return found / query.total

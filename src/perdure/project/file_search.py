@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from perdure.core.errors import PerdureError
 from perdure.project import file_ranking as ranking
 from perdure.project.file_index import FileIndex
-from perdure.project.file_ranking import Candidate, Passage, Query
+from perdure.project.file_ranking import Block, Candidate, Query
 from perdure.project.file_selection import MOST_BYTES, is_wanted, parts_of
 from perdure.project.git_objects import Tree, TreeFile
+from perdure.project.word_likeness import likeness, words_in
 from perdure.search.engine import TextSearch, search_text
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
 
 #: Occurrences of words that are read, at most; parts whose text is read for each hit, and at least.
-_MOST, _PARTS, _LEAST_PARTS = 60_000, 4, 40
+_MOST, _PARTS, _LEAST_PARTS = 60_000, 4, 160
 #: Letters of a word that is looked for in paths.
 _IN_PATH = 3
+#: Files whose paths have a word, where it says half as much as in few.
+_MANY_PATHS = 500
 #: Seconds that indexing may take of a search, as a share of its deadline.
 _SHARE = 0.75
 
@@ -92,7 +95,7 @@ def _weighed_paths(tree: Tree, query: Query) -> dict[bytes, float]:
     found = dict[bytes, float]()
     for word, weight in zip(query.words, query.weights, strict=True):
         own = [file for term in word if len(term) >= _IN_PATH for file in tree.paths_with(term)]
-        share = weight / (1 + len(own) / 50)
+        share = weight / (1 + len(own) / _MANY_PATHS)
         for digest in {file.digest for file in own}:
             found[digest] = found.get(digest, 0.0) + share
     return found
@@ -136,66 +139,94 @@ async def _hits(
         async for digest, content in reader.read(by_digest):
             if content is not None:
                 contents[digest] = content
-    passages = await asyncio.to_thread(_passages, files, by_digest, contents)
-    cosines = await _meanings(files, text, [each.text for _, _, each, _ in passages], until)
-    from perdure.recall import words
-
-    best = dict[tuple[bytes, int], tuple[float, FileHit]]()
-    for (digest, candidate, passage, before), meaning in zip(passages, cosines, strict=True):
-        around = min(candidate.score / query.total, 1.0)
-        score = ranking.score_passage(query, words.terms(passage.text), around, meaning)
-        key = (digest, candidate.part)
-        if key not in best or best[key][0] < score:
-            paths = [path for path in tree.by_digest[digest] if is_wanted(path)]
-            if not paths:
-                continue
-            best[key] = score, FileHit(
-                path=paths[0],
-                first=before + passage.first + 1,
-                last=before + passage.last + 1,
-                text=passage.text,
-                score=round(min(score, 1.0), 4),
-                blob=digest.hex(),
-                commit=tree.commit,
-                copies=tuple(paths[1:]),
-            )
-    return [hit for _, hit in sorted(best.values(), key=lambda each: -each[0])]
+    parts = await asyncio.to_thread(_read_parts, files, tree, by_digest, contents)
+    alike = await _alike(files, query, parts, until)
+    return await asyncio.to_thread(_ranked, tree, query, parts, alike)
 
 
-def _passages(
+class _Part(NamedTuple):
+    """A part that may be shown."""
+
+    digest: bytes
+    paths: list[str]
+    score: float
+    #: Lines in front of it.
+    before: int
+    text: str
+    blocks: list[Block]
+
+
+def _read_parts(
     files: FileIndex,
+    tree: Tree,
     by_digest: Mapping[bytes, Sequence[Candidate]],
     contents: Mapping[bytes, bytes],
-) -> list[tuple[bytes, Candidate, Passage, int]]:
-    """Passages of the candidates' parts, with the lines in front of each part. In a thread."""
-    made = list[tuple[bytes, Candidate, Passage, int]]()
+) -> list[_Part]:
+    made = list[_Part]()
     for digest, content in contents.items():
+        paths = [path for path in tree.by_digest[digest] if is_wanted(path)]
+        if not paths:
+            continue
         parts = parts_of(files.readable(content))
         for candidate in by_digest[digest]:
             if candidate.part < len(parts):
+                text = parts[candidate.part]
                 before = sum(part.count("\n") for part in parts[: candidate.part])
-                made += [
-                    (digest, candidate, each, before)
-                    for each in ranking.passages_of(parts[candidate.part])
-                ]
+                blocks = ranking.blocks_of(text)
+                made.append(_Part(digest, paths, candidate.score, before, text, blocks))
     return made
 
 
-async def _meanings(
-    files: FileIndex, text: str, passages: Sequence[str], until: float
-) -> Sequence[float]:
-    """The cosine of each passage with the question; zeros where no quick model is at hand."""
-    import numpy as np
+def _ranked(
+    tree: Tree, query: Query, parts: Sequence[_Part], alike: Sequence[Sequence[float]]
+) -> list[FileHit]:
+    """Hits, best first; `alike` has a row for each block."""
+    from perdure.recall import words
 
+    found, rows = list[tuple[float, _Part, Block]](), iter(alike)
+    for part in parts:
+        said = ranking.said_by(query, part.paths[0])
+        terms = [frozenset(words.terms(block.text)) for block in part.blocks]
+        whole = frozenset().union(*terms)
+        scored = [
+            (ranking.score_block(query, said, own, whole, next(rows)), block)
+            for own, block in zip(terms, part.blocks, strict=True)
+        ]
+        if scored:
+            score, block = max(scored, key=lambda each: each[0])
+            found.append((score, part, block))
+    found.sort(key=lambda each: -each[0])
+    hits = list[FileHit]()
+    for score, part, block in found:
+        shown = ranking.shown_around(part.text, block)
+        hits.append(
+            FileHit(
+                path=part.paths[0],
+                first=part.before + shown.first + 1,
+                last=part.before + shown.last + 1,
+                text=shown.text,
+                score=round(min(score, 1.0), 4),
+                blob=part.digest.hex(),
+                commit=tree.commit,
+                copies=tuple(part.paths[1:]),
+            )
+        )
+    return hits
+
+
+async def _alike(
+    files: FileIndex, query: Query, parts: Sequence[_Part], until: float
+) -> Sequence[Sequence[float]]:
+    """For each block, how near it has each word of the query; zeros where no quick model is at
+    hand.
+    """
+    blocks = [words_in(block.text) for part in parts for block in part.blocks]
     embedder: Embedder = (await files.services.loaded_recall()).index.embedder
     try:
-        if not passages or not embedder.is_quick or time.monotonic() >= until:
-            return [0.0] * len(passages)
-        vectors = await embedder.embed([text, *passages])
+        if embedder.is_quick and time.monotonic() < until:
+            found = await likeness(embedder, query.texts, blocks)
+            rows: Sequence[Sequence[float]] = found.T.tolist()
+            return rows
     except PerdureError:
-        return [0.0] * len(passages)
-    rows = np.frombuffer(b"".join(vectors), dtype=np.int8).reshape(len(vectors), -1)
-    rows = rows.astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-9
-    cosines: Sequence[float] = (rows[1:] @ rows[0]).tolist()
-    return cosines
+        pass  # by words alone
+    return [[0.0] * len(query.words)] * len(blocks)
