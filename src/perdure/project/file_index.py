@@ -1,7 +1,7 @@
 """The files of a project, found by their words at any commit.
 
-Git keeps the texts; the index keeps only which words stand in which part of which *blob*. So a file
-that stands in many commits, branches and work trees is indexed once, and after a commit only what it
+Git keeps the texts; the index keeps only which words stand in which part of which *blob*. So what
+stands in many commits, branches and work trees is indexed once, and after a commit only what it
 changed is read. At a commit, what is found is held against the commit's tree; and the texts of the
 best are read from git, to choose the lines that are shown.
 
@@ -182,7 +182,9 @@ class FileIndex:
         """Files of a commit that are not indexed. If another one is, only their difference is
         looked at.
         """
-        known = list(dict.fromkeys((state.commits.get(self.location.worktree), *state.commits.values())))
+        known = list(
+            dict.fromkeys((state.commits.get(self.location.worktree), *state.commits.values()))
+        )
         if commit in known:
             return []
         for other in known:
@@ -309,9 +311,13 @@ class FileIndex:
                 await states.put(replace(state, commits={**state.commits, worktree: commit}))
 
         await self._store.transact(note)
-        engine = engine_of(self._store.adapter)
-        while await engine.tend(self.index.name):
-            await asyncio.sleep(0)
+        await self._tend()
+
+    async def _tend(self) -> None:
+        """Put words where they are found fast."""
+        engine, more = engine_of(self._store.adapter), True
+        while more:
+            more = await engine.tend(self.index.name)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -328,7 +334,9 @@ class FileIndex:
             known = self.known = KnownBlobs()
         if (state.places, state.batches) != (known.places, known.batches):
             # The last batch may have grown.
-            keys = [batch_id(self.project, n) for n in range(max(known.batches, 1), state.batches + 1)]
+            keys = [
+                batch_id(self.project, n) for n in range(max(known.batches, 1), state.batches + 1)
+            ]
             for batch in await self._batches.get_many(keys):
                 if batch is not None:
                     self._add(batch)
@@ -338,7 +346,9 @@ class FileIndex:
     def _add(self, batch: FileBatch) -> None:
         count = len(batch.parts)
         size = len(batch.digests) // count if count else 0
-        digests = [batch.digests[at : at + size] for at in range(0, count * size, size)] if size else []
+        digests = (
+            [batch.digests[at : at + size] for at in range(0, count * size, size)] if size else []
+        )
         new = [
             (digest, parts)
             for digest, parts in zip(digests, batch.parts, strict=True)

@@ -109,16 +109,20 @@ def best_parts(
     by_path: Mapping[int, float],
     most: int,
 ) -> list[Candidate]:
-    """The best parts of blobs that are there, with what their paths add."""
+    """The best parts of blobs that are there, with what their paths add. Of one that only its path
+    speaks for, the first part.
+    """
     import numpy as np
 
     kept = np.flatnonzero(is_there[numbers]) if len(numbers) else np.empty(0, dtype=np.int64)
-    numbers, parts, scores = numbers[kept], parts[kept], scores[kept].copy()
+    numbers, parts, scores = numbers[kept], parts[kept], scores[kept].astype(np.float64)
     if by_path:
         bonus = np.zeros(len(is_there))
-        for number, weight in by_path.items():
-            bonus[number] = _PATH * weight
-        scores += bonus[numbers]
+        bonus[list(by_path)] = np.fromiter(by_path.values(), dtype=np.float64) * _PATH
+        alone = np.setdiff1d(np.fromiter(by_path, dtype=np.int64), numbers)
+        numbers = np.concatenate((numbers, alone))
+        parts = np.concatenate((parts, np.zeros(len(alone), dtype=np.int64)))
+        scores = np.concatenate((scores, np.zeros(len(alone)))) + bonus[numbers]
     order = np.argsort(-scores, kind="stable")[:most]
     return [Candidate(int(numbers[at]), int(parts[at]), float(scores[at])) for at in order]
 
@@ -160,7 +164,9 @@ def shown_around(text: str, block: Block) -> Block:
         first += 1
     while last > block.last and not lines[last].strip():
         last -= 1
-    cut = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines[first : last + 1]]
+    cut = [
+        line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines[first : last + 1]
+    ]
     return Block(first, last, "\n".join(cut))
 
 

@@ -14,9 +14,9 @@ from perdure.project import file_ranking as ranking
 from perdure.project.file_index import FileIndex
 from perdure.project.file_ranking import Block, Candidate, Query
 from perdure.project.file_selection import MOST_BYTES, is_wanted, parts_of
-from perdure.project.git_objects import Tree, TreeFile
+from perdure.project.git_objects import Tree
 from perdure.project.word_likeness import likeness, words_in
-from perdure.search.engine import TextSearch, search_text
+from perdure.search.engine import TextFound, TextSearch, search_text
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
@@ -71,7 +71,7 @@ async def search_files(
     found = await search_text(files.services.store, search)
     query = ranking.weigh(query, found)
     candidates = await asyncio.to_thread(_candidates, files, tree, query, found, limit)
-    hits = await _hits(files, tree, query, text, candidates, until)
+    hits = await _hits(files, tree, query, candidates, until)
     return FileFindings(tuple(hits[:limit]), report.indexed, report.left)
 
 
@@ -102,7 +102,7 @@ def _weighed_paths(tree: Tree, query: Query) -> dict[bytes, float]:
 
 
 def _candidates(
-    files: FileIndex, tree: Tree, query: Query, found: object, limit: int
+    files: FileIndex, tree: Tree, query: Query, found: TextFound, limit: int
 ) -> list[Candidate]:
     import numpy as np
 
@@ -117,18 +117,11 @@ def _candidates(
         if digest in known
     }
     most = max(_PARTS * limit, _LEAST_PARTS)
-    return ranking.best_parts(
-        numbers, parts, scores, is_there=is_there, by_path=by_path, most=most
-    )
+    return ranking.best_parts(numbers, parts, scores, is_there=is_there, by_path=by_path, most=most)
 
 
 async def _hits(
-    files: FileIndex,
-    tree: Tree,
-    query: Query,
-    text: str,
-    candidates: Sequence[Candidate],
-    until: float,
+    files: FileIndex, tree: Tree, query: Query, candidates: Sequence[Candidate], until: float
 ) -> list[FileHit]:
     digests = list(files.known.numbers)
     by_digest = dict[bytes, list[Candidate]]()
