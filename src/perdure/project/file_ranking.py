@@ -27,7 +27,7 @@ _NOWHERE, _COMMON = 0.5, 0.05
 _IN_PATH = 3
 
 
-class Query(NamedTuple):
+class FileQuery(NamedTuple):
     """What is asked: its words as they stand there, the terms of each, any of which will do, and
     how rare it is.
     """
@@ -45,7 +45,7 @@ class Query(NamedTuple):
         return sum(self.weights) or 1.0
 
 
-class Candidate(NamedTuple):
+class PartCandidate(NamedTuple):
     """A part of a content: the number of the blob, that of the part, and its score from 0 on."""
 
     number: int
@@ -61,19 +61,19 @@ class Block(NamedTuple):
     text: str
 
 
-def parse_query(text: str) -> Query:
+def parse_query(text: str) -> FileQuery:
     from perdure.recall import words
 
     asked = words.asked(text)
     shown = {term: each for each in reversed(text.split()) for term in words.terms(each)}
     terms = tuple(dict.fromkeys(asked.terms))
-    return Query(
+    return FileQuery(
         tuple(shown.get(term, term) for term in terms),
         tuple((each, *filter(None, [asked.forms.get(each)])) for each in terms),
     )
 
 
-def weigh(query: Query, found: TextFound) -> Query:
+def weigh(query: FileQuery, found: TextFound) -> FileQuery:
     """The query with weights: the rarer a word, the more it says; one that is nowhere says half."""
     counts = dict(zip(query.terms, (each.documents for each in found.terms), strict=True))
     weights = []
@@ -84,7 +84,7 @@ def weigh(query: Query, found: TextFound) -> Query:
     return query._replace(weights=tuple(weights))
 
 
-def score_places(query: Query, found: TextFound) -> tuple[np.ndarray, np.ndarray]:
+def score_places(query: FileQuery, found: TextFound) -> tuple[np.ndarray, np.ndarray]:
     """Places where a word of the query stands, and the weight of the words that do."""
     import numpy as np
 
@@ -108,7 +108,7 @@ def best_parts(
     is_there: np.ndarray,
     by_path: Mapping[int, float],
     most: int,
-) -> list[Candidate]:
+) -> list[PartCandidate]:
     """The best parts of blobs that are there, with what their paths add. Of one that only its path
     speaks for, the first part.
     """
@@ -124,7 +124,7 @@ def best_parts(
         parts = np.concatenate((parts, np.zeros(len(alone), dtype=np.int64)))
         scores = np.concatenate((scores, np.zeros(len(alone)))) + bonus[numbers]
     order = np.argsort(-scores, kind="stable")[:most]
-    return [Candidate(int(numbers[at]), int(parts[at]), float(scores[at])) for at in order]
+    return [PartCandidate(int(numbers[at]), int(parts[at]), float(scores[at])) for at in order]
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -170,14 +170,14 @@ def shown_around(text: str, block: Block) -> Block:
     return Block(first, last, "\n".join(cut))
 
 
-def said_by(query: Query, path: str) -> tuple[bool, ...]:
+def said_by(query: FileQuery, path: str) -> tuple[bool, ...]:
     """Which words of the query stand in a path."""
     low = path.lower()
     return tuple(any(len(t) >= _IN_PATH and t in low for t in word) for word in query.words)
 
 
 def score_block(
-    query: Query,
+    query: FileQuery,
     said: Sequence[bool],
     terms: Collection[str],
     around: Collection[str],

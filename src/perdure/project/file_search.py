@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.errors import PerdureError
 from perdure.project import file_ranking as ranking
 from perdure.project.file_index import FileIndex
-from perdure.project.file_ranking import Block, Candidate, Query
+from perdure.project.file_ranking import Block, PartCandidate, FileQuery
 from perdure.project.file_selection import MOST_BYTES, is_wanted, parts_of
 from perdure.project.git_objects import Tree
 from perdure.project.word_likeness import likeness, words_in
@@ -75,7 +75,7 @@ async def search_files(
     return FileFindings(tuple(hits[:limit]), report.indexed, report.left)
 
 
-def _paths(tree: Tree, query: Query) -> dict[bytes, float]:
+def _paths(tree: Tree, query: FileQuery) -> dict[bytes, float]:
     """How many words of the query stand in the paths of each content."""
     found = dict[bytes, float]()
     for word in query.words:
@@ -90,7 +90,7 @@ def _paths(tree: Tree, query: Query) -> dict[bytes, float]:
     return found
 
 
-def _weighed_paths(tree: Tree, query: Query) -> dict[bytes, float]:
+def _weighed_paths(tree: Tree, query: FileQuery) -> dict[bytes, float]:
     """The same by their weights; a word of many paths says little."""
     found = dict[bytes, float]()
     for word, weight in zip(query.words, query.weights, strict=True):
@@ -102,8 +102,8 @@ def _weighed_paths(tree: Tree, query: Query) -> dict[bytes, float]:
 
 
 def _candidates(
-    files: FileIndex, tree: Tree, query: Query, found: TextFound, limit: int
-) -> list[Candidate]:
+    files: FileIndex, tree: Tree, query: FileQuery, found: TextFound, limit: int
+) -> list[PartCandidate]:
     import numpy as np
 
     places, scores = ranking.score_places(query, found)
@@ -121,10 +121,14 @@ def _candidates(
 
 
 async def _hits(
-    files: FileIndex, tree: Tree, query: Query, candidates: Sequence[Candidate], until: float
+    files: FileIndex,
+    tree: Tree,
+    query: FileQuery,
+    candidates: Sequence[PartCandidate],
+    until: float,
 ) -> list[FileHit]:
     digests = list(files.known.numbers)
-    by_digest = dict[bytes, list[Candidate]]()
+    by_digest = dict[bytes, list[PartCandidate]]()
     for each in candidates:
         by_digest.setdefault(digests[each.number], []).append(each)
     contents = dict[bytes, bytes]()
@@ -152,7 +156,7 @@ class _Part(NamedTuple):
 def _read_parts(
     files: FileIndex,
     tree: Tree,
-    by_digest: Mapping[bytes, Sequence[Candidate]],
+    by_digest: Mapping[bytes, Sequence[PartCandidate]],
     contents: Mapping[bytes, bytes],
 ) -> list[_Part]:
     made = list[_Part]()
@@ -171,7 +175,7 @@ def _read_parts(
 
 
 def _ranked(
-    tree: Tree, query: Query, parts: Sequence[_Part], alike: Sequence[Sequence[float]]
+    tree: Tree, query: FileQuery, parts: Sequence[_Part], alike: Sequence[Sequence[float]]
 ) -> list[FileHit]:
     """Hits, best first; `alike` has a row for each block."""
     from perdure.recall import words
@@ -208,7 +212,7 @@ def _ranked(
 
 
 async def _alike(
-    files: FileIndex, query: Query, parts: Sequence[_Part], until: float
+    files: FileIndex, query: FileQuery, parts: Sequence[_Part], until: float
 ) -> Sequence[Sequence[float]]:
     """For each block, how near it has each word of the query; zeros where no quick model is at
     hand.
