@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.errors import PerdureError
 from perdure.project import file_ranking as ranking
 from perdure.project.file_index import FileIndex
-from perdure.project.file_ranking import Block, PartCandidate, FileQuery
+from perdure.project.file_ranking import Block, FileQuery, PartCandidate
 from perdure.project.file_selection import MOST_BYTES, is_wanted, parts_of
 from perdure.project.git_objects import Tree
 from perdure.project.word_likeness import likeness, words_in
