@@ -49,10 +49,10 @@ def unfold_all(messages: Iterable[Message], framework: str) -> list[dict[str, An
     return [form for each in messages if (form := unfold(each, framework)) is not None]
 
 
-async def all_messages(session: Session) -> list[Message]:
-    """Of the turns that were not undone, oldest first, with their content."""
+async def all_messages(session: Session, *, undone: bool = False) -> list[Message]:
+    """Of the turns that were not undone, or of all; oldest first, with their content."""
     found: list[Message] = []
-    async for turn in session.read():
+    async for turn in session.read(undone=undone):
         found += await session.resolve(turn.messages)
     return found
 
