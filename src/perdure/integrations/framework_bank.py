@@ -45,10 +45,15 @@ def session_name(agent: str, *ids: str) -> str:
         else:
             return plain
     digest = hashlib.sha256("\0".join(ids).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    readable = _unfit.sub("-", "-".join(ids)).strip("-")[:_MOST]
-    name = f"{agent}/{readable}-{digest}" if readable else f"{agent}/{digest}"
+    words = readable("-".join(ids))
+    name = f"{agent}/{words}-{digest}" if words else f"{agent}/{digest}"
     agent_of(name)  # the agent's name is the user's own: an error says what is wrong with it
     return name
+
+
+def readable(id: str) -> str:
+    """What of an id can be part of any name."""
+    return _unfit.sub("-", id).strip("-")[:_MOST]
 
 
 class FrameworkBank:

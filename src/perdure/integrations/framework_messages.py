@@ -20,7 +20,6 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, event
-from perdure.core.turns import Turn
 from perdure.sessions.session import Session
 
 _REF = "$"
@@ -55,10 +54,6 @@ async def all_messages(session: Session, *, undone: bool = False) -> list[Messag
     async for turn in session.read(undone=undone):
         found += await session.resolve(turn.messages)
     return found
-
-
-def messages_of(turns: Iterable[Turn]) -> list[Message]:
-    return [message for turn in turns for message in turn.messages]
 
 
 def folded_event(framework: str, kind: str, form: Mapping[str, Any]) -> Message:
