@@ -21,8 +21,6 @@ from perdure.recall.memory_records import Memory, MemoryQuote
 _SAME_QUOTE, _SAME = 0.34, 0.75
 #: Share of a quote's words that another has, if they are of the same words.
 _QUOTED = 0.6
-#: A word that more memories have tells nothing.
-_COMMON = 200
 
 _numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 _negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
@@ -75,9 +73,8 @@ class Restatements:
 
     def _candidates(self, draft: Memory) -> set[str]:
         words = self._terms(draft.text)
-        # Who has three quarters of the words has one at least of its rarest quarter.
-        few = len(words) - math.ceil(_SAME * len(words)) + 1
-        rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))[:few]
+        rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))
+        rarest = rarest[: prefix_size(len(words), _SAME)]
         found = set[str]().union(*(self._by_word.get(word, ()) for word in rarest))
         return found.union(*(self._by_turn.get(quote.turn, ()) for quote in draft.quotes))
 
@@ -107,22 +104,31 @@ def cannot_be_same(one: str, other: str) -> bool:
     )
 
 
-def words_in_common(memories: Sequence[Memory]) -> Iterator[tuple[Memory, Memory, float]]:
-    """Pairs of memories with words in common, and the share of these, of the longer one's. A topic
-    is compared with topics only.
+def words_in_common(
+    memories: Sequence[Memory], least: float
+) -> Iterator[tuple[Memory, Memory, float]]:
+    """Pairs of memories with so many words in common, and the share of these, of the longer one's.
+    A topic is compared with topics only.
     """
     words = [_terms(memory.text) for memory in memories]
-    having = dict[str, list[int]]()
+    counts = Counter(word for some in words for word in some)
+    having = defaultdict[str, list[int]](list)
     for place, some in enumerate(words):
-        shared = Counter[int]()
-        for word in some:
-            if len(there := having.setdefault(word, [])) < _COMMON:
-                shared.update(there)
-            there.append(place)
-        for other, count in sorted(shared.items()):
+        rarest = sorted(some, key=lambda word: (counts[word], word))[: prefix_size(len(some), least)]
+        for other in sorted({other for word in rarest for other in having[word]}):
             one, two = memories[other], memories[place]
-            if (one.kind == "topic") == (two.kind == "topic"):
-                yield one, two, count / max(len(some), len(words[other]))
+            share = len(some & words[other]) / max(len(some), len(words[other]))
+            if share >= least and (one.kind == "topic") == (two.kind == "topic"):
+                yield one, two, share
+        for word in rarest:
+            having[word].append(place)
+
+
+def prefix_size(words: int, least: float) -> int:
+    """Two texts of which each has that share of the other's words have one in common of so many
+    that are the first of each, in whatever order of words (the rarest first is the fastest).
+    """
+    return words - math.ceil(least * words) + 1
 
 
 def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bool:
