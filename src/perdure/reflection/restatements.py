@@ -114,7 +114,9 @@ def words_in_common(
     counts = Counter(word for some in words for word in some)
     having = defaultdict[str, list[int]](list)
     for place, some in enumerate(words):
-        rarest = sorted(some, key=lambda word: (counts[word], word))[: prefix_size(len(some), least)]
+        rarest = sorted(some, key=lambda word: (counts[word], word))[
+            : prefix_size(len(some), least)
+        ]
         for other in sorted({other for word in rarest for other in having[word]}):
             one, two = memories[other], memories[place]
             share = len(some & words[other]) / max(len(some), len(words[other]))

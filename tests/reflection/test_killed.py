@@ -1,0 +1,148 @@
+"""kill -9 at every step of runs, live and by batch modes that err; two processes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.bank import Bank
+from perdure.reflection.reflection import Reflection
+from perdure.reflection.reflection_records import RunAnswer
+from perdure.testing import BatchFaults, ReceivedRequest, ScriptedFault, ScriptedModel
+from tests.fire.zygote import Worker, Zygote
+from tests.reflection.oracle import all_memories, answering
+from tests.reflection.reflect_worker import config, hasten, until_nothing_is_new
+from tests.reflection.test_runs import LEARNT, TOPIC, by_session, texts, two_sessions
+
+#: Lanes of a batch mode share its places: those just before a write, with all behind them that the
+#: provider did. Live, those just after it, too.
+LANES = 8
+PLACES: dict[str, tuple[str, range]] = {
+    "live": ("live", range(1, 100)),
+    **{
+        f"{wire}-{lane}": (wire, range(2 * lane - 1, 1_000, 2 * LANES))
+        for wire in ("messages", "responses")
+        for lane in range(1, LANES + 1)
+    },
+}
+
+
+class Trouble:
+    """What a batch mode does wrong, one after another, until it does everything right."""
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+        self._errs = 1
+        model.batches.hosted.clear()
+        model.batches.paid.clear()
+        model.batches.faults = BatchFaults(busy=1, cut=1, lists_late=1, not_yet=1, lossy=1)
+        model.batches.hook = self.prepare
+
+    async def prepare(self, step: str, when: str) -> None:
+        """By how many batches were made: the first expires in part, the second is refused when its
+        requests are looked at.
+        """
+        if (step, when) == ("create", "after"):
+            made, faults = len(self._model.batches.hosted), self._model.batches.faults
+            faults.expired = int(made == 1)
+            faults.refused_late = int(made == 2)
+
+    def answer(self, request: ReceivedRequest) -> Any:
+        """The third one errs, in a part."""
+        made = len(self._model.batches.hosted)
+        if made == 3 and self._errs:
+            self._errs -= 1
+            return ScriptedFault(status=500)
+        return answering(by_session, [TOPIC])(request)
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as made:
+        yield made
+
+
+async def ended(worker: Worker) -> bool:
+    """Whether a worker came to its end; else it was killed."""
+    over = not await asyncio.to_thread(worker.listen, 100.0)
+    told = worker.kill()
+    assert over
+    assert told in ([], ["done"]), "\n".join(told)
+    return bool(told)
+
+
+async def spent(bank: Bank) -> int:
+    """Tokens of the day's budget; nothing of it is held any more."""
+    (status,) = await bank.gateway.budgets()
+    assert status.spending.held_tokens == 0
+    return status.spending.tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wire", "places"), PLACES.values(), ids=PLACES.keys())
+async def test_killed_at_every_step_nothing_is_lost_or_doubled(
+    tmp_path: Path, zygote: Zygote, wire: str, places: range
+) -> None:
+    """A process is killed by SIGKILL at its nth write; another one goes on."""
+    trouble: Trouble | None = None
+
+    def script(request: ReceivedRequest) -> Any:
+        assert trouble is not None
+        return trouble.answer(request)
+
+    async with ScriptedModel(script) as model:
+        settings = config(model.url, wire)
+        for place in places:
+            trouble = Trouble(model)
+            url = f"sqlite:///{tmp_path}/{place}.db"
+            async with perdure.open(url, config=settings) as bank:
+                await two_sessions(bank)
+                await bank.settle()
+            asked = len(model.requests)
+            is_done = await ended(
+                zygote.start("reflect", url, server=model.url, wire=wire, place=place)
+            )
+            async with perdure.open(url, config=settings) as bank:
+                hasten(bank)
+                await asyncio.sleep(0.06)  # the lease of the killed one was as short
+                await until_nothing_is_new(Reflection(bank.services))
+                assert await texts(bank) == LEARNT, place
+                runs = await bank.reflection.list()
+                assert {run.state for run in runs} <= {"done", "stopped"}, place
+                memories, versions = await all_memories(bank)
+                assert (len(memories), versions) == (3, {}), place
+                assert await bank.collection(RunAnswer).query().count() == 0
+                if wire != "live":
+                    assert set(model.batches.paid.values()) == {1}
+                    assert await spent(bank) == sum(run.tokens for run in runs), place
+            # A live question whose answer was not written down may be asked twice; no other is.
+            if wire == "live":
+                assert len(model.requests) - asked <= 3 + 2
+            if is_done:
+                assert place > (12 if wire == "live" else 200)
+                return
+    pytest.fail("It never ended.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["live", "messages", "responses"])
+async def test_two_processes_reflect_at_once(tmp_path: Path, zygote: Zygote, wire: str) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with ScriptedModel(answering(by_session, [TOPIC])) as model:
+        settings = config(model.url, wire)
+        async with perdure.open(url, config=settings) as bank:
+            await two_sessions(bank)
+            await bank.settle()
+        started = [
+            zygote.start("reflect", url, server=model.url, wire=wire, place=0) for _ in range(2)
+        ]
+        assert await asyncio.gather(*map(ended, started)) == [True, True]
+        async with perdure.open(url, config=settings) as bank:
+            assert await texts(bank) == LEARNT
+            assert [run.state for run in await bank.reflection.list()] == ["done"]
+        assert len(model.requests) == 3
