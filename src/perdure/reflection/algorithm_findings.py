@@ -24,9 +24,9 @@ from perdure.reflection.command_fixes import ToolUse, find_fixes, uses_of
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
 from perdure.reflection.reflection_records import ReflectionRun
-from perdure.reflection.restatements import prefix_size
 from perdure.reflection.run_messages import message
 from perdure.reflection.run_scope import RunScope
+from perdure.reflection.word_sets import prefix_size, word_set
 from perdure.services import Services
 from perdure.storage.concurrency import in_thread
 
@@ -176,7 +176,7 @@ def _hot_files(
 
 
 def _repeated_questions(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
-    asked = [(turn, _terms(turn.prompt)) for turn in turns if _is_question(turn.prompt)]
+    asked = [(turn, word_set(turn.prompt)) for turn in turns if _is_question(turn.prompt)]
     counts = Counter(word for _, words in asked for word in words)
     groups = list[tuple[frozenset[str], list[Turn]]]()
     #: Groups by the words that questions must have one of, to belong there.
@@ -248,7 +248,7 @@ def _topics(turns: Sequence[Turn], memories: Sequence[Memory]) -> Iterator[Memor
 
 
 def _is_function_word(word: str) -> bool:
-    return word in _FUNCTION_WORDS or not _terms(word)
+    return word in _FUNCTION_WORDS or not word_set(word)
 
 
 def _around(text: str, word: str) -> str:
@@ -280,9 +280,3 @@ def _told(checked: CheckedOperation) -> Iterable[str]:
     yield "Found by its form, without a model. Accept it to remember it."
     for quote in checked.quotes:
         yield f"{quote.turn}: “{quote.text}”"
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

@@ -94,6 +94,11 @@ class MemoryAudit:
         self._services = services
         self._store = services.store
 
+    async def agents(self) -> list[str]:
+        """All agents that have memories, by name."""
+        query = self._store.collection(Memory).query().group_by("agent")
+        return sorted(row["agent"] for row in await query.aggregate(all="count"))
+
     async def run(self, agent: str, *, keep: bool = True) -> MemoryAuditReport:
         """Audit an agent's active memories; with `keep`, the score is kept for comparison."""
         recall = await self._services.loaded_recall()

@@ -8,13 +8,13 @@ never do. Memories are looked up by their words and by the turns that they cite.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory, MemoryQuote
+from perdure.reflection.word_sets import prefix_size, word_set
 
 #: Shares of common words from which two texts are one: if they rest on the same quote, of the
 #: shorter of them; else of the longer.
@@ -34,7 +34,7 @@ class Restatements:
         self._by_text = defaultdict[str, set[str]](set)
         self._by_word = defaultdict[str, set[str]](set)
         self._by_turn = defaultdict[str, set[str]](set)
-        self._terms = functools.cache(_terms)
+        self._terms = functools.cache(word_set)
         for memory in memories:
             self.put(memory)
 
@@ -110,7 +110,7 @@ def words_in_common(
     """Pairs of memories with so many words in common, and the share of these, of the longer one's.
     A topic is compared with topics only.
     """
-    words = [_terms(memory.text) for memory in memories]
+    words = [word_set(memory.text) for memory in memories]
     counts = Counter(word for some in words for word in some)
     having = defaultdict[str, list[int]](list)
     for place, some in enumerate(words):
@@ -126,13 +126,6 @@ def words_in_common(
             having[word].append(place)
 
 
-def prefix_size(words: int, least: float) -> int:
-    """Two texts of which each has that share of the other's words have one in common of so many
-    that are the first of each, in whatever order of words (the rarest first is the fastest).
-    """
-    return words - math.ceil(least * words) + 1
-
-
 def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bool:
     """Whether two memories rest on the same words of a turn."""
     for quote in one:
@@ -142,9 +135,3 @@ def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bo
                 if len(a & b) >= _QUOTED * min(len(a), len(b)):
                     return True
     return False
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))
