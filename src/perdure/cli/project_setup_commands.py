@@ -1,0 +1,108 @@
+"""``perdure project init`` and ``perdure project remove``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.command_options import CommandSettings, YesOption
+from perdure.cli.project_access import FolderOption
+
+if TYPE_CHECKING:
+    from perdure.integrations.client_setup.coding_clients import CodingClient
+    from perdure.integrations.client_setup.project_setup import SetupReport
+
+
+async def init(
+    settings: CommandSettings,
+    *,
+    folder: FolderOption = Path(),
+    name: Annotated[
+        str, typer.Option("--name", help="The project's name; by default the folder's.")
+    ] = "",
+    clients: Annotated[
+        str,
+        typer.Option(
+            "--clients", metavar="NAMES", help="claude-code,codex; by default all that are found."
+        ),
+    ] = "",
+    no_hooks: Annotated[
+        bool, typer.Option("--no-hooks", help="No git hooks and no hooks of clients.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Set up the memory of a repository: bank, git hooks, coding clients.
+
+    Asks before it touches a client's file; where nobody can be asked, it leaves them without --yes.
+    Can be run again at any time. `perdure project remove` takes all of it out.
+    """
+    from perdure.bank import Bank
+    from perdure.integrations.client_setup.project_setup import ProjectSetup, SetupWishes
+    from perdure.project.project_location import ProjectLocation
+
+    location = ProjectLocation.find(folder)
+    known = location.settings
+    settings.bank = _absolute(settings.bank)
+    wishes = SetupWishes(
+        name=name,
+        bank=settings.bank or "",
+        hooks=not no_hooks,
+        clients=[each.strip() for each in clients.split(",") if each.strip()] if clients else None,
+    )
+    settings.bank = settings.bank or (known.bank if known else "") or None
+    bank = Bank(config=settings.load())
+    asks = not settings.json and sys.stdin.isatty()
+
+    def agree(client: CodingClient, paths: Sequence[Path]) -> bool:
+        if yes or not asks:
+            return yes
+        for path in paths:
+            terminal.note(f"  {path}")
+        return typer.confirm(f"Set up {client.title} with these files?", default=True, err=True)
+
+    _show(settings, await ProjectSetup(location).init(bank, wishes, agree))
+
+
+async def remove(
+    settings: CommandSettings, *, folder: FolderOption = Path(), yes: YesOption = False
+) -> None:
+    """Take out what `perdure project init` has put in; what the bank knows stays.
+
+    Files of clients become what they were, or lose only our part if somebody changed them since.
+    """
+    from perdure.integrations.client_setup.project_setup import ProjectSetup
+    from perdure.project.project_location import ProjectLocation, initialised
+
+    location = ProjectLocation.find(folder)
+    own = initialised(location)
+    settings.confirm(
+        f"Take the memory of {own.name!r} out of {location.root}?", done="taken out", yes=yes
+    )
+    _show(settings, await ProjectSetup(location).remove())
+
+
+def _absolute(address: str | None) -> str | None:
+    """The address of a file from here, as it is from anywhere else."""
+    scheme, mark, path = (address or "").partition(":///")
+    if not mark or path.startswith(("/", "~")) or scheme != "sqlite":
+        return address
+    return f"{scheme}{mark}{Path(path).absolute()}"
+
+
+def _show(settings: CommandSettings, report: SetupReport) -> None:
+    if settings.json:
+        terminal.emit(report)
+        return
+    for each in report.done:
+        terminal.say(f"+ {each}")
+    if not report.done:
+        terminal.say(f"Nothing had to be changed in {report.root}.")
+    for each in report.left:
+        terminal.say(f"- left: {each}")
+    for each in report.notes:
+        terminal.say(each)

@@ -1,0 +1,1 @@
+"""What hooks of coding clients run: a shell script that notes events, and what it starts."""

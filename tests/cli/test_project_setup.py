@@ -1,0 +1,256 @@
+"""`perdure project init` and `remove`: what they put into a repository, and that all of it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.project.project_location import ProjectLocation
+from tests.cli.conftest import Ask, Run
+from tests.project.repositories import VARIABLES, all_bytes, commit, git, new_repository
+from tests.server.serve_process import PERDURE
+
+SETTINGS, MCP = ".claude/settings.local.json", ".mcp.json"
+HOOKS, CONFIG = ".codex/hooks.json", ".codex/config.toml"
+BOTH = ("--yes", "--clients", "claude-code,codex")
+
+
+@pytest.fixture(autouse=True)
+def own_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def repository(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = new_repository(home / "attic")
+    monkeypatch.chdir(made)
+    return made
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def commands(path: Path) -> dict[str, list[str]]:
+    """The commands of each event."""
+    return {
+        event: [hook["command"] for group in groups for hook in group["hooks"]]
+        for event, groups in read(path).get("hooks", {}).items()
+    }
+
+
+def test_one_command_sets_up_and_one_takes_it_out(ask: Ask, run: Run, repository: Path) -> None:
+    before = all_bytes(repository)
+    code, made = ask("project", "init", *BOTH)
+    assert code == 0
+    assert (made["name"], made["root"]) == ("attic", str(repository))
+    location = ProjectLocation.find(repository)
+    assert location.settings is not None
+    assert location.settings.clients == ("claude-code", "codex")
+    script = location.folder / "client-hook.sh"
+    assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
+    for file, events in ((SETTINGS, 7), (HOOKS, 6)):
+        found = commands(repository / file)
+        assert len(found) == events
+        assert all(str(script) in each[0] for each in found.values())
+    assert read(repository / SETTINGS)["enabledMcpjsonServers"] == ["perdure"]
+    assert read(repository / MCP)["mcpServers"]["perdure"]["args"][-1] == "mcp"
+    server = tomllib.loads((repository / CONFIG).read_text())["mcp_servers"]["perdure"]
+    assert server["args"][-1] == "mcp"
+    assert git(repository, "status", "--porcelain") == ""  # nothing of it is for git
+    assert run("task", "add", "Sweep").exit_code == 0  # the bank was made
+
+    code, again = ask("project", "init", *BOTH)
+    assert (code, again["done"], again["project"]) == (0, [], made["project"])
+
+    code, removed = ask("project", "remove", "--yes")
+    assert code == 0
+    assert removed["left"] == []
+    assert all_bytes(repository) == before
+    assert run("project", "remove", "--yes").exit_code == 1
+    code, back = ask("project", "init")
+    assert back["project"] == made["project"]
+    assert "Sweep" in run("task", "list").stdout
+
+
+def test_nobody_is_asked_so_no_client_is_touched(run: Run, ask: Ask, repository: Path) -> None:
+    (repository / ".claude").mkdir()  # it is used here
+    said = run("project", "init", "--clients", "claude-code")
+    assert said.exit_code == 0
+    assert "left: Claude Code" in said.stdout
+    assert list((repository / ".claude").iterdir()) == []
+    code, _ = ask("task", "ready")
+    assert code == 0
+
+
+def test_a_terminal_is_asked_once_for_each_client(repository: Path) -> None:
+    leader, follower = pty.openpty()
+    os.write(leader, b"n\ny\n")
+    done = subprocess.run(
+        [*PERDURE, "project", "init", "--clients", "claude-code,codex"],
+        stdin=follower,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    os.close(leader)
+    os.close(follower)
+    assert done.returncode == 0, done.stderr
+    assert "Set up Claude Code with these files?" in done.stderr
+    assert "left: Claude Code" in done.stdout
+    assert not (repository / SETTINGS).exists()
+    assert (repository / HOOKS).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(SETTINGS, '{"hooks": '), (SETTINGS, '{"hooks": []}'), (MCP, "[]"), (CONFIG, "a = = 1")],
+)
+def test_a_broken_file_of_a_client_changes_nothing(
+    run: Run, repository: Path, name: str, text: str
+) -> None:
+    (repository / name).parent.mkdir(exist_ok=True)
+    (repository / name).write_text(text)
+    before = all_bytes(repository)
+    refused = run("project", "init", *BOTH)
+    assert refused.exit_code == 1
+    assert name in refused.stderr
+    assert "cannot be understood" in refused.stderr
+    assert all_bytes(repository) == before
+
+
+def test_what_others_have_in_these_files_stays(ask: Ask, repository: Path) -> None:
+    own = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "beep"}]}]}, "x": "ü"}
+    texts = {
+        SETTINGS: json.dumps(own, indent=4, ensure_ascii=False),
+        MCP: '{"mcpServers":{"other":{"command":"other"}}}',
+        CONFIG: 'model = "m"  # mine',
+    }
+    for name, text in texts.items():
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text(text)
+    ask("project", "init", *BOTH)
+    assert commands(repository / SETTINGS)["Stop"][0] == "beep"
+    assert {*read(repository / MCP)["mcpServers"]} == {"other", "perdure"}
+    # Somebody goes on working with them.
+    changed = read(repository / SETTINGS)
+    changed["y"] = 1
+    (repository / SETTINGS).write_text(json.dumps(changed))
+    with (repository / CONFIG).open("a") as file:
+        file.write('[projects."/x"]\ntrust_level = "trusted"\n')
+    ask("project", "remove", "--yes")
+    assert read(repository / SETTINGS) == {**own, "y": 1}
+    assert (repository / MCP).read_text() == texts[MCP]
+    assert tomllib.loads((repository / CONFIG).read_text()) == {
+        "model": "m",
+        "projects": {"/x": {"trust_level": "trusted"}},
+    }
+    assert not (repository / HOOKS).exists()
+
+
+def test_a_server_of_that_name_is_the_users_own(ask: Ask, repository: Path) -> None:
+    (repository / ".codex").mkdir()
+    texts = {
+        MCP: '{"mcpServers": {"perdure": {"type": "http", "url": "http://127.0.0.1:8642/mcp"}}}',
+        CONFIG: '[mcp_servers.perdure]\nurl = "http://127.0.0.1:8642/mcp"\n',
+    }
+    for name, text in texts.items():
+        (repository / name).write_text(text)
+    ask("project", "init", *BOTH)
+    ask("project", "remove", "--yes")
+    for name, text in texts.items():
+        assert (repository / name).read_text() == text
+
+
+def test_a_moved_installation_is_followed(ask: Ask, repository: Path) -> None:
+    ask("project", "init", *BOTH)
+    settings = repository / SETTINGS
+    fresh = settings.read_bytes()
+    moved = settings.read_text().replace(str(repository), "/elsewhere/attic")
+    settings.write_text(moved)
+    ask("project", "init", *BOTH)
+    assert settings.read_bytes() == fresh
+
+
+def test_all_work_trees_share_the_hooks_and_each_has_its_server(
+    ask: Ask, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = repository.parent / "side"
+    git(repository, "worktree", "add", "-q", str(tree))
+    before = all_bytes(repository), all_bytes(tree)
+    ask("project", "init", *BOTH)
+    monkeypatch.chdir(tree)
+    code, _ = ask("project", "init", *BOTH)
+    assert code == 0
+    assert not (tree / SETTINGS).exists()
+    assert (tree / MCP).exists()
+    assert git(tree, "status", "--porcelain") == git(repository, "status", "--porcelain") == ""
+    ask("project", "remove", "--yes")
+    assert (all_bytes(repository), all_bytes(tree)) == before
+
+
+def test_files_under_git_are_pointed_out(ask: Ask, repository: Path) -> None:
+    (repository / MCP).write_text("{}\n")
+    git(repository, "add", MCP)
+    commit(repository, "servers")
+    _, made = ask("project", "init", *BOTH)
+    assert any(note.startswith(".mcp.json is under git") for note in made["notes"])
+    ask("project", "remove", "--yes")
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_without_git_it_works_with_less(ask: Ask, run: Run, home: Path) -> None:
+    before = all_bytes(home)
+    code, made = ask("project", "init", *BOTH)
+    assert code == 0
+    assert any(note.startswith("There is no git here") for note in made["notes"])
+    assert run("task", "add", "Sweep").exit_code == 0
+    assert (home / SETTINGS).exists()
+    ask("project", "remove", "--yes")
+    left = {name: found for name, found in all_bytes(home).items() if not name.startswith("data/")}
+    assert left == before
+
+
+def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
+    _, made = ask("project", "init", "--no-hooks", *BOTH)
+    assert not (repository / HOOKS).exists()
+    assert "hooks" not in read(repository / SETTINGS)
+    assert (repository / MCP).exists()
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert made["left"] == ["the git hooks (--no-hooks)"]
+
+
+def test_a_clone_of_a_team_has_the_same_project(ask: Ask, repository: Path) -> None:
+    (repository / ".perdure").mkdir()
+    shared = {"project": "pr_0123456789abcdef"}
+    (repository / ".perdure/project_state.json").write_text(json.dumps(shared))
+    _, made = ask("project", "init")
+    assert made["project"] == "pr_0123456789abcdef"
+
+
+def test_a_bank_of_its_own_is_found_from_anywhere(ask: Ask, run: Run, repository: Path) -> None:
+    ask("project", "init", "--bank", "sqlite:///own.db")
+    location = ProjectLocation.find(repository)
+    assert location.settings is not None
+    assert location.settings.bank == f"sqlite:///{repository}/own.db"
+    (repository / "deep").mkdir()
+    assert run("task", "ready", "-C", "deep").exit_code == 0
+
+
+def test_what_cannot_be_is_refused(run: Run, repository: Path) -> None:
+    unknown = run("project", "init", "--clients", "emacs")
+    assert "no client 'emacs'" in unknown.stderr
+    transient = run("project", "init", "--bank", "memory://")
+    assert "ends with the program" in transient.stderr
+    assert not (repository / ".perdure").exists()
+    assert shutil.which("git") is not None
