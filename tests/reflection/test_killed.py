@@ -20,9 +20,10 @@ from tests.reflection.test_runs import LEARNT, TOPIC, by_session, texts, two_ses
 
 #: Lanes of a batch mode share its places: those just before a write, with all behind them that the
 #: provider did. Live, those just after it, too.
-LANES = 8
+LANES = 12
 PLACES: dict[str, tuple[str, range]] = {
-    "live": ("live", range(1, 100)),
+    "live-before": ("live", range(1, 100, 2)),
+    "live-after": ("live", range(2, 100, 2)),
     **{
         f"{wire}-{lane}": (wire, range(2 * lane - 1, 1_000, 2 * LANES))
         for wire in ("messages", "responses")
