@@ -164,7 +164,11 @@ _CHANGING = (
         "Gideon",
         "Harriet",
     ),
-    (("the spare laptop", "the laptop to spare", "the laptop kept as a spare"), "Ingram", "Jocasta"),
+    (
+        ("the spare laptop", "the laptop to spare", "the laptop kept as a spare"),
+        "Ingram",
+        "Jocasta",
+    ),
     (
         ("the mirror host", "the host of the mirror", "the host that the mirror is on"),
         "Kelvin",
