@@ -103,6 +103,12 @@ def match_copies(olds: Sequence[CommitPrint], news: Sequence[CommitPrint]) -> di
     return found
 
 
+def has_common_lines(old: CommitPrint, new: CommitPrint) -> bool:
+    """Whether two commits may have to do with each other."""
+    same = old.subject == new.subject or old.patch == new.patch
+    return same or not old.lines or bool(old.line_hashes & new.line_hashes)
+
+
 class _Search:
     def __init__(
         self,
