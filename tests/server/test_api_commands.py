@@ -120,7 +120,7 @@ APART = {
     *(f"project {name}" for name in ("show", "checkpoint", "link", "unlink")),
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),
-    *("project init", "project remove"),
+    *("project init", "project remove", "project status", "project reconcile", "project rewind"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),
