@@ -31,7 +31,10 @@ async def status(
     ] = False,
     folder: FolderOption = Path(),
 ) -> None:
-    """Show what is checked out, what changed since the last look, and what waits for a decision."""
+    """Show what is checked out, what happened to it, and what waits.
+
+    Memories, tasks and state are anchored at commits: this says where those are now.
+    """
     from perdure.project.project_history import told
 
     async with project_here(settings, folder) as project:
@@ -120,7 +123,7 @@ async def rewind(
     ] = "",
     folder: FolderOption = Path(),
 ) -> None:
-    """Hide memories, tasks and state that are anchored behind a commit, and delete nothing.
+    """Hide what is anchored behind a commit; nothing is deleted.
 
     `perdure project reconcile --undo` shows them again.
     """
@@ -235,7 +238,7 @@ def _counts(entries: tuple[PlacedEntry, ...]) -> str:
         "here": "here",
         "moved": "followed to here",
         "linked": "here by another commit",
-        "elsewhere": "on other branches",
+        "elsewhere": "elsewhere",
         "gone": "gone",
         "unclear": "unclear",
     }
