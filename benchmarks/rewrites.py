@@ -191,8 +191,8 @@ REWRITES: dict[str, Rewrite] = {
         cd ../other; git checkout -q topic; git rebase -q origin/main; git push -q -f origin topic
         cd - >/dev/null; git fetch -q shared; git reset -q --hard shared/topic""",
         before="""format=$(git rev-parse --show-object-format)
-        git init -q --bare --object-format=$format ../shared.git; git remote add shared ../shared.git
-        git push -q shared main topic""",
+        git init -q --bare --object-format=$format ../shared.git
+        git remote add shared ../shared.git; git push -q shared main topic""",
     ),
     "reset": Rewrite("git reset -q --hard $t3", {"t4": "", "t5": ""}),
     "reset and back": Rewrite("git reset -q --hard $t3; git reset -q --hard $t5", _all("=")),
