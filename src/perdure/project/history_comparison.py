@@ -108,7 +108,7 @@ class HistoryComparison:
         open_ = [each for each in open_ if each not in found]
         late = [each for each in open_ if each not in self._in_vain]
         if late:
-            wide = await self._wide(late, {*news})
+            wide = await self._wide(late)
             if wide:
                 matches, unclear = await self._match(late, wide, movements)
                 found |= matches
@@ -229,11 +229,11 @@ class HistoryComparison:
         )
         return found[::-1]
 
-    async def _wide(self, olds: Sequence[str], known: Collection[str]) -> list[str]:
+    async def _wide(self, olds: Sequence[str]) -> list[str]:
         """All that is alive and not older than what is looked for, oldest first."""
         since = min(self._prints[each].committed for each in olds) - _DAY
-        found = await recent(self._git, since, limit=_MOST_NEW)
-        return [each for each in reversed(found) if each not in olds]
+        found = await recent(self._git, since, olds, limit=_MOST_NEW)
+        return found[::-1]
 
     async def _read(self, commits: Collection[str]) -> None:
         """Prints with all lines."""
