@@ -32,7 +32,7 @@ EXPECTED = {
     *(f"task {each}" for each in ("add", "list", "ready", "claim", "release", "done", "block")),
     *(f"task {each}" for each in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *(f"task {each}" for each in ("import", "export", "sync")),
-    *("project", *(f"project {each}" for each in ("init", "remove"))),
+    *("project", *(f"project {each}" for each in ("init", "remove", "plugin"))),
     "team",
     *(f"team {each}" for each in ("run", "list", "show", "recap", "replay", "decide", "undo")),
     "reference",

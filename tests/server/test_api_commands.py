@@ -102,7 +102,7 @@ APART = {
     *(f"task {name}" for name in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *("task import", "task export", "task sync"),
     *(f"team {name}" for name in ("run", "list", "show", "recap", "replay", "decide", "undo")),
-    *("project init", "project remove"),
+    *("project init", "project remove", "project plugin"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),
     *("artifacts collect", "artifacts move", "token make", "token list", "token revoke"),

@@ -178,6 +178,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "task sync": (task_commands.sync, ""),
     "project init": (project_setup_commands.init, "--clients claude-code,codex"),
     "project remove": (project_setup_commands.remove, ""),
+    "project plugin": (project_setup_commands.plugin, ""),
     "team run": (
         team_commands.run,
         '"Rotate the keys, then deploy." --check "make test" -- claude -p',
@@ -259,6 +260,7 @@ GROUPS = {
 _DEFAULTS = {"reflect": "run", "inbox": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
+    "project plugin": ("bank", "config"),
     "simulate": ("bank",),
     "bank backups": ("bank",),
     "conformance": ("bank", "config"),

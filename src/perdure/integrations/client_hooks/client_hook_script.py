@@ -28,6 +28,7 @@ home=${0%/*} client=$1 event=$2
 python=@python@
 package=@package@
 trap '' XFSZ PIPE
+if [ "$event" = mcp ]; then exec "$python" -P -m perdure mcp; fi
 exec 2>/dev/null
 [ -d "$home/spool" ] || exit 0
 field() {
