@@ -24,7 +24,11 @@ TaskLines: TypeAlias = dict[str, TaskLine]
 _SETS = frozenset(
     {"labels", "needs", "discovered_from", "links", "evidence", "notes", "dependencies", "comments"}
 )
-_TEXTS = frozenset({"title", "description", "blocked", "reason"})
+#: Of two values the later stands, and a person is told the other. Of all other fields the other
+#: value is kept as a note.
+_TOLD = frozenset({"priority", "kind"})
+#: Of these the later stands, and nobody needs to be told.
+_QUIET = frozenset({"updated", "closed", "owner", "changed_by", "changed_at", "made_at"})
 #: Of two statuses that both sides changed, the one further to the right stands.
 _STATUSES = ("open", "dropped", "done")
 
@@ -37,7 +41,9 @@ class TaskMerge(msgspec.Struct, frozen=True):
 
 
 def read_lines(text: str, what: str = "The file") -> TaskLines:
-    """Raises `InvalidInput`, naming the line, also for marks of a merge that git gave up on."""
+    """One that is there twice is merged with itself. Raises `InvalidInput`, naming the line, also
+    for marks of a merge that git gave up on.
+    """
     found: TaskLines = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -53,7 +59,8 @@ def read_lines(text: str, what: str = "The file") -> TaskLines:
                 f"{what}: line {number} {why}.",
                 hint="Every line is one JSON object with an id. Mend that line and try again.",
             )
-        found[task["id"]] = task
+        twin = found.get(task["id"])
+        found[task["id"]] = task if twin is None else _merge({}, twin, task, [])
     return found
 
 
@@ -119,9 +126,9 @@ def _merge(was: TaskLine, one: TaskLine, other: TaskLine, remarks: list[str]) ->
             value = max(new, late, key=_rank)
         else:
             value = new
-            if field in _TEXTS and late:
-                lost.append(f"Another {field}: {late}")
-            elif field not in {"updated", "closed", "owner"}:
+            if field not in _TOLD | _QUIET and late:
+                lost.append(f"Another {field}: {late if isinstance(late, str) else _text(late)}")
+            elif field in _TOLD:
                 remarks.append(f"{one['id']}: {field} is {new!r}; the other side had {late!r}.")
         if value is not None:
             merged[field] = value
