@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
 import subprocess
 import time
 from collections import Counter
@@ -68,6 +67,10 @@ class ProjectStage(Stage):
     async def perdure(self, *words: str) -> dict[str, Any]:
         return json.loads(await self.call([*PERDURE, *words, "--json"], self._variables()))
 
+    async def init(self, client: Client) -> None:
+        name = "claude-code" if client is CLAUDE else "codex"
+        await self.perdure("--bank", self.bank, "project", "init", "--yes", "--clients", name)
+
     async def start(self, client: Client, prompt: str, *more: str, **variables: str) -> str:
         """What the client printed. Afterwards its hooks' background work is done."""
         words = [*more, *client.fresh]
@@ -103,6 +106,16 @@ class ProjectStage(Stage):
             raise
         assert process.returncode == 0, (out[-2000:], err[-4000:])
         return out.decode()
+
+    async def aim(self) -> None:
+        """Give the project something that its preamble tells."""
+        await self.perdure("project", "goal", "add", "A dry attic")
+        folder = self.own / "preamble"
+        folder.mkdir(exist_ok=True)
+        head = git(self.project, "rev-parse", "HEAD")
+        branch = git(self.project, "branch", "--show-current")
+        made = {"branch": branch, "commit": head, "text": "Goal: A dry attic"}
+        (folder / "main.json").write_text(json.dumps(made))
 
     def settle(self) -> None:
         since = time.monotonic()
@@ -159,10 +172,6 @@ def result(requests: Sequence[ReceivedRequest], call: str) -> str:
     raise AssertionError(call)
 
 
-def name_of(client: Client) -> str:
-    return "claude-code" if client is CLAUDE else "codex"
-
-
 @both
 async def test_a_day_of_work(client: Client, tmp_path: Path) -> None:
     """A preamble, a fact that is remembered and recalled, a task that is claimed, committed for,
@@ -189,13 +198,11 @@ async def test_a_day_of_work(client: Client, tmp_path: Path) -> None:
         ],
     }
     async with staged(tmp_path, plan) as stage:
-        await stage.perdure(
-            "--bank", stage.bank, "project", "init", "--yes", "--clients", name_of(client)
-        )
+        await stage.init(client)
         git(stage.project, "checkout", "-q", "-b", "side")
         await stage.start(client, "Keep the port of staging, please.")
         # The state of the project goes into the preamble of the next session.
-        await stage.perdure("project", "goal", "A dry attic")
+        await stage.aim()
         await stage.start(client, "Which port does staging use now?")
         first = next(each for each in stage.model.requests if "Which port" in str(each.body))
         assert "A dry attic" in str(first.body)
@@ -233,10 +240,8 @@ async def test_behind_the_proxy_nothing_is_kept_twice(client: Client, tmp_path: 
         "Count once more": [shell(client, 2, "echo three"), "Now there are three."],
     }
     async with staged(tmp_path, plan) as stage:
-        await stage.perdure(
-            "--bank", stage.bank, "project", "init", "--yes", "--clients", name_of(client)
-        )
-        await stage.perdure("project", "goal", "A dry attic")
+        await stage.init(client)
+        await stage.aim()
         trust = ["--dangerously-bypass-hook-trust"] if client is CODEX else []
         again = client.again
         if client is CODEX:  # through the proxy it has a provider of the proxy's
@@ -285,7 +290,7 @@ async def test_the_plugin_does_the_same(tmp_path: Path) -> None:
         # No client was agreed to: the project's own files of Claude Code stay away.
         await stage.perdure("--bank", stage.bank, "project", "init", "--clients", "claude-code")
         assert not (stage.project / ".claude").exists()
-        await stage.perdure("project", "goal", "A dry attic")
+        await stage.aim()
         await stage.start(CLAUDE, "Keep the port of staging, please.")
         await stage.start(CLAUDE, "Which port does staging use now?")
         last = str(stage.model.requests[-1].body)
@@ -302,4 +307,4 @@ async def test_the_plugin_does_the_same(tmp_path: Path) -> None:
         before = len(stage.model.requests)
         await stage.start(CLAUDE, "Which port, elsewhere?")
         assert OPEN not in str([each.body for each in stage.model.requests[before:]])
-        assert os.listdir(stage.project) == []
+        assert [*stage.project.iterdir()] == []
