@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 #: Seconds for a preamble that has to be made.
@@ -52,6 +51,8 @@ def _read(path: str) -> dict[str, object]:
 
 
 def _ask_perdure(home: str, client: str, folder: str) -> None:
+    import subprocess
+
     command = ("-P", "-m", "perdure.integrations.client_hooks", "preamble", home, client, folder)
     try:
         subprocess.run(  # noqa: S603
