@@ -55,6 +55,8 @@ WITHOUT_CONTENT = {
     "perdure_commit_moves": "ids of commits",
     "perdure_commit_prints": "ids of commits, times, and hashes of what they change",
     "perdure_condemned": "hashes of deleted artifacts; of forgotten ones for a day (collecting)",
+    "perdure_file_batches": "hashes of files; go with their project's index",
+    "perdure_file_indexes": "how far the files of a project are indexed",
     "perdure_keys": "wrapped keys; of an agent's, its name stays",
     "perdure_layer_texts": "reference layers, which people write: not made from turns",
     "perdure_layers": "what reference layers are called and when they are loaded",

@@ -17,8 +17,8 @@ from perdure.storage.store import Store
 
 class ProjectForgetting:
     """Runs of teams and their notes, as a `ForgetPlace`. If a turn that a run saw is forgotten,
-    its text, what models answered and the historian's notes go. Tasks stay: they are what people
-    and agents plan.
+    its text, what models answered and the historian's notes and reasons go. Tasks stay: they are
+    what people and agents plan.
     """
 
     collections = frozenset({"perdure_team_runs", "perdure_tasks"})
@@ -53,9 +53,14 @@ class ProjectForgetting:
 
     async def _forget_notes(self, project: str, texts: set[str]) -> None:
         async for task in self._tasks.walk(f"{project}/"):
-            left = tuple(each for each in task.notes if each.text not in texts)
-            if left != task.notes:
-                await self._tasks.put(replace(task, notes=left))
+            left = replace(
+                task,
+                notes=tuple(each for each in task.notes if each.text not in texts),
+                reason="" if any(each in task.reason for each in texts) else task.reason,
+                blocked="(forgotten)" if task.blocked in texts else task.blocked,
+            )
+            if left != task:
+                await self._tasks.put(left)
 
 
 def _without(value: Any, texts: set[str]) -> Any:
