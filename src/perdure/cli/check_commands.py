@@ -62,7 +62,7 @@ async def verify(settings: CommandSettings) -> None:
 
 
 async def doctor(settings: CommandSettings) -> None:
-    """Check versions, paths, whether every configured part answers, and the project of this folder.
+    """Check versions, paths, whether all parts answer, and this project.
 
     Exits with 0 if all is well, and with 1 if something is not.
     """
