@@ -140,10 +140,10 @@ def new_messages(
     found += _flushed(wire, items, group)
     leading = _leading(items)
     return [
-        (own, of)
+        (kept, of)
         for said, of in found
         if (of[0] >= leading or said.role not in _SYSTEM)
-        and (own := without_hook_context(said)) is not None
+        and (kept := without_hook_context(said)) is not None
     ]
 
 
