@@ -32,6 +32,7 @@ from perdure.cli import (
     metrics_commands,
     model_commands,
     project_history_commands,
+    project_recall_commands,
     project_setup_commands,
     project_state_commands,
     proxy_commands,
@@ -183,6 +184,9 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "project status": (project_history_commands.status, "--entries"),
     "project reconcile": (project_history_commands.reconcile, "--policy rebase"),
     "project rewind": (project_history_commands.rewind, '"Tests run in CI" --dry-run'),
+    "project plugin": (project_setup_commands.plugin, ""),
+    "project recall": (project_recall_commands.recall, '"how long do we wait" --at v1.2'),
+    "project index": (project_recall_commands.index, ""),
     "project show": (project_state_commands.show, ""),
     "project goal add": (project_state_commands.goal_add, '"Deploy every day"'),
     "project goal edit": (project_state_commands.goal_edit, '"Deploy every day" --text "…"'),
@@ -279,6 +283,7 @@ GROUPS = {
 _DEFAULTS = {"reflect": "run", "inbox": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
+    "project plugin": ("bank", "config"),
     "simulate": ("bank",),
     "bank backups": ("bank",),
     "conformance": ("bank", "config"),
