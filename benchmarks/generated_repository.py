@@ -17,7 +17,7 @@ _NOUNS = """
     account address alarm archive asset audit backup badge basket bill booking bucket budget
     cargo catalog channel charge claim client cluster comment contract coupon course crate
     customer delivery device digest domain draft driver email event export fleet forecast gift
-    grant group harbour hotel image import index insurance invoice journal kitchen label ledger
+    grant group harbour hotel image intake index insurance invoice journal kitchen label ledger
     lesson licence locker lottery mail market member meter mirror notice offer order parcel
     parking passport patient payment pension photo pipeline player policy prize quote receipt
     recipe refund region rental report reward route salary scan schedule season seat session
