@@ -104,6 +104,14 @@ def merge_tasks(base: TaskLines, ours: TaskLines, theirs: TaskLines) -> TaskMerg
     return TaskMerge(merged, tuple(remarks))
 
 
+def older_lines(ours: TaskLines, theirs: TaskLines) -> TaskLines:
+    """What counts as the common version where it is not known: of two lines the older one."""
+    both = ours.keys() & theirs.keys()
+    return {
+        id: min(ours[id], theirs[id], key=lambda line: str(line.get("updated", ""))) for id in both
+    }
+
+
 def _merge(was: TaskLine, one: TaskLine, other: TaskLine, remarks: list[str]) -> TaskLine:
     if one == other:
         return one

@@ -18,11 +18,13 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.project.beads_format import is_beads, read_beads
 from perdure.project.project_location import write_atomically
+from perdure.project.projections import Projections
 from perdure.project.task_graph import TaskGraph, next_task_number
 from perdure.project.task_merge import (
     TaskLine,
     TaskLines,
     merge_tasks,
+    older_lines,
     read_lines,
     write_lines,
 )
@@ -38,8 +40,8 @@ from perdure.project.task_records import (
 from perdure.recall.memory_records import Anchor
 from perdure.storage.transaction import Transaction
 
-#: The file under git, below ``.perdure``; and the version that both sides had last.
-TASK_FILE, _BASE = "tasks.jsonl", "tasks.base.jsonl"
+#: The file under git, below ``.perdure``.
+TASK_FILE = "tasks.jsonl"
 _FIELDS = (
     "id", "title", "description", "status", "priority", "kind", "labels", "needs", "parent",
     "discovered_from", "links", "blocked", "owner", "evidence", "notes", "reason", "created",
@@ -95,32 +97,68 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
     return await graph.services.store.transact(body)
 
 
-async def sync_tasks(graph: TaskGraph, path: Path | None = None) -> TaskImport:
+async def sync_tasks(
+    graph: TaskGraph, path: Path | None = None, *, write: bool = True
+) -> TaskImport:
     """Make the file and the bank the same: what was changed on either side since the last time is
-    merged. Without a file one is written. Raises `InvalidInput` if the file cannot be read.
+    merged. Without a file one is written, if `write`. Raises `InvalidInput` if the file cannot be
+    read, `Unavailable` if it cannot be written.
     """
-    file = path or graph.location.files / TASK_FILE
-    kept = graph.location.folder / _BASE
-    base = read_lines(_text(kept), str(kept)) if path is None else {}
-    theirs = read_lines(_text(file), str(file)) if file.exists() else None
+    if path is not None:
+        theirs = _text(path) if path.exists() else None
+        report, text = await _merge_file(graph, "", theirs, str(path))
+        if theirs != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+        return report
+    projections, total = Projections(graph.location), TaskImport()
+    async with projections.locked():
+        while True:
+            file = projections.read(TASK_FILE)
+            steps = await projections.incoming(file)
+            for base, given in steps or [("", None)]:
+                report, text = await _merge_file(graph, base, given, str(projections.path(TASK_FILE)))
+                total = _added(total, report)
+            if not write:
+                if file.is_edited and file.text is not None:
+                    await projections.note_here(TASK_FILE, file.text)
+                return total
+            if projections.write(TASK_FILE, text, file.text):
+                await projections.note_here(TASK_FILE, text)
+                return total
 
-    async def body(transaction: Transaction) -> tuple[TaskImport, TaskLines]:
+
+async def _merge_file(
+    graph: TaskGraph, base: str | None, theirs: str | None, name: str
+) -> tuple[TaskImport, str]:
+    """Bring the bank to the merge of itself and a file; with what it says then."""
+    common = None if base is None else read_lines(base, f"The former {name}")
+    given = None if theirs is None else read_lines(theirs, name)
+
+    async def body(transaction: Transaction) -> tuple[TaskImport, str]:
         tasks = await _all(graph, transaction)
         ours = _lines(tasks.values())
-        merged = merge_tasks(base, ours, base if theirs is None else theirs)
+        if given is None:
+            return TaskImport(unchanged=len(ours)), write_lines(ours)
+        merged = merge_tasks(older_lines(ours, given) if common is None else common, ours, given)
         found = await _store(graph, transaction, tasks, merged.lines)
         stored = _lines((await _all(graph, transaction)).values())
-        return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
+        return replace(found, remarks=(*merged.remarks, *found.remarks)), write_lines(stored)
 
-    report, lines = await graph.services.store.transact(body)
-    data = write_lines(lines).encode()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists() or file.read_bytes() != data:
-        write_atomically(file, data)
-    if path is None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, data)
-    return report
+    report, text = await graph.services.store.transact(body)
+    if report.added or report.changed or report.removed:
+        graph.location.drop_preambles()
+    return report, text
+
+
+def _added(one: TaskImport, other: TaskImport) -> TaskImport:
+    return replace(
+        other,
+        added=one.added + other.added,
+        changed=one.changed + other.changed,
+        removed=one.removed + other.removed,
+        remarks=(*one.remarks, *other.remarks),
+    )
 
 
 async def merge_changes(
