@@ -188,7 +188,7 @@ async def test_evidence_names_whole_commits_and_their_branch(tmp_path: Path) -> 
             ("commit", git("rev-parse", "HEAD"), "main"),
             ("turn", "planner/auth#T-12", ""),
         ]
-        assert noted == [git("rev-parse", "HEAD")]
+        assert {*noted} == {git("rev-parse", "HEAD")}
         again = await tasks.note(1, "see also", commits=["main"])
         assert len(again.evidence) == 2  # the same commit, once
         assert [each.text for each in again.notes] == ["see also"]

@@ -234,17 +234,12 @@ class BankTools:
 
     async def _anchor(self) -> Any:
         from perdure.core.errors import NotFound
-        from perdure.recall.memory_records import Anchor
 
         try:
             project = await self._access.project()
         except NotFound:
             return None
-        git = project.location.git
-        if git is None:
-            return Anchor(repo=project.id)
-        head = await git.head()
-        return Anchor(repo=project.id, commit=head.commit, branch=head.branch)
+        return await project.anchors.here()
 
     def tools(self) -> tuple[McpTool, ...]:
         return (

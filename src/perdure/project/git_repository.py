@@ -67,18 +67,22 @@ class GitRepository:
     async def run_bytes(self, *args: str, stdin: bytes | None = None) -> bytes:
         code, out, err = await self._call(args, stdin)
         if code:
-            words = err.decode(errors="replace").strip()
-            raise GitFailed(
-                f"git {args[0]} failed: {words.splitlines()[-1] if words else f'exit {code}'}",
-                code=code,
-                stderr=words,
-            )
+            raise _failure(args, code, err)
         return out
 
     async def try_run(self, *args: str, stdin: bytes | None = None) -> str | None:
         """The same; None if the command fails."""
         code, out, _ = await self._call(args, stdin)
         return None if code else out.decode(errors="surrogateescape")
+
+    async def run_limited(self, *args: str, limit: int, stdin: bytes = b"") -> tuple[bytes, bool]:
+        """What the command prints, at most so many bytes of it, and whether that is all.
+        Raises `GitFailed`.
+        """
+        code, out, err = await self._call(args, stdin, limit)
+        if code and len(out) < limit:
+            raise _failure(args, code, err)
+        return out, len(out) < limit
 
     async def head(self) -> GitHead:
         """Read from files; a process is started only for references that are kept otherwise."""
@@ -117,7 +121,9 @@ class GitRepository:
         ]
         return [path for path in paths if path.is_dir()]
 
-    async def _call(self, args: tuple[str, ...], stdin: bytes | None) -> tuple[int, bytes, bytes]:
+    async def _call(
+        self, args: tuple[str, ...], stdin: bytes | None, limit: int = 0
+    ) -> tuple[int, bytes, bytes]:
         try:
             process = await asyncio.create_subprocess_exec(
                 "git",
@@ -134,12 +140,46 @@ class GitRepository:
                 hint="Install git, and work in a folder that is still there.",
             ) from exc
         try:
-            out, err = await process.communicate(stdin)
+            if limit:
+                out, err = await _read_some(process, stdin or b"", limit)
+            else:
+                out, err = await process.communicate(stdin)
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
             raise
         return process.returncode or 0, out, err
+
+
+async def _read_some(
+    process: asyncio.subprocess.Process, stdin: bytes, limit: int
+) -> tuple[bytes, bytes]:
+    """Kills the process if it prints more."""
+    assert process.stdin is not None  # noqa: S101  # all three are pipes
+    assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
+    process.stdin.write(stdin)
+    process.stdin.close()
+    errors = asyncio.create_task(process.stderr.read())
+    parts, size = list[bytes](), 0
+    while size < limit and (part := await process.stdout.read(1 << 16)):
+        parts.append(part)
+        size += len(part)
+    if size >= limit and process.returncode is None:
+        process.kill()
+    await process.wait()
+    return b"".join(parts)[:limit], await errors
+
+
+def _failure(args: tuple[str, ...], code: int, err: bytes) -> GitFailed:
+    words = err.decode(errors="replace").strip()
+    # Settings for one command stand before its name.
+    name = next((each for each in args if each.isalpha()), args[0])
+    return GitFailed(
+        f"git {name} failed: {words.splitlines()[-1] if words else f'exit {code}'}",
+        code=code,
+        stderr=words,
+    )
 
 
 def clean_environment() -> dict[str, str]:

@@ -11,6 +11,8 @@ from perdure.recall.memory_records import Anchor
 from perdure.services import Services
 
 if TYPE_CHECKING:
+    from perdure.project.anchored_entries import AnchoredEntries
+    from perdure.project.anchors import Anchors, AnchorsReport
     from perdure.project.project_state import ProjectState
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
@@ -38,12 +40,10 @@ class Project:
         return self.settings.name
 
     async def here(self) -> Anchor:
-        """What is checked out in this work tree; without git, the project alone."""
-        git = self.location.git
-        if git is None:
-            return Anchor(repo=self.id)
-        head = await git.head()
-        return Anchor(repo=self.id, commit=head.commit, branch=head.branch)
+        """What is checked out in this work tree; without git, the project alone. The commit is
+        noted, so that it can be followed when history is rewritten.
+        """
+        return await self.anchors.here()
 
     @functools.cached_property
     def state(self) -> ProjectState:
@@ -62,10 +62,28 @@ class Project:
             return (f"{exc} {exc.hint or ''}".rstrip(),)
 
     @functools.cached_property
+    def anchors(self) -> Anchors:
+        from perdure.project.anchored_entries import commits_of
+        from perdure.project.anchors import Anchors
+
+        return Anchors(self.services, self.location, entries=lambda: commits_of(self.anchored))
+
+    @functools.cached_property
+    def anchored(self) -> tuple[AnchoredEntries, ...]:
+        """The parts that have entries with anchors."""
+        from perdure.project.anchored_entries import MemoryEntries, TaskEntries
+
+        return MemoryEntries(self.services, self.location), TaskEntries(self.tasks)
+
+    async def refresh(self, *, asks: bool = False) -> AnchorsReport:
+        """Take in what happened to the repository: see `Anchors.refresh`."""
+        return await self.anchors.refresh(asks=asks)
+
+    @functools.cached_property
     def tasks(self) -> TaskGraph:
         from perdure.project.task_graph import TaskGraph
 
-        return TaskGraph(self.services, self.location)
+        return TaskGraph(self.services, self.location, note_commits=self.anchors.note)
 
     @functools.cached_property
     def team(self) -> Team:

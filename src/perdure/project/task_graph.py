@@ -514,6 +514,8 @@ class TaskGraph:
         if git is None:
             return Anchor(repo=self.project)
         head = await git.head()
+        if head.commit and self._note_commits is not None:
+            await self._note_commits([head.commit])
         return Anchor(repo=self.project, commit=head.commit, branch=head.branch)
 
     async def _evidence(
