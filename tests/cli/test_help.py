@@ -34,6 +34,8 @@ EXPECTED = {
     *(f"task {each}" for each in ("import", "export", "sync")),
     *("project", *(f"project {each}" for each in ("init", "remove"))),
     *(f"project {each}" for each in ("show", "checkpoint", "link", "unlink")),
+    *(f"project {each}" for each in ("preamble", "refresh", "sessions", "journal", "note", "set")),
+    *(f"project {each}" for each in ("share", "unshare", "repair", "merge-driver")),
     *("project goal", *(f"project goal {each}" for each in ("add", "edit", "done"))),
     "project milestone",
     *(f"project milestone {each}" for each in ("add", "edit", "finish")),

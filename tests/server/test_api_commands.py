@@ -102,6 +102,8 @@ APART = {
     *(f"task {name}" for name in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *("task import", "task export", "task sync"),
     *(f"project {name}" for name in ("show", "checkpoint", "link", "unlink")),
+    *(f"project {name}" for name in ("preamble", "refresh", "sessions", "journal", "note")),
+    *(f"project {name}" for name in ("set", "share", "unshare", "repair", "merge-driver")),
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),
     *(f"team {name}" for name in ("run", "list", "show", "recap", "replay", "decide", "undo")),

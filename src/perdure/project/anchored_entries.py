@@ -15,6 +15,7 @@ from perdure.recall.memory_records import Memory, machine, shown
 from perdure.services import Services
 
 if TYPE_CHECKING:
+    from perdure.project.project_state import ProjectState
     from perdure.project.task_graph import TaskGraph
 
 _TITLE = 80
@@ -139,6 +140,36 @@ class TaskEntries:
             for task in found
             if task.state == "dropped" and await _done(self._tasks.reopen(task.id))
         ]
+
+
+class StateEntries:
+    """Goals, milestones and links at the commit that they were made at; checkpoints at theirs."""
+
+    kind = "state"
+
+    def __init__(self, state: ProjectState) -> None:
+        self._state = state
+
+    async def entries(self) -> list[AnchoredEntry]:
+        return [
+            AnchoredEntry(
+                kind=each.kind,
+                id=each.id,
+                title=_brief(each.title),
+                commit=each.commit or each.made_at.commit,
+                branch=each.branch or each.made_at.branch,
+                made=each.made,
+            )
+            for each in await self._state.list()
+            if each.commit or each.made_at.commit
+        ]
+
+    async def hide(self, ids: Collection[str], why: str) -> list[str]:
+        hidden = [each.id for each in await self._state.list() if each.id in {*ids}]
+        return [id for id in hidden if await _done(self._state.edit(id, status="removed", by=why))]
+
+    async def show(self, ids: Collection[str]) -> list[str]:
+        return [id for id in ids if await _done(self._state.restore(id))]
 
 
 async def all_entries(parts: Iterable[AnchoredEntries]) -> list[AnchoredEntry]:

@@ -136,8 +136,16 @@ class Journal:
                     ours = turn.journal or entry_text(turn)
                     merged = text if ours == _mark.sub("", base) else _with_lines(ours, text)
                     await turns.put(replace(turn, journal=merged, struck=False))
+                await _grow(transaction, work.key)
 
         await self._work.services.store.transact(body)
+
+
+async def _grow(transaction: Transaction, key: str) -> None:
+    sessions = transaction.collection(WorkSession)
+    work = await sessions.get(key)
+    if work is not None:
+        await sessions.put(replace(work, version=work.version + 1))
 
 
 def page_name(day: str, work: WorkSession) -> str:
@@ -179,7 +187,8 @@ def entry_text(turn: TurnSummary) -> str:
     if turn.asked:
         lines += [f"**Asked:** {_plain(turn.asked)}", ""]
     if turn.summary:
-        lines += [f"**Done:** {_plain(turn.summary)}", ""]
+        done = turn.summary.partition(" Assistant: ")[2] or turn.summary
+        lines += [f"**Done:** {_plain(done)}", ""]
     failed = [run for run in turn.commands if run.exit]
     for run in failed[:_MOST_COMMANDS]:
         lines.append(f"- Failed ({run.exit}): {_code(run.command)}")

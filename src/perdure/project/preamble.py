@@ -9,7 +9,7 @@ takes that file away (`ProjectLocation.drop_preambles`) or makes it anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,7 +64,7 @@ class Preamble:
 
     async def make(self, budget: int | None = None) -> PrebuiltPreamble:
         project = self._project
-        here = await project.here()
+        here = await project.anchors.position()
         lines = await self._lines()
         counter = project.services.counter
         text = fitted(
@@ -107,7 +107,7 @@ class Preamble:
         git = project.location.git
         if git is None:
             return []
-        here = await project.here()
+        here = await project.anchors.position()
         heading = "Where the work is"
         on = f"On `{here.branch}`" if here.branch else "On no branch"
         found = [PreambleLine(heading, f"{on} at {here.commit[:10] or 'no commit yet'}.", 0)]
@@ -145,7 +145,9 @@ class Preamble:
         held = await graph.list("claimed", limit=_TASKS)
         ready = [each for each in await graph.ready(_TASKS) if each not in held]
         blocked = await graph.list("blocked", limit=3)
-        found = [PreambleLine("Tasks", f"Claimed: {_task(each)}, by {each.owner}", 1) for each in held]
+        found = [
+            PreambleLine("Tasks", f"Claimed: {_task(each)}, by {each.owner}", 1) for each in held
+        ]
         for place, each in enumerate(ready):
             found.append(PreambleLine("Tasks", f"Ready: {_task(each)}", 1 if place < 3 else 3))
         for each in blocked:
@@ -155,7 +157,7 @@ class Preamble:
 
     async def _session(self) -> list[PreambleLine]:
         project = self._project
-        here = await project.here()
+        here = await project.anchors.position()
         work = await project.work.most_relevant(here.branch, project.in_this_line)
         if work is None:
             return []
@@ -164,28 +166,22 @@ class Preamble:
         heading = f"Last session: {work.client}{on}, {moment:%Y-%m-%d %H:%M}"
         view = await project.session_files.view(work)
         found = []
-        turns = list(view.get("turns", {}).items())
-        turns.sort(key=lambda item: _number(item[0]))
+        turns = sorted(_parts(view, "turns").items(), key=lambda item: _number(item[0]))
         newest = turns[-_TURNS:]
         for place, (name, turn) in enumerate(newest):
             words = _words(turn, "summary") or _words(turn, "asked")
             is_last = place == len(newest) - 1
             line = _line(f"{name}: {words}", _LONG_LINE if is_last else _LINE)
             found.append(PreambleLine(heading, line, 1 if is_last else 3))
-            for each in _texts(turn, "decided") if place >= len(newest) - 3 else ():
-                found.append(PreambleLine(heading, f"Decided: {_line(each)}", 2))
-        subtasks = [each for each in view.get("open_subtasks", {}).values() if isinstance(each, dict)]
-        for each in subtasks[:_TASKS]:
-            found.append(PreambleLine(heading, f"Still to do: {_line(_words(each, 'text'))}", 2))
-        found += [
-            PreambleLine(heading, f"Open: {_line(each)}", 2) for each in _texts(view, "open_ends")
-        ]
-        for each in _texts(view, "pending_approvals")[:3]:
-            found.append(PreambleLine(heading, f"Was waiting for approval: {_line(each)}", 2))
-        notes = [each for each in view.get("scratchpad", {}).values() if isinstance(each, dict)]
-        for each in notes[-_NOTES:]:
-            found.append(PreambleLine(heading, f"Note: {_line(_words(each, 'text'))}", 2))
-        return found
+        for _, turn in newest[-3:]:
+            found += _told(heading, "Decided", _texts(turn, "decided"))
+        subtasks = [_words(each, "text") for each in _parts(view, "open_subtasks").values()]
+        found += _told(heading, "Still to do", subtasks[:_TASKS])
+        found += _told(heading, "Open", _texts(view, "open_ends"))
+        waiting = _texts(view, "pending_approvals")[:3]
+        found += _told(heading, "Was waiting for approval", waiting)
+        notes = [_words(each, "text") for each in _parts(view, "scratchpad").values()]
+        return found + _told(heading, "Note", notes[-_NOTES:])
 
     async def _memories(self) -> list[PreambleLine]:
         """Decisions, preferences and lessons of the project's clients, the weightiest first; what
@@ -217,7 +213,8 @@ class Preamble:
         ]
 
 
-def fitted(title: str, lines: Iterable[PreambleLine], budget: int, count: Callable[[str], int]
+def fitted(
+    title: str, lines: Iterable[PreambleLine], budget: int, count: Callable[[str], int]
 ) -> str:
     """The lines that fit into a budget, the lowest ranks first, in their order. Empty if nothing
     fits.
@@ -261,6 +258,16 @@ def _entry(entry: StateEntry) -> str:
 
 def _task(task: Task) -> str:
     return f"{task.name} (P{task.priority}) {_line(task.title)}"
+
+
+def _told(heading: str, what: str, texts: Iterable[str]) -> list[PreambleLine]:
+    return [PreambleLine(heading, f"{what}: {_line(each)}", 2) for each in texts if each.strip()]
+
+
+def _parts(view: Mapping[str, object], name: str) -> dict[str, object]:
+    """What people edit may be anything."""
+    value = view.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _number(name: str) -> int:

@@ -3,31 +3,78 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.errors import Unavailable
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import ForgetScope
+from perdure.project.forget_project_files import forget_files
 from perdure.project.task_records import Task
 from perdure.project.team.team_records import TeamRun
+from perdure.project.work_records import ProjectNote, Todo, TurnSummary, WorkSession
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 
 class ProjectForgetting:
-    """Runs of teams and their notes, as a `ForgetPlace`. If a turn that a run saw is forgotten,
-    its text, what models answered and the historian's notes go. Tasks stay: they are what people
-    and agents plan.
+    """What projects hold of turns, as a `ForgetPlace`: summaries and what is made of them, the
+    files of people included; runs of teams and their notes. If a turn that a run saw is forgotten,
+    its text, what models answered and the historian's notes go. Tasks, goals and milestones stay:
+    they are what people and agents plan. Commits of shared files are git's.
     """
 
-    collections = frozenset({"perdure_team_runs", "perdure_tasks"})
+    collections = frozenset(
+        {
+            *("perdure_team_runs", "perdure_tasks"),
+            *("perdure_project_sessions", "perdure_project_turns", "perdure_project_notes"),
+        }
+    )
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._runs = store.collection(TeamRun)
         self._tasks = store.collection(Task)
 
     async def forget(self, scope: ForgetScope) -> None:
+        await self._forget_work(scope)
+        await self._forget_runs(scope)
+
+    async def _forget_work(self, scope: ForgetScope) -> None:
+        sessions = self._store.collection(WorkSession)
+        found: list[WorkSession] = []
+        for name in scope.sessions:
+            found += await sessions.query().where("session", "=", name).values()
+        if scope.agent is not None:
+            found += [
+                each
+                for each in await sessions.query().values()
+                if each.session.startswith(f"{scope.agent}/") and each not in found
+            ]
+        for work in found:
+            gone = await forget_files(self._store, work, scope.turns)
+            if scope.turns:
+                await self._store.transact(
+                    lambda transaction, key=work.key: _forget_turns(  # type: ignore[misc]
+                        transaction, key, scope.turns
+                    )
+                )
+            else:
+                turns = self._store.collection(TurnSummary)
+                await turns.query().prefix(f"{work.key}/").delete()
+                notes = self._store.collection(ProjectNote).query()
+                await notes.where("session", "=", work.session).delete()
+                await sessions.delete(work.key)
+            if not gone:
+                raise Unavailable(
+                    f"Files of {work.session} could not be cleared.",
+                    hint="Mend the rights of .perdure in its project, and forget it again.",
+                )
+
+    async def _forget_runs(self, scope: ForgetScope) -> None:
         async for run in self._runs.walk():
             shown = run.inputs.transcripts
             left = tuple(each for each in shown if not _is_of(each, scope))
@@ -56,6 +103,39 @@ class ProjectForgetting:
             left = tuple(each for each in task.notes if each.text not in texts)
             if left != task.notes:
                 await self._tasks.put(replace(task, notes=left))
+
+
+async def _forget_turns(transaction: Transaction, key: str, numbers: Sequence[int]) -> None:
+    """Summaries of turns go, and what later ones took over from them."""
+    sessions = transaction.collection(WorkSession)
+    turns = transaction.collection(TurnSummary)
+    work = await sessions.get(key)
+    if work is None:
+        return
+    known = [each async for each in turns.walk(f"{key}/")]
+    todos: set[Todo] = set()
+    said: set[str] = set()
+    for each in known:
+        if each.turn in numbers:
+            said |= {todo.text for todo in each.todos} - {todo.text for todo in todos}
+            await turns.delete(each.key)
+        elif left := tuple(todo for todo in each.todos if todo.text not in said):
+            await turns.put(replace(each, todos=left))
+        elif each.todos:
+            await turns.put(replace(each, todos=()))
+        todos = {*each.todos}
+    edits = {
+        path: value
+        for path, value in work.edits.items()
+        if not _is_about(json.loads(path), numbers)
+    }
+    await sessions.put(replace(work, edits=edits, version=work.version + 1))
+
+
+def _is_about(path: list[str], numbers: Sequence[int]) -> bool:
+    if path[:1] == ["turns"]:
+        return len(path) < 2 or path[1] in {f"T-{number}" for number in numbers}
+    return path[:1] != ["scratchpad"]
 
 
 def _without(value: Any, texts: set[str]) -> Any:

@@ -208,7 +208,8 @@ class ProjectState:
             if above is not None:
                 after = replace(after, of=above)
             if status is not None:
-                after = replace(after, status=status, closed=0 if status == "open" else now)
+                closed = {"open": 0, "removed": before.closed}.get(status, now)
+                after = replace(after, status=status, closed=closed)
             if needed is not None:
                 everything = [each async for each in entries.walk(f"{self.project}/")]
                 graph = {each.id: each.needs for each in everything} | {after.id: tuple(needed)}
@@ -228,6 +229,13 @@ class ProjectState:
         edited = await self.services.store.transact(body)
         self.location.drop_preambles()
         return edited
+
+    async def restore(self, name: str) -> StateEntry:
+        """Bring back what was removed, as it was. Raises `InvalidInput` if it was not."""
+        entry = await self.get(name)
+        if entry.status != "removed":
+            raise InvalidInput(f"{entry.id} is there.", hint="Nothing is to be brought back.")
+        return await self.edit(entry.id, status="done" if entry.closed else "open")
 
     async def finish(
         self, name: str, /, *, anyway: bool = False, by: str = ""

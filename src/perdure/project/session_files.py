@@ -86,7 +86,9 @@ class SessionFiles:
             sessions = transaction.collection(WorkSession)
             found = await sessions.get(work.key)
             if found is not None:
-                await sessions.put(replace(found, edits={**found.edits, **edits}, version=found.version + 1))
+                await sessions.put(
+                    replace(found, edits={**found.edits, **edits}, version=found.version + 1)
+                )
 
         await self._work.services.store.transact(body)
 

@@ -69,13 +69,13 @@ def write_lines(lines: TaskLines) -> str:
     )
 
 
-def merge_task_files(base: str, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
-    """The merged file and remarks: the entry point of the merge driver. Raises `InvalidInput`."""
-    merged = merge_tasks(
-        read_lines(base, "The common version"),
-        read_lines(ours, "Our version"),
-        read_lines(theirs, "Their version"),
-    )
+def merge_task_files(base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
+    """The merged file and remarks: the entry point of the merge driver. Without a common version
+    the older one of two lines counts as such. Raises `InvalidInput`.
+    """
+    one, other = read_lines(ours, "Our version"), read_lines(theirs, "Their version")
+    common = older_lines(one, other) if base is None else read_lines(base, "The common version")
+    merged = merge_tasks(common, one, other)
     return write_lines(merged.lines), merged.remarks
 
 

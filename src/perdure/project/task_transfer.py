@@ -105,7 +105,7 @@ async def sync_tasks(
     read, `Unavailable` if it cannot be written.
     """
     if path is not None:
-        theirs = _text(path) if path.exists() else None
+        theirs = _text(path) or None
         report, text = await _merge_file(graph, "", theirs, str(path))
         if theirs != text:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,9 +115,12 @@ async def sync_tasks(
     async with projections.locked():
         while True:
             file = projections.read(TASK_FILE)
-            steps = await projections.incoming(file)
+            steps: list[tuple[str | None, str | None]] = [*await projections.incoming(file)]
+            text = ""
             for base, given in steps or [("", None)]:
-                report, text = await _merge_file(graph, base, given, str(projections.path(TASK_FILE)))
+                report, text = await _merge_file(
+                    graph, base, given, str(projections.path(TASK_FILE))
+                )
                 total = _added(total, report)
             if not write:
                 if file.is_edited and file.text is not None:

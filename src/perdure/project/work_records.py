@@ -100,7 +100,7 @@ class WorkSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     key: Annotated[str, Key()]
     project: Annotated[str, Indexed()]
     #: Its name in the bank.
-    session: str
+    session: Annotated[str, Indexed()]
     client: str
     #: The folder that it took place in; and the stem of its file.
     root: str = ""
@@ -132,7 +132,7 @@ class ProjectNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     project: Annotated[str, Indexed()]
     text: Annotated[str, Compressed()]
     #: The conversation that it belongs to; empty: none.
-    session: str = ""
+    session: Annotated[str, Indexed()] = ""
     by: str = ""
     at: int = 0  # Microseconds.
     day: str = ""
