@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import perdure
 from perdure.core.errors import InvalidInput
+from perdure.project.project_location import ProjectLocation
 from perdure.project.task_graph import TaskGraph
 from perdure.project.task_merge import merge_task_files, merge_tasks
 from perdure.project.task_records import task_id_for
@@ -130,13 +132,118 @@ async def test_the_file_and_the_bank_are_kept_level(tasks: TaskGraph) -> None:
     file.write_text(lines(*kept, {"id": "tk_cccccccccccc", "title": "three", "needs": [one.id]}))
     await tasks.edit(1, priority=0)
     report = await sync_tasks(tasks)
-    assert (report.added, report.changed, report.removed) == (1, 1, 1)
+    assert (report.added, report.changed) == (1, 1)
     mine = await tasks.get(1)
     assert (mine.title, mine.priority, mine.labels) == ("first", 0, ("a", "b"))
-    assert [each.title for each in await tasks.ready()] == ["first"]
+    # What is not in the file any more stays in the bank, and is written again.
+    assert [each.title for each in await tasks.ready()] == ["first", "two"]
+    assert two.id in file.read_text()
     before = file.read_bytes()
     assert (await sync_tasks(tasks)).changed == 0
     assert file.read_bytes() == before
+
+
+def git(folder: Path, *args: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "-C", str(folder), *who, *args], check=True, capture_output=True)
+
+
+async def test_branches_and_work_trees_take_nothing_from_each_other(tmp_path: Path) -> None:
+    folder, beside = tmp_path / "one", tmp_path / "beside"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    async with perdure.open(f"sqlite:///{tmp_path}/memory.db") as bank:
+        tasks = TaskGraph(bank.services, located(folder))
+        await tasks.add("one", labels=["a"])
+        await sync_tasks(tasks)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "one")
+        git(folder, "worktree", "add", "-q", "-b", "topic", str(beside))
+        await tasks.add("two")
+        taken = await tasks.claim(2, by="ada")
+        await tasks.done(1)
+        await sync_tasks(tasks)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "two")
+        there = TaskGraph(bank.services, ProjectLocation.find(beside))
+        for graph in (there, tasks, there):  # the file of topic knows one task, and that is open
+            await sync_tasks(graph)
+        git(folder, "checkout", "-q", "-b", "back", "main~1")
+        await sync_tasks(tasks)
+        git(folder, "checkout", "-q", "-f", "main")
+        git(folder, "reset", "-q", "--hard", "main~1")
+        assert (await sync_tasks(tasks)).remarks == ()
+        one, two = await tasks.all()
+        assert (one.state, one.labels) == ("done", ("a",))
+        assert (two.number, two.state, two.token) == (2, "claimed", taken.token)
+        texts = [(each / ".perdure" / TASK_FILE).read_text() for each in (folder, beside)]
+        assert texts[0] == texts[1] == await export_tasks(tasks)
+
+
+async def test_two_clones_with_edits_on_both_sides(tmp_path: Path) -> None:
+    """Each with a bank of its own; git merges the file by `merge_task_files`."""
+    (tmp_path / "a").mkdir()
+    git(tmp_path / "a", "init", "-q", "-b", "main")
+    location = located(tmp_path / "a")
+    async with (
+        perdure.open(f"sqlite:///{tmp_path}/a.db") as one,
+        perdure.open(f"sqlite:///{tmp_path}/b.db") as other,
+    ):
+        ours = TaskGraph(one.services, location)
+        first, second = await ours.add("first"), await ours.add("second")
+        await sync_tasks(ours)
+        git(tmp_path, "clone", "-q", "a", "b")
+        clone = ProjectLocation.find(tmp_path / "b")
+        assert location.settings is not None
+        clone.write_settings(location.settings)
+        theirs = TaskGraph(other.services, clone)
+        files = [each.location.files / TASK_FILE for each in (ours, theirs)]
+        base = files[0].read_text()
+        files[1].parent.mkdir()
+        files[1].write_text(base)
+        await sync_tasks(theirs)
+        for graph, title in ((ours, "ours"), (theirs, "theirs")):
+            await graph.add(title, needs=[first.id])
+            await graph.edit(second.id, labels=[title])
+        await theirs.done(first.id, reason="done there")
+        await ours.block(second.id, on=[first.id])
+        for graph in (ours, theirs):
+            await sync_tasks(graph)
+        merged, remarks = merge_task_files(base, *(each.read_text() for each in files))
+        assert remarks == ()
+        for graph, file in zip((ours, theirs), files, strict=True):
+            file.write_text(merged)
+            await sync_tasks(graph)
+            assert (await graph.get(first.id)).state == "done"
+            found = await graph.get(second.id)
+            assert (found.labels, found.needs) == (("ours", "theirs"), (first.id,))
+            assert {each.title for each in await graph.ready()} == {"ours", "theirs", "second"}
+        assert await export_tasks(ours) == await export_tasks(theirs) == merged
+
+
+async def test_what_others_write_is_read_as_well_as_can_be(tasks: TaskGraph) -> None:
+    long = "word " * 200
+    text = lines(
+        {"id": "OPS-1", "title": "one", "priority": 9, "created": "2026-01-01", "sprint": 3},
+        {"id": "OPS-2", "title": "two  lines", "needs": ["OPS-1"], "parent": "OPS-1"},
+        {"id": "OPS-2", "title": "two  lines", "labels": ["twice"]},
+        {"id": "OPS-3", "title": long},
+        {"id": "OPS-4", "title": "four", "parent": "OPS-5"},
+        {"id": "OPS-5", "title": "five", "parent": "OPS-4"},
+    )
+    report = await import_tasks(tasks, text)
+    assert report.added == 5
+    assert len(report.remarks) == 1  # parts of each other
+    one, two = await tasks.get("OPS-1"), await tasks.get("OPS-2")
+    assert (one.priority, one.extra) == (4, {"sprint": 3})
+    assert (two.title, two.needs, two.parent) == ("two lines", (one.id,), one.id)
+    assert two.labels == ("twice",)
+    assert (await tasks.get("OPS-3")).description == long.strip()
+    four, five = await tasks.get("OPS-4"), await tasks.get("OPS-5")
+    assert (four.parent, five.parent) in {("", four.id), (five.id, "")}
+    assert (await import_tasks(tasks, text)).changed == 0
+    with pytest.raises(InvalidInput, match="OPS-9"):
+        await import_tasks(tasks, lines({"id": "OPS-9", "title": "x", "created": "soon"}))
 
 
 async def test_a_claim_survives_a_sync(tasks: TaskGraph) -> None:

@@ -89,7 +89,9 @@ async def test_two_links_that_only_together_make_a_circle(tasks: TaskGraph) -> N
 async def test_a_reason_blocks_until_it_is_taken_away(tasks: TaskGraph) -> None:
     await tasks.add("deploy")
     await tasks.claim(1, by="ada")
-    await tasks.block(1, reason="no keys")
+    with pytest.raises(Conflict, match="claimed by ada"):
+        await tasks.block(1, reason="no keys", by="bob")
+    await tasks.block(1, reason="no keys", by="ada")
     assert await tasks.why(1) == ["It is blocked: no keys"]
     assert await tasks.ready() == []
     with pytest.raises(Conflict, match="cannot be begun: it is blocked"):
@@ -117,7 +119,7 @@ async def test_a_claim_runs_out_and_a_late_done_is_refused(
     second = await tasks.claim(by="bob")
     assert second.token == first.token + 1
     for late in (tasks.done, tasks.release):
-        with pytest.raises(LeaseLost, match="ran out, and bob has it now"):
+        with pytest.raises(LeaseLost, match="does not hold: bob has it now"):
             await late(1, by="ada", token=first.token)
         with pytest.raises(Conflict, match="claimed by bob"):
             await late(1, by="ada")
@@ -199,6 +201,51 @@ async def test_without_git_a_commit_is_no_evidence(tasks: TaskGraph) -> None:
     with pytest.raises(InvalidInput, match="in no repository"):
         await tasks.done(1, commits=["HEAD"])
     assert (await tasks.get(1)).state == "ready"
+
+
+async def test_a_claim_that_ran_out_is_shown_as_ready(tasks: TaskGraph, clock: ManualClock) -> None:
+    first = await tasks.add("work", labels=["ui"])
+    await tasks.add("behind", needs=[first.id])
+    await tasks.claim(1, by="ada", lease="10m")
+    assert [each.name for each in await tasks.list("claimed", owner="ada")] == ["#1"]
+    assert await tasks.why(2) == ["It needs #1 (claimed by ada): work"]
+    clock.advance(600)
+    assert (await tasks.get(1)).state == "ready"
+    assert [each.state for each in await tasks.all()] == ["ready", "waiting"]
+    assert await tasks.list("claimed") == []
+    assert names(await tasks.list("ready", label="ui")) == ["work"]
+    assert await tasks.why(2) == ["It needs #1 (ready): work"]
+
+
+async def test_only_what_is_claimed_is_given_back(tasks: TaskGraph) -> None:
+    await tasks.add("work", owner="ada")
+    with pytest.raises(InvalidInput, match="nobody has claimed it"):
+        await tasks.release(1, by="ada")
+    await tasks.done(1, by="ada")
+    with pytest.raises(InvalidInput, match="is done"):
+        await tasks.release(1, by="ada")
+    assert (await tasks.get(1)).owner == "ada"
+
+
+async def test_a_task_is_no_part_of_itself(tasks: TaskGraph) -> None:
+    epic = await tasks.add("epic")
+    part = await tasks.add("part", parent=1)
+    await tasks.add("part of a part", parent=2)
+    assert names(await tasks.parts(epic)) == ["part"]
+    for parent in (1, 2, 3):
+        with pytest.raises(InvalidInput, match="part of itself"):
+            await tasks.edit(1, parent=parent)
+    assert (await tasks.edit(3, parent=1)).parent == epic.id
+    assert (await tasks.edit(3, parent="")).parent == ""
+    assert names(await tasks.parts(part)) == []
+
+
+async def test_a_long_circle_is_named_in_short(tasks: TaskGraph) -> None:
+    await tasks.add("0")
+    for number in range(1, 30):
+        await tasks.add(str(number), needs=[number])
+    with pytest.raises(InvalidInput, match="#1 → #30 → #29 → #28 → … → #4 → #3 → #2 → #1"):
+        await tasks.block(1, on=[30])
 
 
 async def test_names_and_edits(tasks: TaskGraph) -> None:

@@ -19,6 +19,8 @@ from perdure.config import AuditConfig
 from perdure.core.messages import ArtifactPointer, assistant, user
 from perdure.gateway.outcomes import Outcome
 from perdure.history.session_export import jsonl
+from perdure.project.project_directory import ProjectRecord
+from perdure.project.task_records import Task
 from perdure.recall.memory_records import person
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.reflection_records import AppliedOperation, ReflectionRun, RunChanges
@@ -44,6 +46,8 @@ _PATHS = {
     "question": "call",
     "schedule": "later",
     "registered": OTHER,
+    "project": "secret",
+    "task": "1",
 }
 #: What bodies and queries name, all of it the other agent's.
 _OTHERS: dict[str, Any] = {
@@ -55,6 +59,7 @@ _OTHERS: dict[str, Any] = {
     "collection": "perdure_sessions",
     "continues": "T-1",
     "data": {"id": THEIRS},
+    "dispute": "#1 priority",
     "description": {"name": "Note", "types": {"": {"fields": []}}},
     "from_version": 1,
     "key": "once",
@@ -72,6 +77,7 @@ _OTHERS: dict[str, Any] = {
     "provenance": [f"{THEIRS}#T-1"],
     "public": f"ed25519:{'A' * 43}=",
     "query": "zebra",
+    "role": "planner",
     "score": 0.5,
     "state": {"word": "zebra"},
     "session": THEIRS,
@@ -79,6 +85,7 @@ _OTHERS: dict[str, Any] = {
     "signature": "ed25519:none:none",
     "superseded_by": f"{OTHER}/M-1",
     "text": "# Rules\n\nBe kind.",
+    "title": "Mine now",
     "turns": 1,
     "version": 1,
     "words": "zebra",
@@ -228,6 +235,11 @@ async def walked(
     server = await start_server(audit=AuditConfig(collections=("*",)))
     mine = await furnish(server.bank, "mine", "talk", "apple")
     theirs = await furnish(server.bank, OTHER, NAMED, SAID)
+    # A project is for those who may see all agents.
+    secret = "pr_0123456789abcdef"
+    await server.bank.collection(ProjectRecord).put(ProjectRecord(id=secret, name="secret"))
+    task = Task(key=f"{secret}/tk_012345678901", project=secret, number=1, title=SAID)
+    await server.bank.collection(Task).put(task)
     await server.bank.references.add("# Rules\n\nAlways run the tests.", name="rules")
     await server.bank.settle()
     return server, _PATHS | mine | {"entry": "rules-of-mine"}, _PATHS | theirs

@@ -28,13 +28,19 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from perdure.core.messages import assistant, user
+from perdure.project.project_directory import register_project
+from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 from perdure.server import openapi
 from perdure.server.operations import Operation
 from perdure.server.server_app import all_routes
 from tests.server.conftest import RunningServer, running_server
 
 #: What is there, so that not every path leads nowhere.
-KNOWN = {"agent": "ada", "name": "notes", "turn": "T-1", "session": "ada/notes"}
+KNOWN = {"agent": "ada", "name": "notes", "turn": "T-1", "session": "ada/notes"} | {
+    "project": "demo",
+    "task": "1",
+    "run": "R-1",
+}
 CHECKS: list[Any] = [
     status_code_conformance,
     content_type_conformance,
@@ -75,15 +81,20 @@ class ServerThread:
     async def _run(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         async with running_server(self._folder) as server:
-            await _fill(server)
+            await _fill(server, self._folder / "demo")
             self.url, self.token = server.url, server.token()
             self._started.set()
             await self._ended.wait()
 
 
-async def _fill(server: RunningServer) -> None:
+async def _fill(server: RunningServer, folder: Path) -> None:
     session = await server.bank.session("ada/notes")
     await session.append([user("What is the port?"), assistant("8123.")])
+    folder.mkdir()
+    location = ProjectLocation.find(folder)
+    location.write_settings(ProjectSettings(project=new_project_id(), name="demo"))
+    await register_project(server.bank.services, location)
+    await server.bank.project(folder).team.run("- Find the port")
 
 
 @pytest.fixture(scope="module")

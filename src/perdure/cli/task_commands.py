@@ -192,11 +192,16 @@ async def block(
     on: Annotated[
         list[str] | None, typer.Option("--on", help="A task that comes first. May be repeated.")
     ] = None,
+    by: AsOption = "",
+    token: TokenOption = None,
     folder: FolderOption = Path(),
 ) -> None:
-    """Say that a task cannot go on: why, or until which tasks are over."""
+    """Say that a task cannot go on: why, or until which tasks are over.
+
+    Your claim on it ends.
+    """
     async with project_here(settings, folder) as project:
-        found = await project.tasks.block(task, reason=reason, on=on or ())
+        found = await project.tasks.block(task, reason=reason, on=on or (), by=by, token=token)
     _tell(settings, found, f"{found.name} is {found.state}: {found.title}")
 
 
@@ -286,27 +291,30 @@ async def show(
         graph = project.tasks
         found = await graph.get(task)
         why = await graph.why(task)
-        needs, needed = await graph.named(found.needs), await graph.named(found.needed_by)
-        origin = await graph.named(found.discovered_from)
+        others = {
+            "parent": await graph.named([found.parent] if found.parent else []),
+            "parts": await graph.parts(found),
+            "needs": await graph.named(found.needs),
+            "needed_by": await graph.named(found.needed_by),
+            "discovered_from": await graph.named(found.discovered_from),
+        }
     if settings.json:
-        terminal.emit(
-            {
-                **task_json(found),
-                "why": why,
-                "needs": [task_json(each) for each in needs],
-                "needed_by": [task_json(each) for each in needed],
-                "discovered_from": [task_json(each) for each in origin],
-            }
-        )
+        listed = {name: [task_json(each) for each in tasks] for name, tasks in others.items()}
+        terminal.emit({**task_json(found), **listed, "parent": found.parent, "why": why})
         return
-    terminal.say(f"{found.name} ({found.state}, priority {found.priority}): {found.title}")
+    owner = f", {found.owner}" if found.owner else ""
+    terminal.say(f"{found.name} ({found.state}, priority {found.priority}{owner}): {found.title}")
     terminal.note(f"{found.id} · {found.kind}" + "".join(f" · {each}" for each in found.labels))
     if found.description:
         terminal.verbatim(terminal.lines(found.description))
+    for field, value in found.extra.items():
+        if isinstance(value, str) and value.strip():
+            terminal.verbatim(terminal.lines(f"{field}: {value}"))
     for line in why:
         terminal.say(line)
-    for heading, others in (("Needs", needs), ("Needed by", needed), ("Found in", origin)):
-        for each in others:
+    headings = ("Part of", "Part", "Needs", "Needed by", "Found in")
+    for heading, tasks in zip(headings, others.values(), strict=True):
+        for each in tasks:
             terminal.say(f"{heading} {each.name} ({each.state}): {each.title}")
     for evidence in found.evidence:
         where = f" on {evidence.branch}" if evidence.branch else ""
@@ -455,7 +463,7 @@ def _report(settings: CommandSettings, report: TaskImport) -> None:
         return
     terminal.say(
         f"{plural(report.added, 'task')} added, {report.changed} changed,"
-        f" {report.unchanged} unchanged, {report.removed} removed."
+        f" {report.unchanged} unchanged."
     )
     if report.deleted:
         terminal.say(f"{report.deleted} were deleted in {report.format}: left out.")

@@ -85,9 +85,8 @@ async def list_(
 ) -> None:
     """List runs of the team, the newest first."""
     async with project_here(settings, folder) as project:
-        found = await project.team.list()
+        found = await project.team.list(limit)
         now = project.services.store.now()
-    found = found[:limit] if limit else found
     if settings.json:
         terminal.emit({"runs": [_as_json(each) for each in found]})
         return
@@ -132,7 +131,9 @@ async def recap(
     async with project_here(settings, folder) as project:
         found = await project.team.get(name)
     if settings.json:
-        terminal.emit({"run": found.name, "recap": found.outcome.recap})
+        from perdure.project.team.team_decisions import run_recap
+
+        terminal.emit({"run": found.name, "recap": run_recap(found)})
     else:
         _recap(found)
 
@@ -208,12 +209,10 @@ async def _order(
 
 
 def _recap(run: TeamRun) -> None:
+    from perdure.project.team.team_decisions import run_recap
+
     terminal.say(run.name)
-    terminal.verbatim(terminal.lines(run.outcome.recap))
-    for each in run.work:
-        terminal.say(f"The executor: #{each.number} {each.ending}. {each.text[:200]}")
-    if run.learnt:
-        terminal.say(f"Learnt: {', '.join(run.learnt)}")
+    terminal.verbatim(terminal.lines(run_recap(run)))
 
 
 def _tell(settings: CommandSettings, run: TeamRun, words: str) -> None:

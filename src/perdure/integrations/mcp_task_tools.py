@@ -71,6 +71,7 @@ class TaskBlockArguments(McpArguments, frozen=True, kw_only=True):
     task: TaskName
     reason: Annotated[str, msgspec.Meta(description="Why it cannot go on.")] = ""
     on: Annotated[list[str], msgspec.Meta(description="Tasks that it has to wait for.")] = []
+    token: _Token = None
 
 
 class TaskShowArguments(McpArguments, frozen=True, kw_only=True):
@@ -162,9 +163,18 @@ class TaskTools:
             ),
         )
 
-    async def block(self, _: McpCall, given: TaskBlockArguments) -> TaskResult:
+    async def block(self, call: McpCall, given: TaskBlockArguments) -> TaskResult:
         graph = await self._graph()
-        return await _result(graph, await graph.block(given.task, reason=given.reason, on=given.on))
+        return await _result(
+            graph,
+            await graph.block(
+                given.task,
+                reason=given.reason,
+                on=given.on,
+                by=self._access.identity(call.client),
+                token=given.token,
+            ),
+        )
 
     async def show(self, _: McpCall, given: TaskShowArguments) -> TaskResult:
         graph = await self._graph()

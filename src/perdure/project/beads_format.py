@@ -77,10 +77,10 @@ def _line(name: str, issue: TaskLine, remarks: list[str]) -> TaskLine:
         "priority": priority,
         "kind": str(issue.get("issue_type") or "task"),
         "status": _CLOSED.get(status, "open"),
-        "created": _moment(issue.get("created_at")),
-        "updated": _moment(issue.get("updated_at")),
     }
     optional = {
+        "created": _moment(issue.get("created_at")),
+        "updated": _moment(issue.get("updated_at")),
         "description": issue.get("description"),
         "owner": issue.get("assignee"),
         "made_by": issue.get("created_by"),

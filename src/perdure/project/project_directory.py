@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.core.errors import NotFound
+from perdure.core.errors import InvalidInput, NotFound
 from perdure.project.project import Project, initialised
 from perdure.project.project_location import ProjectLocation
 from perdure.services import Services
@@ -54,18 +54,30 @@ async def list_projects(services: Services) -> list[ProjectRecord]:
     return sorted(found, key=lambda each: (each.name, each.id))
 
 
+async def find_record(services: Services, name: str) -> ProjectRecord:
+    """The project of an id or a name. Raises `NotFound`, and `InvalidInput` if several fit."""
+    known = [each for each in await list_projects(services) if name in (each.id, each.name)]
+    if len(known) > 1:
+        ids = ", ".join(each.id for each in known)
+        raise InvalidInput(f"There are several projects {name!r}.", hint=f"Name its id: {ids}.")
+    if not known:
+        raise NotFound(
+            f"There is no project {name!r}.", hint="Run `perdure project init` in its repository."
+        )
+    return known[0]
+
+
 async def find_project(services: Services, name: str) -> Project:
     """The project of an id or a name, at the first of its folders that is still there.
-    Raises `NotFound`.
+    Raises `NotFound`, `InvalidInput`.
     """
-    known = [each for each in await list_projects(services) if name in (each.id, each.name)]
-    for record in known:
-        for root in record.roots:
-            location = ProjectLocation.find(Path(root))
-            settings = location.settings
-            if settings is not None and settings.project == record.id:
-                return Project(services, location)
+    record = await find_record(services, name)
+    for root in record.roots:
+        location = ProjectLocation.find(Path(root))
+        settings = location.settings
+        if settings is not None and settings.project == record.id:
+            return Project(services, location)
     raise NotFound(
-        f"There is no project {name!r}." if not known else f"No folder of {name!r} is here.",
-        hint="Run `perdure project init` in its repository.",
+        f"No folder of {record.name!r} is here.",
+        hint="Run a command of Perdure in its repository, on this machine.",
     )

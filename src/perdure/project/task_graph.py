@@ -8,7 +8,6 @@ grows with each claim; who gives a token that is not the present one is refused,
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,10 +16,9 @@ from msgspec.structs import replace
 from perdure.core import actors, clock
 from perdure.core.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from perdure.project.project_location import ProjectLocation, initialised
+from perdure.project.task_reader import TaskReader
 from perdure.project.task_records import (
-    CLOSED,
     LOWEST_PRIORITY,
-    STATES,
     Task,
     TaskEvidence,
     TaskNote,
@@ -35,9 +33,9 @@ from perdure.services import Services
 from perdure.storage.collection import Collection
 from perdure.storage.transaction import Transaction
 
-_number = re.compile(r"#?([1-9]\d{0,8})", re.ASCII).fullmatch
-_id = re.compile(r"tk_[0-9a-f]{3,12}", re.ASCII).fullmatch
 _MAX_TITLE = 500
+#: Tasks that an error about a circle names.
+_MOST_NAMED = 8
 #: How long a claim lasts if nothing else is said.
 LEASE = "30m"
 #: What `edit` may change.
@@ -51,8 +49,10 @@ class _Refused(Exception):
         self.error = error
 
 
-class TaskGraph:
-    """The tasks of one project. A task is named by ``#12``, its id, or its imported name."""
+class TaskGraph(TaskReader):
+    """The tasks of one project, in its folder: commits are evidence, and what is added is anchored
+    at the one that is checked out.
+    """
 
     def __init__(
         self,
@@ -64,82 +64,9 @@ class TaskGraph:
         """`note_commits` is told of commits that become evidence, so that they can be followed
         when history is rewritten.
         """
-        self._note_commits = note_commits
-        self.services = services
+        super().__init__(services, initialised(location).project)
         self.location = location
-        self.project = initialised(location).project
-        self._store = services.store
-
-    # Reading
-
-    async def get(self, name: str | int, /) -> Task:
-        """Raises `NotFound`, and `InvalidInput` if an abbreviated id fits several."""
-        return await self._find(self._store.collection(Task), name)
-
-    async def list(
-        self,
-        state: TaskState | None = None,
-        *,
-        owner: str | None = None,
-        label: str | None = None,
-        limit: int = 0,
-    ) -> builtins.list[Task]:
-        """By priority, then by age; without a state those that are not closed. 0: all of them."""
-        if state is not None and state not in STATES:
-            raise InvalidInput(f"There is no state {state!r}.", hint=f"Use {', '.join(STATES)}.")
-        states = [state] if state else [each for each in STATES if each not in CLOSED]
-        found: builtins.list[Task] = []
-        for each in states:
-            query = self._query(each).order_by("priority", "number")
-            if owner is not None:
-                query = query.where("owner", "=", owner)
-            plain = label is None and limit
-            found += await (query.limit(limit) if plain else query).values()
-        if label is not None:
-            found = [each for each in found if label in each.labels]
-        found.sort(key=_urgency)
-        return found[:limit] if limit else found
-
-    async def all(self) -> builtins.list[Task]:
-        """Every task, closed or not, by number."""
-        tasks = self._store.collection(Task)
-        found = [each async for each in tasks.walk(f"{self.project}/")]
-        return sorted(found, key=lambda each: each.number)
-
-    async def ready(self, limit: int = 10, *, label: str | None = None) -> builtins.list[Task]:
-        """What can be begun now, the most urgent first: nothing that it needs is open, and nobody
-        holds it. Two indexed queries, whatever the number of tasks.
-        """
-        query = self._query("ready").order_by("priority", "number")
-        found = await (query if label is not None else query.limit(limit)).values()
-        late = self._query("claimed").where("until", "<=", self._store.now())
-        found += await late.values()
-        if label is not None:
-            found = [each for each in found if label in each.labels]
-        return sorted(found, key=_urgency)[:limit]
-
-    async def why(self, name: str | int, /) -> builtins.list[str]:
-        """Why a task cannot be begun, in words; empty if it can."""
-        task, now = await self.get(name), self._store.now()
-        if task.is_closed:
-            return [f"It is {task.state}."]
-        words = [f"It is blocked: {task.blocked}"] if task.blocked else []
-        for each in await self.named(task.needs):
-            if each.is_closed:
-                continue
-            how = f"{each.state}, by {each.owner}" if each.is_held(now) else each.state
-            how += f": {each.blocked}" if each.blocked else ""
-            words.append(f"It needs {each.name} ({how}): {each.title}")
-        if task.is_held(now):
-            until = clock.to_datetime(task.until).isoformat(timespec="seconds")
-            words.append(f"{task.owner} works on it until {until}.")
-        return words
-
-    async def named(self, ids: Iterable[str]) -> builtins.list[Task]:
-        """The tasks with these ids; those that are not there are left out."""
-        keys = [task_key(self.project, each) for each in ids]
-        found = await self._store.collection(Task).get_many(keys)
-        return [each for each in found if each is not None]
+        self._note_commits = note_commits
 
     # Changing
 
@@ -225,9 +152,16 @@ class TaskGraph:
                 )
 
     async def release(self, name: str | int, /, *, by: str = "", token: int | None = None) -> Task:
-        """Give a task back. Raises `Conflict`, `LeaseLost` as `done` does."""
+        """Give a task back. Raises `Conflict`, `LeaseLost` as `done` does, and `InvalidInput` if
+        nobody has claimed it.
+        """
 
         def release(task: Task, now: int) -> Task:
+            if task.state != "claimed":
+                raise InvalidInput(
+                    f"{task.name} is {task.state}: nobody has claimed it.",
+                    hint="Nothing was changed.",
+                )
             self._check_holder(task, by or _actor(), token, now)
             return replace(task, until=0, owner="")
 
@@ -284,10 +218,18 @@ class TaskGraph:
         return await self._change(name, reopen)
 
     async def block(
-        self, name: str | int, /, *, reason: str = "", on: Iterable[str | int] = ()
+        self,
+        name: str | int,
+        /,
+        *,
+        reason: str = "",
+        on: Iterable[str | int] = (),
+        by: str = "",
+        token: int | None = None,
     ) -> Task:
-        """It cannot go on: for a reason in words, or until other tasks are over. A claim on it
-        ends. Raises `InvalidInput` if that would make tasks wait for each other in a circle.
+        """It cannot go on: for a reason in words, or until other tasks are over. The claim of who
+        says so ends. Raises `InvalidInput` if that would make tasks wait for each other in a
+        circle, and `Conflict` or `LeaseLost` as `done` does.
         """
         wanted = builtins.list(on)
         if not reason.strip() and not wanted:
@@ -300,6 +242,7 @@ class TaskGraph:
             task = _open(await self._find(tasks, name))
             needed = [await self._find(tasks, each) for each in wanted]
             now = transaction.now()
+            self._check_holder(task, by or _actor(), token, now)
             task = replace(task, blocked=reason.strip() or task.blocked, until=0, changed=now)
             return await self._link(tasks, task, needed)
 
@@ -339,25 +282,27 @@ class TaskGraph:
     async def edit(self, name: str | int, /, **changes: Any) -> Task:
         """Change some of `EDITABLE`. Raises `InvalidInput`."""
         unknown = [each for each in changes if each not in EDITABLE]
-        if unknown:
-            raise InvalidInput(
-                f"{unknown[0]} cannot be edited.", hint=f"These can: {', '.join(EDITABLE)}."
-            )
-        if changes.get("parent"):
-            changes["parent"] = (await self.get(changes["parent"])).id
+        if unknown or not changes:
+            what = f"{unknown[0]} cannot be edited" if unknown else "Nothing is to be changed"
+            raise InvalidInput(f"{what}.", hint=f"These can be edited: {', '.join(EDITABLE)}.")
 
-        def edit(task: Task, _: int) -> Task:
-            edited = replace(task, **changes)
-            if edited.parent == task.id:
-                raise InvalidInput("A task is not a part of itself.", hint="Name another.")
-            return replace(
+        async def edit(transaction: Transaction) -> Task:
+            tasks = transaction.collection(Task)
+            task = await self._find(tasks, name)
+            edited = replace(task, changed=transaction.now(), **changes)
+            if edited.parent and edited.parent != task.parent:
+                edited = replace(edited, parent=(await self._find(tasks, edited.parent)).id)
+                await self._check_parent(tasks, edited)
+            edited = replace(
                 edited,
                 title=_title(edited.title),
                 priority=_priority(edited.priority),
                 labels=tuple(dict.fromkeys(edited.labels)),
             )
+            await tasks.put(edited)
+            return edited
 
-        return await self._change(name, edit)
+        return await self._transact(edit)
 
     async def note(
         self,
@@ -369,7 +314,9 @@ class TaskGraph:
         commits: Sequence[str] = (),
         turns: Sequence[str] = (),
     ) -> Task:
-        """Add a remark, or evidence, to a task in any state."""
+        """Add a remark, or evidence, to a task in any state. Raises `InvalidInput`."""
+        if not (text.strip() or commits or turns):
+            raise InvalidInput("There is nothing to note.", hint="Give a text, a commit or a turn.")
         who = by or _actor()
         evidence = await self._evidence(who, commits, turns)
 
@@ -380,28 +327,6 @@ class TaskGraph:
         return await self._change(name, note)
 
     # Parts
-
-    def _query(self, state: TaskState) -> Any:
-        tasks = self._store.collection(Task)
-        return tasks.query().where("project", "=", self.project).where("state", "=", state)
-
-    async def _find(self, tasks: Collection[Task], name: str | int) -> Task:
-        text = str(name).strip()
-        query = tasks.query().where("project", "=", self.project)
-        if found := _number(text):
-            matches = await query.where("number", "=", int(found[1])).values()
-        elif _id(text):
-            matches = await tasks.query().prefix(task_key(self.project, text)).limit(2).values()
-        else:
-            matches = await query.where("external", "=", text).limit(2).values() if text else []
-        if len(matches) > 1:
-            raise InvalidInput(f"{text} fits several tasks.", hint="Write more of the id.")
-        if not matches:
-            raise NotFound(
-                f"There is no task {text or 'without a name'}.",
-                hint="`perdure task list` lists them; name one by #12 or by its id.",
-            )
-        return matches[0]
 
     async def _transact(self, body: Callable[[Transaction], Awaitable[Task]]) -> Task:
         try:
@@ -430,14 +355,19 @@ class TaskGraph:
         return await self._transact(body)
 
     async def _link(self, tasks: Collection[Task], task: Task, needed: Iterable[Task]) -> Task:
-        """Put the task with further needs. Raises `InvalidInput` for a circle."""
+        """Put the task with further needs. Raises `InvalidInput` for a circle: there can be one
+        only if something needs the task already.
+        """
         for other in needed:
             if other.id in task.needs:
                 continue
-            if way := await self._way(tasks, other, task.id):
-                names = " → ".join(each.name for each in (task, *way))
+            is_needed = task.needed_by or other.id == task.id
+            if is_needed and (way := await self._way(tasks, other, task.id)):
+                names = [each.name for each in (task, *way)]
+                if len(names) > _MOST_NAMED:
+                    names = [*names[: _MOST_NAMED // 2], "…", *names[-_MOST_NAMED // 2 :]]
                 raise InvalidInput(
-                    f"Tasks would wait for each other in a circle: {names}.",
+                    f"Tasks would wait for each other in a circle: {' → '.join(names)}.",
                     hint=f"`perdure task unblock` takes a link away; {task.name} is unchanged.",
                 )
             await tasks.put(replace(other, needed_by=(*other.needed_by, task.id)))
@@ -446,6 +376,15 @@ class TaskGraph:
             )
         await tasks.put(task := settled(task))
         return task
+
+    async def _check_parent(self, tasks: Collection[Task], task: Task) -> None:
+        above: Task | None = task
+        while above is not None and above.parent:
+            above = await tasks.get(task_key(self.project, above.parent))
+            if above is not None and above.id == task.id:
+                raise InvalidInput(
+                    f"{task.name} would be a part of itself.", hint="Name another parent."
+                )
 
     async def _way(self, tasks: Collection[Task], start: Task, end: str) -> builtins.list[Task]:
         """From a task along its needs to another. All that is read is checked at the commit, so
@@ -502,8 +441,8 @@ class TaskGraph:
     def _check_holder(self, task: Task, who: str, token: int | None, now: int) -> None:
         if token is not None and token != task.token:
             raise LeaseLost(
-                f"The claim {token} on {task.name} ran out, and {task.owner or 'nobody'} has it"
-                f" now (claim {task.token}). Nothing was changed.",
+                f"Claim {token} on {task.name} does not hold: {task.owner or 'nobody'} has it now"
+                f" (claim {task.token}). Nothing was changed.",
                 hint="Take another task: `perdure task ready`. Add what you did as a note.",
             )
         if token is None and task.is_held(now) and task.owner != who:
@@ -543,10 +482,6 @@ async def next_task_number(transaction: Transaction, project: str, count: int = 
     found = await numbers.get(project) or TaskNumber(project)
     await numbers.put(TaskNumber(project, found.last + count))
     return found.last + 1
-
-
-def _urgency(task: Task) -> tuple[int, int]:
-    return task.priority, task.number
 
 
 def _actor() -> str:

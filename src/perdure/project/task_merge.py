@@ -41,7 +41,9 @@ class TaskMerge(msgspec.Struct, frozen=True):
 
 
 def read_lines(text: str, what: str = "The file") -> TaskLines:
-    """Raises `InvalidInput`, naming the line, also for marks of a merge that git gave up on."""
+    """One that is there twice is merged with itself. Raises `InvalidInput`, naming the line, also
+    for marks of a merge that git gave up on.
+    """
     found: TaskLines = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -57,7 +59,8 @@ def read_lines(text: str, what: str = "The file") -> TaskLines:
                 f"{what}: line {number} {why}.",
                 hint="Every line is one JSON object with an id. Mend that line and try again.",
             )
-        found[task["id"]] = task
+        twin = found.get(task["id"])
+        found[task["id"]] = task if twin is None else _merge({}, twin, task, [])
     return found
 
 

@@ -63,6 +63,7 @@ class TaskLink(msgspec.Struct, frozen=True, omit_defaults=True):
         Index(("project", "state", "until")),
         Index(("project", "number")),
         Index(("project", "external")),
+        Index(("project", "parent")),
     ],
 )
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,6 +122,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_held(self, now: int) -> bool:
         """Somebody works on it, and their lease has not run out."""
         return self.state == "claimed" and self.until > now
+
+    def seen_at(self, now: int) -> Task:
+        """As people see it: what was claimed is ready again when the lease has run out."""
+        late = self.state == "claimed" and self.until <= now
+        return replace(self, state="ready") if late else self
 
 
 @system_record("task_numbers")

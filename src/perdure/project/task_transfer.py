@@ -7,7 +7,9 @@ own.
 
 from __future__ import annotations
 
-from datetime import datetime
+import hashlib
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,15 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.project.beads_format import is_beads, read_beads
 from perdure.project.project_location import write_atomically
-from perdure.project.projections import Projections
 from perdure.project.task_graph import TaskGraph, next_task_number
 from perdure.project.task_merge import (
     TaskLine,
     TaskLines,
     merge_tasks,
-    older_lines,
     read_lines,
     write_lines,
 )
+from perdure.project.task_order import without_cycles
 from perdure.project.task_records import (
     LOWEST_PRIORITY,
     Task,
@@ -35,6 +36,7 @@ from perdure.project.task_records import (
     TaskLink,
     TaskNote,
     settled,
+    task_id_for,
     task_key,
 )
 from perdure.recall.memory_records import Anchor
@@ -42,11 +44,17 @@ from perdure.storage.transaction import Transaction
 
 #: The file under git, below ``.perdure``.
 TASK_FILE = "tasks.jsonl"
+#: Branches and work trees of which is kept what their file was when it was last synced.
+_MOST_BASES = 20
 _FIELDS = (
     "id", "title", "description", "status", "priority", "kind", "labels", "needs", "parent",
     "discovered_from", "links", "blocked", "owner", "evidence", "notes", "reason", "created",
     "made_by", "made_at", "updated", "closed", "external", "extra",
 )  # fmt: skip
+
+
+_is_ours = re.compile(r"tk_[0-9a-f]{1,12}", re.ASCII).fullmatch
+_MAX_TITLE = 500
 
 
 class TaskImport(msgspec.Struct, frozen=True):
@@ -56,7 +64,6 @@ class TaskImport(msgspec.Struct, frozen=True):
     added: int = 0
     changed: int = 0
     unchanged: int = 0
-    removed: int = 0
     #: Issues that were deleted where they come from: left out.
     deleted: int = 0
     #: Fields without a place here, which are kept, and how many tasks had them.
@@ -84,7 +91,11 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
         tasks = await _all(graph, transaction)
         lines = _lines(tasks.values())
         # What the bank knows of a task counts as the common version where the file says nothing.
-        merged = merge_tasks({}, lines, _completed(given, lines))
+        theirs = {
+            id: _read(graph.project, {**_left(lines.get(id, {}), line), **line})
+            for id, line in _with_our_ids(given).items()
+        }
+        merged = merge_tasks({}, lines, lines | theirs)
         found = await _store(graph, transaction, tasks, merged.lines)
         return replace(
             report,
@@ -97,71 +108,49 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
     return await graph.services.store.transact(body)
 
 
-async def sync_tasks(
-    graph: TaskGraph, path: Path | None = None, *, write: bool = True
-) -> TaskImport:
+async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     """Make the file and the bank the same: what was changed on either side since the last time is
-    merged. Without a file one is written, if `write`. Raises `InvalidInput` if the file cannot be
-    read, `Unavailable` if it cannot be written.
+    merged. Without a file one is written; without `write` the file stays as it is. Each work tree
+    and branch has a file of its own: what it was at its last sync is kept for each. No task leaves the bank because a file does not have it,
+    and a line that is older than at the last sync changes nothing.
+    Raises `InvalidInput` if the file cannot be read.
     """
-    if path is not None:
-        theirs = _text(path) or None
-        report, text = await _merge_file(graph, "", theirs, str(path))
-        if theirs != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text.encode())
-        return report
-    projections, total = Projections(graph.location), TaskImport()
-    async with projections.locked():
-        while True:
-            file = projections.read(TASK_FILE)
-            steps: list[tuple[str | None, str | None]] = [*await projections.incoming(file)]
-            text = ""
-            for base, given in steps or [("", None)]:
-                report, text = await _merge_file(
-                    graph, base, given, str(projections.path(TASK_FILE))
-                )
-                total = _added(total, report)
-            if not write:
-                if file.is_edited and file.text is not None:
-                    await projections.note_here(TASK_FILE, file.text)
-                return total
-            if projections.write(TASK_FILE, text, file.text):
-                await projections.note_here(TASK_FILE, text)
-                return total
+    file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
+    base = read_lines(_text(kept), str(kept))
+    lines = _with_our_ids(read_lines(_text(file), str(file)))
+    theirs = {id: _read(graph.project, line) for id, line in lines.items()}
+    for id, was in base.items():
+        line = theirs.get(id)
+        if line is None or line["updated"] < was["updated"]:
+            theirs[id] = was
 
-
-async def _merge_file(
-    graph: TaskGraph, base: str | None, theirs: str | None, name: str
-) -> tuple[TaskImport, str]:
-    """Bring the bank to the merge of itself and a file; with what it says then."""
-    common = None if base is None else read_lines(base, f"The former {name}")
-    given = None if theirs is None else read_lines(theirs, name)
-
-    async def body(transaction: Transaction) -> tuple[TaskImport, str]:
+    async def body(transaction: Transaction) -> tuple[TaskImport, TaskLines]:
         tasks = await _all(graph, transaction)
-        ours = _lines(tasks.values())
-        if given is None:
-            return TaskImport(unchanged=len(ours)), write_lines(ours)
-        merged = merge_tasks(older_lines(ours, given) if common is None else common, ours, given)
+        merged = merge_tasks(base, _lines(tasks.values()), theirs)
         found = await _store(graph, transaction, tasks, merged.lines)
         stored = _lines((await _all(graph, transaction)).values())
-        return replace(found, remarks=(*merged.remarks, *found.remarks)), write_lines(stored)
+        return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
 
-    report, text = await graph.services.store.transact(body)
+    report, stored = await graph.services.store.transact(body)
     if report.added or report.changed or report.removed:
         graph.location.drop_preambles()
-    return report, text
+    data = write_lines(stored if write else theirs).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if write and (not file.exists() or file.read_bytes() != data):
+        write_atomically(file, data)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(kept, data)
+    bases = sorted(kept.parent.glob("*.jsonl"), key=lambda each: -each.stat().st_mtime)
+    for old in bases[_MOST_BASES:]:
+        old.unlink(missing_ok=True)
+    return report
 
 
-def _added(one: TaskImport, other: TaskImport) -> TaskImport:
-    return replace(
-        other,
-        added=one.added + other.added,
-        changed=one.changed + other.changed,
-        removed=one.removed + other.removed,
-        remarks=(*one.remarks, *other.remarks),
-    )
+async def _base_file(graph: TaskGraph) -> Path:
+    git = graph.location.git
+    branch = "" if git is None else (await git.head()).branch
+    place = hashlib.sha256(f"{graph.location.worktree} {branch}".encode()).hexdigest()[:16]
+    return graph.location.folder / "synced_tasks" / f"{place}.jsonl"
 
 
 async def merge_changes(
@@ -221,11 +210,35 @@ def _lines(tasks: Any) -> TaskLines:
     return {each.id: task_line(each) for each in tasks}
 
 
-def _completed(given: TaskLines, known: TaskLines) -> TaskLines:
-    return {
-        id: {field: value for field, value in known.get(id, {}).items() if field not in line} | line
-        for id, line in given.items()
-    } | {id: line for id, line in known.items() if id not in given}
+def _left(known: TaskLine, line: TaskLine) -> TaskLine:
+    """What is known and the line does not say."""
+    return {field: value for field, value in known.items() if field not in line}
+
+
+def _read(project: str, line: TaskLine) -> TaskLine:
+    """A line as we would write it: whoever wrote it, what means the same is the same. Raises
+    `InvalidInput`.
+    """
+    return task_line(_task(project, line["id"], line, None, 0))
+
+
+def _with_our_ids(lines: TaskLines) -> TaskLines:
+    """The same tasks, with ids of ours in place of those that others, or people, gave them."""
+    found: TaskLines = {}
+    for name, line in lines.items():
+        id = _our_id(name)
+        made = {**line, "id": id} if id == name else {"external": name, **line, "id": id}
+        for field in ("needs", "discovered_from"):
+            if isinstance(line.get(field), list):
+                made[field] = [_our_id(str(each)) for each in line[field]]
+        if line.get("parent"):
+            made["parent"] = _our_id(str(line["parent"]))
+        found[id] = made
+    return found
+
+
+def _our_id(name: str) -> str:
+    return name if _is_ours(name) else task_id_for(name)
 
 
 async def _all(graph: TaskGraph, transaction: Transaction) -> dict[str, Task]:
@@ -248,6 +261,10 @@ async def _store(
             made[id] = before
             continue
         made[id] = _task(graph.project, id, line, before, numbers.get(id, 0))
+    parents = sorted((id, task.parent) for id, task in made.items() if task.parent in made)
+    for id, parent in without_cycles({}, parents)[1]:
+        remarks.append(f"{id} is no part of {parent} any more: it would be a part of itself.")
+        made[id] = replace(made[id], parent="")
     needed_by: dict[str, list[str]] = {}
     for id, task in made.items():
         there = tuple(each for each in task.needs if each in made)
@@ -277,7 +294,6 @@ async def _store(
         added=len(new),
         changed=len(edited),
         unchanged=len(lines) - len(new) - len(edited),
-        removed=len(removed),
         remarks=tuple(remarks),
     )
 
@@ -288,14 +304,18 @@ def _task(project: str, id: str, line: TaskLine, before: Task | None, number: in
     now = clock.now()
     try:
         status = line.get("status", "open")
+        title, description = " ".join(str(line["title"]).split()), line.get("description", "")
+        if len(title) > _MAX_TITLE:
+            whole = "" if description.startswith(title) else f"{title}\n\n"
+            title, description = title[:_MAX_TITLE].strip(), f"{whole}{description}".strip()
         made = msgspec.convert(
             {
                 "key": task_key(project, id),
                 "project": project,
                 "number": before.number if before else number,
                 "state": status if status in {"done", "dropped"} else "ready",
-                "title": " ".join(str(line["title"]).split())[:500] or id,
-                "description": line.get("description", ""),
+                "title": title or id,
+                "description": description,
                 "priority": min(max(line.get("priority", 2), 0), LOWEST_PRIORITY),
                 "kind": line.get("kind", "task"),
                 "labels": line.get("labels", []),
@@ -321,9 +341,10 @@ def _task(project: str, id: str, line: TaskLine, before: Task | None, number: in
             notes=msgspec.convert(_untimed(line, "notes"), tuple[TaskNote, ...]),
             made_at=msgspec.convert(line.get("made_at", {}), Anchor),
         )
-    except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as exc:
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidInput(
-            f"The task {id} cannot be read: {exc}.", hint="Mend its line and try again."
+            f"The task {line.get('external') or id} cannot be read: {exc}.",
+            hint="Mend its line and try again.",
         ) from exc
     if before is None:
         return made
@@ -345,10 +366,10 @@ def _iso(moment: int) -> str:
 
 
 def _micros(given: Any) -> int:
-    try:
-        return clock.from_datetime(datetime.fromisoformat(given)) if given else 0
-    except (TypeError, ValueError):
+    if not given:
         return 0
+    moment = datetime.fromisoformat(given)
+    return clock.from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def _text(path: Path) -> str:

@@ -19,6 +19,7 @@ _STATUSES: tuple[tuple[type[PerdureError], int], ...] = (
     (errors.BudgetTooSmall, 422),
     (errors.InvalidInput, 400),
     (errors.Conflict, 409),
+    (errors.LeaseLost, 409),
     (errors.MessageParked, 409),
     (errors.KeyRefused, 409),
     (errors.Unsupported, 501),

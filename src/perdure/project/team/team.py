@@ -113,17 +113,13 @@ class Team:
         done = () if work is None else await self._work(run, work)
         return await self._put(replace(run, work=done, state="done", ended=self._store.now()))
 
-    async def list(self) -> builtins.list[TeamRun]:
-        """The newest first."""
-        runs = self._store.collection(TeamRun).query().where("project", "=", self.project)
-        return sorted(await runs.values(), key=lambda each: -each.number)
+    async def list(self, limit: int = 0) -> builtins.list[TeamRun]:
+        """The newest first. 0: all of them."""
+        return await list_team_runs(self._services, self.project, limit)
 
     async def get(self, name: str) -> TeamRun:
         """Raises `NotFound`, `InvalidInput`."""
-        found = await self._store.collection(TeamRun).get(parse_team_run(self.project, name))
-        if found is None:
-            raise NotFound(f"There is no run {name}.", hint="`perdure team list` lists them.")
-        return found
+        return await find_team_run(self._services, self.project, name)
 
     async def replay(self, name: str) -> TeamReplay:
         """Compute a run again from its recorded inputs and answers. Nothing is asked or changed.
@@ -333,3 +329,18 @@ def _require_transcripts(run: TeamRun) -> None:
 
 def _document(outcome: TeamOutcome) -> bytes:
     return msgspec.json.format(msgspec.json.encode(outcome, order="deterministic"), indent=2)
+
+
+async def list_team_runs(services: Services, project: str, limit: int = 0) -> list[TeamRun]:
+    """Runs of a project's team, the newest first. 0: all of them."""
+    runs = services.store.collection(TeamRun).query().where("project", "=", project)
+    found = sorted(await runs.values(), key=lambda each: -each.number)
+    return found[:limit] if limit else found
+
+
+async def find_team_run(services: Services, project: str, name: str) -> TeamRun:
+    """Raises `NotFound`, `InvalidInput`."""
+    found = await services.store.collection(TeamRun).get(parse_team_run(project, name))
+    if found is None:
+        raise NotFound(f"There is no run {name}.", hint="`perdure team list` lists them.")
+    return found

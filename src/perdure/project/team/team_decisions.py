@@ -29,6 +29,7 @@ from perdure.project.team.team_records import (
     TeamInputs,
     TeamOperation,
     TeamOutcome,
+    TeamRun,
 )
 
 #: Operations that a role may ask for in one run; more are refused.
@@ -379,6 +380,21 @@ def recap(inputs: TeamInputs, answers: Sequence[RoleAnswer], outcome: TeamOutcom
             for each in outcome.refused
         ]
     return "\n".join(lines) + "\n"
+
+
+def run_recap(run: TeamRun) -> str:
+    """The whole run, with what the executor did and the historian learnt."""
+    lines = [run.outcome.recap.rstrip()]
+    if run.work:
+        lines += ["", "**Worked on:**"]
+    for each in run.work:
+        said = " ".join(each.text.split())[:200]
+        lines.append(f"- #{each.number} {each.ending}{f': {said}' if said else ''}")
+    if run.learnt:
+        lines += ["", f"**Learnt:** {', '.join(run.learnt)}"]
+    if run.remarks:
+        lines += ["", "**Remarks:**", *(f"- {each}" for each in run.remarks)]
+    return "\n".join(lines).strip() + "\n"
 
 
 def in_words(operation: TeamOperation) -> str:
