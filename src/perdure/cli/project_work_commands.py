@@ -31,7 +31,7 @@ _SETTINGS = (
 
 
 async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -> None:
-    """Bring the memory level with the repository, conversations, and files that you edited.
+    """Take in new commits, conversations, and files that you edited.
 
     It is done at the end of each turn where hooks are set up. Writes all files, also shared ones.
     """
@@ -184,7 +184,12 @@ async def set_(
     *,
     folder: FolderOption = Path(),
 ) -> None:
-    """Show the settings of the project, or change some: state, vectors, journal, preamble…"""
+    """Show the settings of the project, or change some.
+
+    State, vectors and journal each work without the others. `preamble` is its tokens;
+    `on_rewrite` (ask, rebase, fork), `unattended` (rebase, fork) and `on_stale` (ask, go-on)
+    say what happens when history is rewritten.
+    """
     import msgspec
 
     from perdure.project.project_location import ProjectLocation, ProjectSettings, initialised
@@ -221,7 +226,10 @@ async def set_(
 
 
 async def share(settings: CommandSettings, *, folder: FolderOption = Path()) -> None:
-    """Put state, tasks and journal under git, with a merge driver; commit them yourself."""
+    """Put state, tasks and journal under git; you commit them.
+
+    A merge driver for state and tasks is set up in this clone; `project init` does it in others.
+    """
     from perdure.project import sharing
 
     async with project_here(settings, folder) as project:
@@ -239,7 +247,10 @@ async def unshare(settings: CommandSettings, *, folder: FolderOption = Path()) -
 
 
 async def repair(settings: CommandSettings, *, folder: FolderOption = Path()) -> None:
-    """Mend files in .perdure that are broken or have marks of a conflict; nothing is lost."""
+    """Mend files in .perdure that are broken or in conflict.
+
+    What cannot be mended is kept beside, and the file is written anew from the bank.
+    """
     from perdure.project import sharing
 
     async with project_here(settings, folder) as project:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from perdure.core.errors import PerdureError
@@ -17,8 +17,12 @@ from perdure.storage.store import Store
 _MIXED = ("open_subtasks", "open_ends", "pending_approvals")
 
 
-async def forget_files(store: Store, work: WorkSession, turns: Sequence[int]) -> bool:
-    """Some turns of a conversation, or all of it. False if a file could not be changed."""
+async def forget_files(
+    store: Store, work: WorkSession, turns: Sequence[int], todos: Collection[str]
+) -> bool:
+    """Some turns of a conversation with the items that they put on a list, or all of it. False if a
+    file could not be changed.
+    """
     record = await store.collection(ProjectRecord).get(work.project)
     done = True
     for root in () if record is None else record.roots:
@@ -33,13 +37,15 @@ async def forget_files(store: Store, work: WorkSession, turns: Sequence[int]) ->
                 else [ProjectLocation.find(tree) for tree in await location.git.worktrees()]
             )
             for tree in trees:
-                _forget(tree, work, turns)
+                _forget(tree, work, turns, todos)
         except (OSError, PerdureError):
             done = False
     return done
 
 
-def _forget(location: ProjectLocation, work: WorkSession, turns: Sequence[int]) -> None:
+def _forget(
+    location: ProjectLocation, work: WorkSession, turns: Sequence[int], todos: Collection[str]
+) -> None:
     """Raises `OSError`."""
     for leftover in (location.folder / "preamble").glob("*.json"):
         leftover.unlink(missing_ok=True)
@@ -51,7 +57,7 @@ def _forget(location: ProjectLocation, work: WorkSession, turns: Sequence[int]) 
             day = page.name[:10]
             own = Path(journal.page_name(day, work))
             if page.name == own.name:
-                _change(page, turns, _page)
+                _change(page, turns, lambda text, ids: journal.without_entries(text, ids, todos))
             elif page.name.startswith(f"{own.stem}.kept-"):
                 page.unlink(missing_ok=True)
 
@@ -80,10 +86,6 @@ def _session(text: str, names: set[str]) -> str | None:
     left = {name: value for name, value in view.items() if name not in _MIXED}
     left["turns"] = {name: turn for name, turn in view["turns"].items() if name not in names}
     return json.dumps(left, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _page(text: str, names: set[str]) -> str:
-    return journal.without_entries(text, names)
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -173,10 +173,16 @@ def split_page(text: str) -> dict[str, str]:
     return found
 
 
-def without_entries(text: str, ids: Iterable[str]) -> str:
-    """A page without some entries."""
+def without_entries(text: str, ids: Iterable[str], todos: Collection[str] = ()) -> str:
+    """A page without some entries, and without lines that tell of some items to do."""
     gone = set(ids)
-    return "".join(part for id, part in split_page(text).items() if id not in gone)
+    left = "".join(part for id, part in split_page(text).items() if id not in gone)
+    return without_todos(left, todos)
+
+
+def without_todos(text: str, todos: Collection[str]) -> str:
+    lines = {open_line(each) for each in todos}
+    return "".join(line for line in text.splitlines(keepends=True) if line.rstrip() not in lines)
 
 
 def entry_text(turn: TurnSummary) -> str:
@@ -202,11 +208,17 @@ def entry_text(turn: TurnSummary) -> str:
     lines += [f"- {_answer(one.granted)}: {_plain(one.what)}" for one in turn.approvals]
     lines += [f"- Decided: {_plain(each)}" for each in turn.decided]
     lines += [f"- Open: {_plain(each)}" for each in turn.open_ends]
-    lines += [f"- Open: {_plain(each.text)}" for each in turn.todos if each.state != "done"]
+    if turn.listed:
+        lines += [open_line(each.text) for each in turn.todos if each.state != "done"]
     where = f" on {_code(turn.anchor.branch)}" if turn.anchor.branch else ""
     if turn.anchor.commit:
         lines.append(f"- At {_code(turn.anchor.commit[:10])}{where}")
     return "\n".join(lines).rstrip() + "\n\n"
+
+
+def open_line(text: str) -> str:
+    """The line of an entry that tells what is still to be done."""
+    return f"- Open: {_plain(text)}"
 
 
 def _title(work: WorkSession, day: str) -> str:

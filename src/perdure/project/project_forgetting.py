@@ -13,9 +13,10 @@ from perdure.core.errors import Unavailable
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import ForgetScope
 from perdure.project.forget_project_files import forget_files
+from perdure.project.journal import without_todos
 from perdure.project.task_records import Task
 from perdure.project.team.team_records import TeamRun
-from perdure.project.work_records import ProjectNote, Todo, TurnSummary, WorkSession
+from perdure.project.work_records import ProjectNote, TurnSummary, WorkSession
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -55,24 +56,47 @@ class ProjectForgetting:
                 if each.session.startswith(f"{scope.agent}/") and each not in found
             ]
         for work in found:
-            gone = await forget_files(self._store, work, scope.turns)
+            turns = self._store.collection(TurnSummary)
+            known = [each async for each in turns.walk(f"{work.key}/")]
+            todos = _todos_of(known, scope.turns)
+            cleared = await forget_files(self._store, work, scope.turns, todos)
             if scope.turns:
-                await self._store.transact(
-                    lambda transaction, key=work.key: _forget_turns(  # type: ignore[misc]
-                        transaction, key, scope.turns
-                    )
-                )
+                await self._forget_turns(work.key, scope.turns, todos)
             else:
-                turns = self._store.collection(TurnSummary)
                 await turns.query().prefix(f"{work.key}/").delete()
                 notes = self._store.collection(ProjectNote).query()
                 await notes.where("session", "=", work.session).delete()
-                await sessions.delete(work.key)
-            if not gone:
+                await self._store.collection(WorkSession).delete(work.key)
+            if not cleared:
                 raise Unavailable(
                     f"Files of {work.session} could not be cleared.",
                     hint="Mend the rights of .perdure in its project, and forget it again.",
                 )
+
+    async def _forget_turns(self, key: str, numbers: Sequence[int], todos: set[str]) -> None:
+        """Summaries of turns go, and what later ones took over from them."""
+
+        async def body(transaction: Transaction) -> None:
+            sessions = transaction.collection(WorkSession)
+            turns = transaction.collection(TurnSummary)
+            work = await sessions.get(key)
+            if work is None:
+                return
+            for each in [each async for each in turns.walk(f"{key}/")]:
+                left = tuple(todo for todo in each.todos if todo.text not in todos)
+                text = without_todos(each.journal, todos)
+                if each.turn in numbers:
+                    await turns.delete(each.key)
+                elif (left, text) != (each.todos, each.journal):
+                    await turns.put(replace(each, todos=left, journal=text))
+            edits = {
+                path: value
+                for path, value in work.edits.items()
+                if not _is_about(json.loads(path), numbers)
+            }
+            await sessions.put(replace(work, edits=edits, version=work.version + 1))
+
+        await self._store.transact(body)
 
     async def _forget_runs(self, scope: ForgetScope) -> None:
         async for run in self._runs.walk():
@@ -105,31 +129,15 @@ class ProjectForgetting:
                 await self._tasks.put(replace(task, notes=left))
 
 
-async def _forget_turns(transaction: Transaction, key: str, numbers: Sequence[int]) -> None:
-    """Summaries of turns go, and what later ones took over from them."""
-    sessions = transaction.collection(WorkSession)
-    turns = transaction.collection(TurnSummary)
-    work = await sessions.get(key)
-    if work is None:
-        return
-    known = [each async for each in turns.walk(f"{key}/")]
-    todos: set[Todo] = set()
-    said: set[str] = set()
-    for each in known:
+def _todos_of(turns: Sequence[TurnSummary], numbers: Sequence[int]) -> set[str]:
+    """Items that some turns put on the client's list."""
+    found, before = set[str](), set[str]()
+    for each in turns:
+        after = {todo.text for todo in each.todos}
         if each.turn in numbers:
-            said |= {todo.text for todo in each.todos} - {todo.text for todo in todos}
-            await turns.delete(each.key)
-        elif left := tuple(todo for todo in each.todos if todo.text not in said):
-            await turns.put(replace(each, todos=left))
-        elif each.todos:
-            await turns.put(replace(each, todos=()))
-        todos = {*each.todos}
-    edits = {
-        path: value
-        for path, value in work.edits.items()
-        if not _is_about(json.loads(path), numbers)
-    }
-    await sessions.put(replace(work, edits=edits, version=work.version + 1))
+            found |= after - before
+        before = after
+    return found
 
 
 def _is_about(path: list[str], numbers: Sequence[int]) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.messages import ToolCall, ToolResult, words_of
 from perdure.core.turns import Turn
-from perdure.history.excerpt import EXIT_CODE
+from perdure.history.excerpt import EXIT_CODE, unwrap
 from perdure.history.gist import asked as asked_by
 from perdure.history.gist import came
 from perdure.history.tool_patterns import command_of, json_object, tool_names
@@ -71,6 +71,8 @@ class TurnDigest(msgspec.Struct, frozen=True, kw_only=True):
     todos: tuple[Todo, ...]
     waiting: tuple[str, ...]
     tasks: tuple[str, ...]
+    #: It changed the client's list.
+    listed: bool
     #: It called git: commits of the reflog in its time may be its own.
     uses_git: bool
 
@@ -105,7 +107,9 @@ def digest_of(turn: Turn, todos: Sequence[Todo], root: str = "") -> TurnDigest:
                 commands.append(CommandRun(_line(command, _COMMAND), _exit(result, said)))
                 if re.search(r"\bgit\b", command):
                     uses_git = True
-                    commits += [MadeCommit(id, _line(words)) for id, words in _committed(said)]
+                    commits += [
+                        MadeCommit(id, _line(words)) for id, words in _committed(_printed(said))
+                    ]
             for path in _files(call, names, command):
                 files[_below(path, root)] = None
             items = _todos(call, names, said, items)
@@ -121,6 +125,7 @@ def digest_of(turn: Turn, todos: Sequence[Todo], root: str = "") -> TurnDigest:
         decided=(*_decisions(prompt, answer_text), *decided)[:_MOST_WORDS],
         open_ends=tuple(_open_ends(answer_text))[:_MOST_WORDS],
         todos=tuple(items.values()),
+        listed=tuple(items.values()) != tuple(todos),
         waiting=tuple(waiting),
         tasks=tuple(dict.fromkeys(tasks)),
         uses_git=uses_git,
@@ -135,6 +140,10 @@ def without_summary(turn: Turn) -> str:
 
 def _said(result: ToolResult) -> str:
     return "\n".join(words_of(part) for part in result.content)
+
+
+def _printed(said: str) -> str:
+    return "\n".join(unwrap(said).texts)
 
 
 def _answer(turn: Turn) -> str:

@@ -81,6 +81,8 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     #: The client's list at its end; calls that nobody has answered yet.
     todos: Annotated[tuple[Todo, ...], Compressed()] = ()
     waiting: tuple[str, ...] = ()
+    #: It changed that list.
+    listed: bool = False
     #: Tasks of the project that it claimed.
     tasks: tuple[str, ...] = ()
     #: Its entry of the journal as people changed it; empty: made from the rest.

@@ -374,6 +374,7 @@ class WorkSessions:
             decided=found.decided,
             open_ends=found.open_ends,
             todos=found.todos,
+            listed=found.listed,
             waiting=found.waiting if turn.status != "closed" else (),
             tasks=found.tasks,
         )
