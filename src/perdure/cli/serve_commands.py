@@ -72,11 +72,11 @@ def serve(
     usage: UsageOption = None,
     strict: StrictOption = None,
 ) -> None:
-    """Serve the bank over HTTP: the API, and a proxy for unchanged clients.
+    """Serve the bank over HTTP: a page, an API, and a proxy for unchanged clients.
 
-    Listens on loopback. Prints how to get a token, once, for a minute, and an address for clients
-    of the proxy; both end with this run, tokens of `perdure token make` last. With --json, the
-    first line is a JSON object: url, code, proxy.
+    Listens on loopback. Prints a link to the page, which logs in once, within a minute, and an
+    address for clients of the proxy, which ends with this run; tokens of `perdure token make` last.
+    With --json, the first line is a JSON object: url, code, page, proxy.
     """
     changes = proxy_changes(
         upstream, via_gateway=via_gateway, budget=budget, recall=recall, tools=tools, usage=usage,
@@ -164,7 +164,7 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
     tokens = server.app.run_tokens
     code = tokens.login_code(system_user())
     secret = tokens.make(Caller(system_user(), None, frozenset({TokenScope.PROXY})))
-    proxy = f"{server.url}/t/{secret}"
+    proxy, page = f"{server.url}/t/{secret}", f"{server.url}/#code={code}"
     if not server.is_loopback:
         terminal.note(
             "Others can reach this server, and read along: traffic is not encrypted."
@@ -172,12 +172,14 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
             "yellow",
         )
     if as_json:
-        terminal.emit({"url": server.url, "code": code, "proxy": proxy})
+        terminal.emit({"url": server.url, "code": code, "page": page, "proxy": proxy})
         return
     terminal.say(f"Serving on {server.url}")
     if server.outer_url not in {"", server.url}:
         terminal.say(f"For other machines: {server.outer_url}")
-    terminal.say("A token of this run, for the API; once, within a minute:")
+    terminal.say("The page; once, within a minute:")
+    terminal.say(f"  {page}")
+    terminal.say("Or a token of this run, for the API:")
     terminal.say(
         f"  curl {server.url}/api/v1/login -H 'content-type: application/json'"
         f""" -d '{{"code": "{code}"}}'"""

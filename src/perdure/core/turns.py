@@ -75,6 +75,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Secrets that were masked in it before it was written: how many of which kind.
     masked: dict[str, int] = {}
     writer: WriterStatus | None = None  # None unless it is partial.
+    #: The newest piece of the log that it is made of: the same turn with a greater one says more.
+    #: Not counting an answer that arrives.
+    version: int = 0
 
     @property
     def id(self) -> str:

@@ -102,6 +102,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
                     ended=pieces[-1].ended,
                     tags=pieces[0].tags,
                     masked=pieces[0].masked,
+                    version=pieces[-1].number,
                 )
             )
         return found

@@ -322,6 +322,7 @@ def _turn(
             ended=piece.ended,
             tags=piece.tags,
             masked=piece.masked,
+            version=piece.number,
         )
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
     # had used (see `reroot_forks`), tombstones say nothing.
@@ -348,6 +349,7 @@ def _turn(
         tags=next((piece.tags for piece in pieces if piece.tags), {}),
         masked=dict(sum((Counter(piece.masked) for piece in pieces), Counter[str]())),
         writer=draft.writer(now) if draft is not None and status == "partial" else None,
+        version=max([piece.number for piece in pieces], default=0),
     )
 
 

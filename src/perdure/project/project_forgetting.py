@@ -24,8 +24,8 @@ from perdure.storage.transaction import Transaction
 class ProjectForgetting:
     """What projects hold of turns, as a `ForgetPlace`: summaries and what is made of them, the
     files of people included; runs of teams and their notes. If a turn that a run saw is forgotten,
-    its text, what models answered and the historian's notes go. Tasks, goals and milestones stay:
-    they are what people and agents plan. Commits of shared files are git's.
+    its text, what models answered and the historian's notes and reasons go. Tasks, goals and
+    milestones stay: they are what people and agents plan. Commits of shared files are git's.
     """
 
     collections = frozenset(
@@ -124,9 +124,14 @@ class ProjectForgetting:
 
     async def _forget_notes(self, project: str, texts: set[str]) -> None:
         async for task in self._tasks.walk(f"{project}/"):
-            left = tuple(each for each in task.notes if each.text not in texts)
-            if left != task.notes:
-                await self._tasks.put(replace(task, notes=left))
+            left = replace(
+                task,
+                notes=tuple(each for each in task.notes if each.text not in texts),
+                reason="" if any(each in task.reason for each in texts) else task.reason,
+                blocked="(forgotten)" if task.blocked in texts else task.blocked,
+            )
+            if left != task:
+                await self._tasks.put(left)
 
 
 def _todos_of(turns: Sequence[TurnSummary], numbers: Sequence[int]) -> set[str]:

@@ -33,6 +33,8 @@ _NAMED = re.compile(r"[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*").fullmatch
 _RECHECK = 1.0
 #: Microseconds between two writes of a token's last use.
 _USE_EVERY = 60_000_000
+#: How the names of tokens begin that the web page got for a code.
+_PAGE = "page of "
 #: Tokens that were looked up and are kept in memory.
 _MOST = 1_024
 
@@ -133,6 +135,21 @@ class AccessTokens:
         )
         await self._tokens.put(token, STRONG)
         return secret, token
+
+    async def make_for_page(self, caller: Caller, seconds: float) -> str:
+        """A token for a browser in which somebody logged in. Takes out those that have expired."""
+        now = clock.to_datetime(self._store.now())
+        for other in await self.all():
+            if other.name.startswith(_PAGE) and not other.is_good(now):
+                await self._tokens.delete(other.id)
+                await self._uses.delete(other.id)
+        secret, _ = await self.make(
+            f"{_PAGE}{caller.name[: _MAX_NAME - 20]} {secrets.token_hex(3)}",
+            scopes=tuple(caller.scopes),
+            agent=caller.agent,
+            lasts=round(seconds * clock.SECOND),
+        )
+        return secret
 
     async def all(self) -> list[AccessToken]:
         """All, the oldest first; those that have expired, too."""

@@ -86,7 +86,7 @@ class Guard:
             match = self.router.find(connection)
             headers = _headers(connection)
             self._check_host(headers.get(b"host", ""))
-            _check_origin(headers)
+            _check_origin(headers, is_page=match.is_page)
             if match.scope is not TokenScope.OPEN or in_path:
                 caller = await self._caller(connection, headers, match, in_path)
             if connection["type"] == "http":
@@ -235,11 +235,13 @@ def _headers(connection: Connection) -> dict[bytes, str]:
     return found
 
 
-def _check_origin(headers: dict[bytes, str]) -> None:
+def _check_origin(headers: dict[bytes, str], *, is_page: bool) -> None:
     origin = headers.get(b"origin")
     if origin is not None and origin.partition("://")[2].lower() != headers[b"host"].lower():
         raise Denied("Other pages may not call this server.", hint="Open its own address.")
     site = headers.get(b"sec-fetch-site")
+    if is_page and headers.get(b"sec-fetch-mode") == "navigate":
+        return  # a link; the page itself tells nothing
     if site not in {None, "same-origin", "none"}:
         raise Denied("Other sites may not call this server.", hint="Open its own address.")
 

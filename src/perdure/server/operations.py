@@ -211,6 +211,8 @@ class Operation(msgspec.Struct, frozen=True):
 
     #: It answers as another protocol does, errors too.
     is_foreign: bool = False
+    #: What a browser shows: links on other sites may lead to it. It must tell nothing of the bank.
+    is_page: bool = False
 
     @classmethod
     def of(

@@ -53,6 +53,10 @@ class Match(msgspec.Struct, frozen=True):
         return self.route is not None and self.route.passes_through
 
     @property
+    def is_page(self) -> bool:
+        return isinstance(self.route, Operation) and self.route.is_page
+
+    @property
     def name(self) -> str:
         """For logs: never the path itself, which may hold anything."""
         return "unknown" if self.route is None else self.route.path

@@ -80,7 +80,11 @@ class RunTokens:
         return code
 
     def log_in(self, code: str, seconds: float) -> LoginToken:
-        """Raises `Denied` (401) if the code was used, is too old, or never was one."""
+        """Raises what `take_code` raises."""
+        return LoginToken(self.make(self.take_code(code), seconds), seconds)
+
+    def take_code(self, code: str) -> Caller:
+        """Who logs in. Raises `Denied` (401) if the code was used, is too old, or never was one."""
         caller = self._codes.take(hash_of(code))
         if caller is None:
             raise Denied(
@@ -88,7 +92,7 @@ class RunTokens:
                 hint="Start `perdure serve` again, or use a token of `perdure token make`.",
                 status=401,
             )
-        return LoginToken(self.make(caller, seconds), seconds)
+        return caller
 
     def ticket(self, caller: Caller) -> str:
         """For one WebSocket, once: browsers cannot send headers with one. It stands for the

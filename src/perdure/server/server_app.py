@@ -24,6 +24,7 @@ from perdure.server import (
     live_socket,
     mcp_operations,
     memory_operations,
+    page_operations,
     project_operations,
     reflection_operations,
     session_operations,
@@ -36,6 +37,7 @@ from perdure.server.guard import Guard
 from perdure.server.live_hub import LiveHub
 from perdure.server.openapi import ApiDocument
 from perdure.server.operations import Route, ServerState
+from perdure.server.page_files import PageFiles
 from perdure.server.proxy import proxy_operations
 from perdure.server.proxy.proxy_handler import make_proxy
 from perdure.server.router import Router
@@ -45,6 +47,7 @@ from perdure.storage.metrics.metrics_app import MetricsText
 
 def all_routes() -> tuple[Route, ...]:
     return (
+        *page_operations.OPERATIONS,
         *status_operations.OPERATIONS,
         *session_operations.OPERATIONS,
         *turn_operations.OPERATIONS,
@@ -93,6 +96,7 @@ class ServerApp:
         self.run_tokens = self.state.add(RunTokens())
         denials = self.state.add(DenialLog(bank.audit))
         self.state.add(MetricsText(bank))
+        self.state.add(PageFiles())
         self.state.routes = all_routes()
         self.state.add(ApiDocument(self.state.routes))
         self._guard = Guard(

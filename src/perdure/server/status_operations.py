@@ -22,17 +22,6 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-class Signpost(msgspec.Struct, frozen=True):
-    """Where things are. The same for everybody."""
-
-    server: str = "perdure"
-    api: str = "/api/v1"
-    description: str = "/openapi.json"
-    proxy: str = "/v1"
-    access: str = "By a token: see `perdure token make`, and what `perdure serve` prints."
-    docs: str = "docs/server.md of Perdure. There is no page yet."
-
-
 class Ticket(msgspec.Struct, frozen=True):
     """Opens one WebSocket."""
 
@@ -44,11 +33,9 @@ class LoginCode(RequestBody, frozen=True):
     """What the server printed when it started."""
 
     code: str
-
-
-async def point_the_way(_call: ServerCall) -> Signpost:
-    """Where the API is, and what it takes to use it."""
-    return Signpost()
+    #: A token that outlives the server, as the web page needs one: it is in the bank, and
+    #: `perdure token list` shows it.
+    keep: bool = False
 
 
 async def tell_alive(_call: ServerCall) -> Health:
@@ -68,7 +55,12 @@ async def tell_ready(call: ServerCall) -> Health:
 async def log_in(call: ServerCall) -> LoginToken:
     """Exchange the one-time code on the terminal for a token."""
     seconds = call.server.config.server.login_for
-    return call.server.part(RunTokens).log_in(call.body.code, seconds)
+    tokens = call.server.part(RunTokens)
+    if not call.body.keep:
+        return tokens.log_in(call.body.code, seconds)
+    caller = tokens.take_code(call.body.code)
+    secret = await call.server.part(AccessTokens).make_for_page(caller, seconds)
+    return LoginToken(secret, seconds)
 
 
 async def make_ticket(call: ServerCall) -> Ticket:
@@ -93,7 +85,6 @@ async def list_tokens(call: ServerCall) -> list[TokenInfo]:
 
 
 OPERATIONS = (
-    Operation.of("GET", "/", point_the_way, TokenScope.OPEN),
     Operation.of("GET", "/healthz", tell_alive, TokenScope.OPEN),
     Operation.of("GET", "/readyz", tell_ready, TokenScope.OPEN),
     Operation.of("POST", "/api/v1/login", log_in, TokenScope.OPEN, body=LoginCode),

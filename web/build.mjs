@@ -1,0 +1,84 @@
+// Builds the page: node build.mjs FOLDER. Views are found by their files: see src/views.ts.
+import { build } from "esbuild";
+import { createHash } from "node:crypto";
+import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+
+const MOST_KB = 60;
+const root = dirname(fileURLToPath(import.meta.url));
+const out = process.argv[2];
+if (!out) throw new Error("usage: node build.mjs FOLDER");
+
+/** `virtual:views` exports what every file of src/views does, in the order of their names. */
+const views = {
+  name: "views",
+  setup(plugin) {
+    plugin.onResolve({ filter: /^virtual:views$/ }, () => ({ path: "views", namespace: "views" }));
+    plugin.onLoad({ filter: /.*/, namespace: "views" }, async () => {
+      const files = (await readdir(join(root, "src/views"))).filter((name) => name.endsWith(".tsx"));
+      const lines = files.sort().map((name, at) => `import v${at} from "./views/${name}";`);
+      const names = files.map((_, at) => `v${at}`).join(", ");
+      return { contents: `${lines.join("\n")}\nexport default [${names}];`, resolveDir: join(root, "src") };
+    });
+  },
+};
+
+const options = {
+  bundle: true,
+  minify: true,
+  format: "esm",
+  target: "es2022",
+  legalComments: "none",
+  write: false,
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  plugins: [views],
+  absWorkingDir: root,
+};
+const page = await build({ ...options, entryPoints: ["src/main.tsx"], outdir: "page" });
+const worker = await build({ ...options, entryPoints: ["src/worker.ts"], outdir: "page" });
+const icon = await readFile(join(root, "src/icon.svg"));
+
+const hashed = (name, ending, bytes) =>
+  `${name}-${createHash("sha256").update(bytes).digest("hex").slice(0, 12)}${ending}`;
+const files = new Map();
+const named = {};
+for (const { path, contents } of page.outputFiles) {
+  const ending = path.endsWith(".css") ? ".css" : ".js";
+  named[ending] = hashed("page", ending, contents);
+  files.set(named[ending], contents);
+}
+named.icon = hashed("icon", ".svg", icon);
+files.set(named.icon, icon);
+files.set("worker.js", worker.outputFiles[0].contents);
+files.set(
+  "index.html",
+  Buffer.from(`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Perdure</title>
+<link rel="icon" href="/page/${named.icon}" type="image/svg+xml">
+<link rel="stylesheet" href="/page/${named[".css"]}">
+<script type="module" src="/page/${named[".js"]}"></script>
+</head>
+<body><div id="page"></div><noscript>This page needs JavaScript.</noscript></body>
+</html>
+`),
+);
+
+// The index last: it is what the server looks at, and names the others.
+const beside = `${out}.new`;
+await rm(beside, { recursive: true, force: true });
+await mkdir(beside, { recursive: true });
+for (const [name, contents] of files) await writeFile(join(beside, name), contents);
+await rm(out, { recursive: true, force: true });
+await rename(beside, out);
+
+const weight = [...files.values()].reduce((sum, each) => sum + gzipSync(each).length, 0) / 1024;
+console.log(`The page weighs ${weight.toFixed(1)} KB, packed.`);
+if (weight > MOST_KB) throw new Error(`The page weighs more than ${MOST_KB} KB.`);

@@ -1,0 +1,22 @@
+import { allKeys, keyLabel } from "./keys.ts";
+import { Layer } from "./layer.tsx";
+import { texts } from "./texts.ts";
+
+export function KeysLayer() {
+  return (
+    <Layer title={texts.keysTitle}>
+      <dl class="keys">
+        {allKeys().map(({ key, says }) => (
+          <div key={key}>
+            <dt>
+              {key.split(" ").map((each, at) => (
+                <kbd key={at}>{keyLabel(each)}</kbd>
+              ))}
+            </dt>
+            <dd>{says}</dd>
+          </div>
+        ))}
+      </dl>
+    </Layer>
+  );
+}
