@@ -33,6 +33,7 @@ EXPECTED = {
     *(f"task {each}" for each in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *(f"task {each}" for each in ("import", "export", "sync")),
     *("project", *(f"project {each}" for each in ("init", "remove"))),
+    *(f"project {each}" for each in ("recall", "index")),
     *(f"project {each}" for each in ("show", "checkpoint", "link", "unlink")),
     *(f"project {each}" for each in ("preamble", "refresh", "sessions", "journal", "note", "set")),
     *(f"project {each}" for each in ("share", "unshare", "repair", "merge-driver")),

@@ -239,7 +239,7 @@ async def test_the_session_of_this_branch_and_line_comes_first(
 async def test_each_part_works_alone(bank: Bank, tmp_path: Path) -> None:
     for number, parts in enumerate(({"state": False}, {"journal": False}, {}), 1):
         root = tmp_path / f"bare{number}"
-        off = {"state": True, "journal": True, "vectors": False} | parts
+        off = {"state": True, "journal": True} | parts
         project = project_in(bank, root, **off)
         session = await conversation(bank, root, id=f"c{number}")
         await session.append([prompt("one"), reply("first")])

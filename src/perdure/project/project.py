@@ -20,6 +20,7 @@ from perdure.services import Services
 if TYPE_CHECKING:
     from perdure.project.anchored_entries import AnchoredEntries
     from perdure.project.anchors import Anchors
+    from perdure.project.file_index import FileIndex
     from perdure.project.journal import Journal
     from perdure.project.preamble import Preamble
     from perdure.project.project_state import ProjectState
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from perdure.project.team.team import Team
 
 __all__ = ["Project", "initialised"]
+
+
+#: Seconds that a refresh indexes files for; the rest is left to the next one.
+_INDEXING = 1.0
 
 
 class ProjectRefresh(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +154,7 @@ class Project:
         return [f"History was rewritten and waits for a decision ({named}): project reconcile."]
 
     async def refresh(self, *, asks: bool = False, limit: int = 400) -> ProjectRefresh:
-        """Bring the memory level with what happened: the repository, conversations, files.
+        """Bring the memory level with what happened to the repository, conversations and files.
 
         Every step can be repeated, and works if another one fails: what failed is in the remarks.
         At most `limit` turns are summarised; `more` tells that some are left. Nothing under git is
@@ -172,6 +177,10 @@ class Project:
             remarks.append(_said(exc))
         remarks += found.remarks
         remarks += await self._write_files(tracked=not self.settings.shared)
+        try:
+            await self.files.refresh(_INDEXING)
+        except PerdureError as exc:
+            remarks.append(_said(exc))
         return ProjectRefresh(
             history=history,
             sessions=found.sessions,
@@ -196,6 +205,12 @@ class Project:
         except PerdureError as exc:
             remarks.append(_said(exc))
         return remarks
+
+    @functools.cached_property
+    def files(self) -> FileIndex:
+        from perdure.project.file_index import FileIndex
+
+        return FileIndex(self.services, self.location)
 
     @functools.cached_property
     def tasks(self) -> TaskGraph:
