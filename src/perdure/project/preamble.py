@@ -21,7 +21,7 @@ from perdure.project.project_location import write_atomically
 from perdure.recall.memory_records import Memory, MemoryKind
 
 if TYPE_CHECKING:
-    from perdure.project.project import Project
+    from perdure.project.project_parts import ProjectParts
     from perdure.project.state_records import StateEntry
     from perdure.project.task_records import Task
 
@@ -55,7 +55,7 @@ class PrebuiltPreamble(msgspec.Struct, frozen=True):
 class Preamble:
     """Makes the preamble of one project in one work tree."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: ProjectParts) -> None:
         self._project = project
 
     async def text(self, budget: int | None = None) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.errors import PerdureError
+from perdure.core.errors import NotFound, PerdureError
 from perdure.project.anchors import AnchorsReport
 from perdure.project.git_repository import GitRepository
+from perdure.project.project_directory import find_record, register_project
 from perdure.project.project_location import ProjectLocation, initialised
 from perdure.project.work_sessions import WorkRefresh, WorkSessions
 from perdure.recall.memory_records import Anchor
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
 
-__all__ = ["Project", "initialised"]
+__all__ = ["Project", "find_project", "initialised"]
 
 
 #: Seconds that a refresh indexes files for; the rest is left to the next one.
@@ -160,8 +161,6 @@ class Project:
         At most `limit` turns are summarised; `more` tells that some are left. Nothing under git is
         written: see `write_files`.
         """
-        from perdure.project.project_directory import register_project
-
         remarks: list[str] = []
         history = AnchorsReport()
         try:
@@ -223,6 +222,22 @@ class Project:
         from perdure.project.team.team import Team
 
         return Team(self.services, self.location, tasks=self.tasks)
+
+
+async def find_project(services: Services, name: str) -> Project:
+    """The project of an id or a name, at the first of its folders that is still there.
+    Raises `NotFound`, `InvalidInput`.
+    """
+    record = await find_record(services, name)
+    for root in record.roots:
+        location = ProjectLocation.find(Path(root))
+        settings = location.settings
+        if settings is not None and settings.project == record.id:
+            return Project(services, location)
+    raise NotFound(
+        f"No folder of {record.name!r} is here.",
+        hint="Run a command of Perdure in its repository, on this machine.",
+    )
 
 
 def _said(exc: PerdureError) -> str:

@@ -11,14 +11,14 @@ from perdure.core.errors import PerdureError
 from perdure.project.session_files import here
 
 if TYPE_CHECKING:
-    from perdure.project.project import Project
+    from perdure.project.project_parts import ProjectParts
     from perdure.project.work_records import WorkSession
 
 #: Which versions of sessions their files have.
 _WRITTEN = "written.json"
 
 
-async def write_project_files(project: Project, *, tracked: bool) -> list[str]:
+async def write_project_files(project: ProjectParts, *, tracked: bool) -> list[str]:
     """Take over what people changed in state, tasks, session files and journal, then write what
     changed; `tracked`: also files that are under git once they are shared. Returns what people
     should know.
@@ -40,7 +40,7 @@ async def write_project_files(project: Project, *, tracked: bool) -> list[str]:
     return remarks
 
 
-async def _tasks(project: Project, *, write: bool) -> tuple[str, ...]:
+async def _tasks(project: ProjectParts, *, write: bool) -> tuple[str, ...]:
     """Only if there is a file: `share` and `task sync` make it."""
     from perdure.project.task_transfer import TASK_FILE, sync_tasks
 
@@ -49,7 +49,7 @@ async def _tasks(project: Project, *, write: bool) -> tuple[str, ...]:
     return (await sync_tasks(project.tasks, write=write)).remarks
 
 
-async def _work(project: Project, *, tracked: bool) -> list[str]:
+async def _work(project: ProjectParts, *, tracked: bool) -> list[str]:
     settings, work, remarks = project.settings, project.work, list[str]()
     files = project.state.projections
     async with files.locked():
