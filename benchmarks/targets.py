@@ -221,6 +221,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("locomo.4000", 0.90, "the same in 4,000", at_least=True),
         Target("locomo.8000", 0.93, "the same in 8,000", at_least=True),
     ),
+    "client_hooks": (
+        Target("hook_shim_ms", 20, "of a client's time, for an event that is noted"),
+        Target("preamble_p95_ms", 150, "to a preamble that was made before, by the hook"),
+        Target("preamble_command_p95_ms", 350, "to one that is made, by the command"),
+        Target("prompt_ms", 1_000, "to what a prompt brings to mind"),
+    ),
     "recall_kinds": (
         *_kind("locomo", "made-up chats of two"),
         Target("locomo.r10", 0.82, "of the evidence of them, among 10 hits", at_least=True),

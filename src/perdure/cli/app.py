@@ -31,6 +31,7 @@ from perdure.cli import (
     memory_commands,
     metrics_commands,
     model_commands,
+    project_history_commands,
     project_recall_commands,
     project_setup_commands,
     project_state_commands,
@@ -181,6 +182,10 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "task sync": (task_commands.sync, ""),
     "project init": (project_setup_commands.init, "--clients claude-code,codex"),
     "project remove": (project_setup_commands.remove, ""),
+    "project status": (project_history_commands.status, "--entries"),
+    "project reconcile": (project_history_commands.reconcile, "--policy rebase"),
+    "project rewind": (project_history_commands.rewind, '"Tests run in CI" --dry-run'),
+    "project plugin": (project_setup_commands.plugin, ""),
     "project recall": (project_recall_commands.recall, '"how long do we wait" --at v1.2'),
     "project index": (project_recall_commands.index, ""),
     "project show": (project_state_commands.show, ""),
@@ -289,6 +294,7 @@ GROUPS = {
 _DEFAULTS = {"reflect": "run", "inbox": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
+    "project plugin": ("bank", "config"),
     "simulate": ("bank",),
     "bank backups": ("bank",),
     "conformance": ("bank", "config"),

@@ -86,6 +86,20 @@ async def remove(
     _show(settings, await ProjectSetup(location).remove())
 
 
+def plugin(settings: CommandSettings) -> None:
+    """Show where the Claude Code plugin is, for all repositories at once.
+
+    `claude plugin marketplace add FOLDER`, then `claude plugin install perdure@perdure`. It works
+    in projects that were set up, and does nothing elsewhere.
+    """
+    from perdure.integrations.claude_code import MARKETPLACE
+
+    if settings.json:
+        terminal.emit({"folder": str(MARKETPLACE)})
+    else:
+        terminal.say(str(MARKETPLACE))
+
+
 def _absolute(address: str | None) -> str | None:
     """The address of a file from here, as it is from anywhere else."""
     scheme, mark, path = (address or "").partition(":///")

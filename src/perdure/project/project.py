@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.project.file_index import FileIndex
     from perdure.project.journal import Journal
     from perdure.project.preamble import Preamble
+    from perdure.project.project_history import ProjectHistory
     from perdure.project.project_state import ProjectState
     from perdure.project.session_files import SessionFiles
     from perdure.project.task_graph import TaskGraph
@@ -84,6 +85,12 @@ class Project:
         return Anchors(self.services, self.location, entries=lambda: commits_of(self.anchored))
 
     @functools.cached_property
+    def history(self) -> ProjectHistory:
+        from perdure.project.project_history import ProjectHistory
+
+        return ProjectHistory(self.services, self.location, self.anchors, lambda: self.anchored)
+
+    @functools.cached_property
     def anchored(self) -> tuple[AnchoredEntries, ...]:
         """The parts that have entries with anchors."""
         from perdure.project.anchored_entries import MemoryEntries, StateEntries, TaskEntries
@@ -91,7 +98,7 @@ class Project:
         return (
             MemoryEntries(self.services, self.location),
             TaskEntries(self.tasks),
-            StateEntries(self.state),
+            StateEntries(self.services, self.id),
         )
 
     @functools.cached_property

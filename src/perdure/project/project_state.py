@@ -230,13 +230,6 @@ class ProjectState:
         self.location.drop_preambles()
         return edited
 
-    async def restore(self, name: str) -> StateEntry:
-        """Bring back what was removed, as it was. Raises `InvalidInput` if it was not."""
-        entry = await self.get(name)
-        if entry.status != "removed":
-            raise InvalidInput(f"{entry.id} is there.", hint="Nothing is to be brought back.")
-        return await self.edit(entry.id, status="done" if entry.closed else "open")
-
     async def finish(
         self, name: str, /, *, anyway: bool = False, by: str = ""
     ) -> tuple[StateEntry, StateEntry | None]:

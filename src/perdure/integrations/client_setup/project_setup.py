@@ -167,6 +167,7 @@ class ProjectSetup:
             location.files.mkdir(exist_ok=True)
             write_atomically(ignore, IGNORED.encode())
             self._done.append(f"{location.files.name}/ for files to read, which git ignores")
+        self._write_script()
 
     async def _git_hooks(self, wishes: SetupWishes) -> None:
         location = self._location
@@ -206,7 +207,6 @@ class ProjectSetup:
             ):
                 self._left.append(f"{client.title} (`perdure project init --yes` sets it up)")
                 continue
-            self._write_script()
             changed = [each.edit.path for each in edits if self._record.make(each)]
             made.update(changed)
             agreed.append(client.name)
