@@ -32,6 +32,7 @@ EXPECTED = {
     *(f"task {each}" for each in ("add", "list", "ready", "claim", "release", "done", "block")),
     *(f"task {each}" for each in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *(f"task {each}" for each in ("import", "export", "sync")),
+    *(f"project {each}" for each in ("status", "reconcile", "rewind")),
     *("project", *(f"project {each}" for each in ("init", "remove", "plugin"))),
     *(f"project {each}" for each in ("recall", "index")),
     *(f"project {each}" for each in ("show", "checkpoint", "link", "unlink")),

@@ -121,6 +121,7 @@ APART = {
     *(f"project {name}" for name in ("show", "checkpoint", "link", "unlink")),
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),
+    *(f"project {name}" for name in ("status", "reconcile", "rewind")),
     *("project init", "project remove", "project plugin"),
     *("bank init", "bank backup", "bank backups", "bank restore", "bank copy"),
     *("bank encrypt", "bank decrypt", "bank migrate", "keys make", "keys rotate", "keys shred"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perdure.project.anchored_entries import AnchoredEntries
     from perdure.project.anchors import Anchors, AnchorsReport
     from perdure.project.file_index import FileIndex
+    from perdure.project.project_history import ProjectHistory
     from perdure.project.project_state import ProjectState
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
@@ -50,7 +51,9 @@ class Project:
     def state(self) -> ProjectState:
         from perdure.project.project_state import ProjectState
 
-        return ProjectState(self.services, self.location, here=self.here)
+        return ProjectState(
+            self.services, self.location, here=self.here, note_commits=self.anchors.note
+        )
 
     async def write_files(self) -> tuple[str, ...]:
         """After a change that somebody asked for: what people changed in the files is merged, and
@@ -70,11 +73,21 @@ class Project:
         return Anchors(self.services, self.location, entries=lambda: commits_of(self.anchored))
 
     @functools.cached_property
+    def history(self) -> ProjectHistory:
+        from perdure.project.project_history import ProjectHistory
+
+        return ProjectHistory(self.services, self.location, self.anchors, lambda: self.anchored)
+
+    @functools.cached_property
     def anchored(self) -> tuple[AnchoredEntries, ...]:
         """The parts that have entries with anchors."""
-        from perdure.project.anchored_entries import MemoryEntries, TaskEntries
+        from perdure.project.anchored_entries import MemoryEntries, StateEntries, TaskEntries
 
-        return MemoryEntries(self.services, self.location), TaskEntries(self.tasks)
+        return (
+            MemoryEntries(self.services, self.location),
+            TaskEntries(self.tasks),
+            StateEntries(self.services, self.id),
+        )
 
     async def refresh(self, *, asks: bool = False) -> AnchorsReport:
         """Take in what happened to the repository: see `Anchors.refresh`."""
