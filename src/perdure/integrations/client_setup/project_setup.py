@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from perdure.bank import Bank
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, PerdureError
 from perdure.integrations.client_hooks.client_hook_script import SCRIPT_NAME, client_hook_script
 from perdure.integrations.client_setup.coding_clients import (
     BEGIN,
@@ -115,11 +115,19 @@ class ProjectSetup:
             )
             self._write_own(settings, is_new=before is None)
             await register_project(bank.services, location)
+            await self._refresh(bank)
         await self._git_hooks(wishes)
         if location.git is not None and settings.shared:
             await install_driver(location.git)
         await self._set_up(chosen, plans, settings, agree)
         return self._report(settings)
+
+    async def _refresh(self, bank: Bank) -> None:
+        """What is checked out is noted, and the first preamble made."""
+        try:
+            await bank.project(self._location.root).refresh()
+        except PerdureError as exc:  # it is done again at any time
+            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
 
     def _choose(self, wishes: SetupWishes) -> list[CodingClient]:
         """Raises `InvalidInput`."""
