@@ -191,9 +191,10 @@ class BankTools:
         self._access = access
 
     async def recall(self, _: McpCall, given: RecallArguments) -> RecallResult:
-        if given.at or given.branch or given.kind in ("file", "task"):
+        kind = given.kind
+        if given.at or given.branch or kind == "file" or kind == "task":  # noqa: PLR1714 - types
             return await self._search_project(given)
-        kinds: tuple[Kind, ...] = () if given.kind == "any" else (given.kind,)
+        kinds: tuple[Kind, ...] = () if kind == "any" else (kind,)
         return await self._search(given.query, given.limit, kinds)
 
     async def history_search(self, _: McpCall, given: HistoryArguments) -> RecallResult:
