@@ -73,9 +73,18 @@ class MemoryScope:
     # Searching --------------------------------------------------------------------------------
 
     async def search(
-        self, query: str, limit: int, kinds: tuple[Kind, ...], deadline: float
+        self,
+        query: str,
+        limit: int,
+        kinds: tuple[Kind, ...],
+        deadline: float,
+        *,
+        likely: float = 0.1,
+        passage: int = 0,
     ) -> ScopeFindings:
-        """What any of the agents knew, best first. No model is asked."""
+        """What any of the agents knew, best first. No model is asked. `likely` and `passage`: see
+        `recall.values.Question`.
+        """
         recall = await self.services.loaded_recall()
         now = self.services.store.now()
         best, notes = dict[str, Hit](), list[str]()
@@ -89,6 +98,8 @@ class MemoryScope:
                 filters=Filters(kinds=kinds),
                 limit=limit,
                 moment=now,
+                likely=likely,
+                passage=passage,
             )
             found = await recall.recall(question, deadline=deadline, explains=False)
             notes += [note for note in found.notes if note not in notes]
