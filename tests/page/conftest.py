@@ -43,9 +43,9 @@ class BrowserPage:
         page.on("request", lambda request: self._check_host(request.url))
 
     def _listen(self, message: Any) -> None:
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            if "WebSocket connection" not in message.text:
-                self.faults.append(message.text)
+        is_network = message.text.startswith(("Failed to load resource", "WebSocket connection"))
+        if message.type == "error" and not is_network:
+            self.faults.append(message.text)
 
     def _check_host(self, url: str) -> None:
         if not url.startswith((self.url, "blob:", "data:")):

@@ -34,7 +34,7 @@ async def wrote(folder: Path, asked: str, answered: str) -> None:
 async def test_killed_and_started_again_while_the_page_is_open(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """It shows what it has, also after a reload; then it catches up, and sends what waited, once."""
+    """It shows what it has, also after a reload; then it catches up, and sends what waited."""
     await wrote(tmp_path, "one", "answer 1")
     async with ScriptedModel(["answer 3"]) as model:
         config = tmp_path / "config.toml"
@@ -79,16 +79,14 @@ def serving(folder: Path, config: Path) -> Callable[[int], ServeProcess]:
 
 async def until_kept(page: Page) -> None:
     """Until the browser has the page and its turns."""
-    kept = "caches.match('/', { ignoreVary: true }).then(found => found !== undefined)"
-    while not await page.evaluate(kept):
-        await asyncio.sleep(0.01)
+    shell = "caches.match('/', { ignoreVary: true }).then(found => found !== undefined)"
     turns = """indexedDB.databases().then(([{ name }]) => new Promise(done => {
         indexedDB.open(name).onsuccess = ({ target: { result: db } }) => {
             db.transaction("turns").objectStore("turns").count().onsuccess = ({ target }) => {
                 db.close();
-                done(target.result);
+                done(target.result > 0);
             };
         };
     }))"""
-    while not await page.evaluate(turns):
-        await asyncio.sleep(0.01)
+    wait = f"while (!(await {shell}) || !(await {turns})) await new Promise(requestAnimationFrame)"
+    await page.evaluate(f"(async () => {{ {wait} }})()")

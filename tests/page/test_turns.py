@@ -405,7 +405,8 @@ async def until_still(at: BrowserPage, number: int) -> None:
             let still = 0, last = NaN;
             while (still < 12) {
                 await new Promise(requestAnimationFrame);
-                const top = document.querySelector(`[data-turn="${number}"]`)?.getBoundingClientRect().top;
+                const turn = document.querySelector(`[data-turn="${number}"]`);
+                const top = turn?.getBoundingClientRect().top;
                 still = top === last ? still + 1 : 0;
                 last = top;
             }
