@@ -33,6 +33,7 @@ EXPECTED = {
     *(f"task {each}" for each in ("unblock", "edit", "reopen", "note", "show", "graph")),
     *(f"task {each}" for each in ("import", "export", "sync")),
     *("project", *(f"project {each}" for each in ("init", "remove"))),
+    *(f"project {each}" for each in ("recall", "index")),
     *(f"project {each}" for each in ("show", "checkpoint", "link", "unlink")),
     *("project goal", *(f"project goal {each}" for each in ("add", "edit", "done"))),
     "project milestone",

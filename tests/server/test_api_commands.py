@@ -117,6 +117,7 @@ APART = {
     *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
     *("run", "runs", "agent add", "mcp"),
     *("task import", "task export", "task sync", "team run", "team replay"),
+    *("project recall", "project index"),
     *(f"project {name}" for name in ("show", "checkpoint", "link", "unlink")),
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),

@@ -13,6 +13,7 @@ from perdure.services import Services
 if TYPE_CHECKING:
     from perdure.project.anchored_entries import AnchoredEntries
     from perdure.project.anchors import Anchors, AnchorsReport
+    from perdure.project.file_index import FileIndex
     from perdure.project.project_state import ProjectState
     from perdure.project.task_graph import TaskGraph
     from perdure.project.team.team import Team
@@ -78,6 +79,12 @@ class Project:
     async def refresh(self, *, asks: bool = False) -> AnchorsReport:
         """Take in what happened to the repository: see `Anchors.refresh`."""
         return await self.anchors.refresh(asks=asks)
+
+    @functools.cached_property
+    def files(self) -> FileIndex:
+        from perdure.project.file_index import FileIndex
+
+        return FileIndex(self.services, self.location)
 
     @functools.cached_property
     def tasks(self) -> TaskGraph:
