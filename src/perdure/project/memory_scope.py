@@ -76,10 +76,17 @@ class MemoryScope:
     # Searching --------------------------------------------------------------------------------
 
     async def search(
-        self, query: str, limit: int, kinds: tuple[Kind, ...], deadline: float
+        self,
+        query: str,
+        limit: int,
+        kinds: tuple[Kind, ...],
+        deadline: float,
+        *,
+        likely: float = 0.1,
+        passage: int = 0,
     ) -> ScopeFindings:
         """What any of the agents knew, best first, within `deadline` seconds for all of them. No
-        model is asked.
+        model is asked. `likely` and `passage`: see `recall.values.Question`.
         """
         recall = await self.services.loaded_recall()
         end = time.monotonic() + deadline
@@ -95,6 +102,8 @@ class MemoryScope:
                 filters=Filters(kinds=kinds),
                 limit=limit,
                 moment=now,
+                likely=likely,
+                passage=passage,
             )
             left = max(end - time.monotonic(), _LEAST)
             found = await recall.recall(question, deadline=left, explains=False)

@@ -108,12 +108,13 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
     return await graph.services.store.transact(body)
 
 
-async def sync_tasks(graph: TaskGraph) -> TaskImport:
+async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     """Make the file and the bank the same: what was changed on either side since the last time is
-    merged. Without a file one is written. Each work tree and branch has a file of its own: what it
-    was at its last sync is kept for each. No task leaves the bank because a file does not have it,
-    and a line that was in any of the files before is no news: it is there again because another
-    commit was checked out. Raises `InvalidInput` if the file cannot be read.
+    merged. Without a file one is written; without `write` the file stays as it is. Each work tree
+    and branch has a file of its own: what it was at its last sync is kept for each. No task leaves
+    the bank because a file does not have it, and a line that was in any of the files before is no
+    news: it is there again because another commit was checked out. Raises `InvalidInput` if the
+    file cannot be read.
     """
     file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
     seen_file = kept.parent / "seen"
@@ -133,14 +134,16 @@ async def sync_tasks(graph: TaskGraph) -> TaskImport:
         return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
 
     report, stored = await graph.services.store.transact(body)
-    data = write_lines(stored).encode()
+    if report.added or report.changed:
+        graph.location.drop_preambles()
+    data = write_lines(stored if write else given).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
     digests = {_digest(line) for line in (*given.values(), *stored.values())}
     # First what is known, then the file: a line that is not noted would be taken for an edit.
     with seen_file.open("a") as notes:
         notes.writelines(f"{each}\n" for each in sorted(digests - seen))
-    if not file.exists() or file.read_bytes() != data:
+    if write and (not file.exists() or file.read_bytes() != data):
         write_atomically(file, data)
     write_atomically(kept, data)
     bases = sorted(kept.parent.glob("*.jsonl"), key=lambda each: -each.stat().st_mtime)
