@@ -16,6 +16,7 @@ VENV := .venv
 PEERS := .venv-peers
 LITELLM := .venv-litellm
 MODEL := .venv-model
+FRAMEWORKS := .venv-frameworks
 # Node, for the page's build and tests; and what is built.
 WEB := .venv-web
 NODE := $(WEB)/nodejs/bin/node
@@ -98,6 +99,13 @@ test-local-model: $(VENV)/.dev $(MODEL)/.model  ## drive a real small model on l
 clients: $(VENV)/.dev  ## real Claude Code, Codex and opencode through the proxy (installs them once: a gigabyte)
 	@$(PY) -m tests.clients $(ARGS)
 
+# Without the other tests' conftest and their tools, which are not installed there. Frameworks warn of
+# each other's and of their own old ways.
+.PHONY: frameworks
+frameworks: $(FRAMEWORKS)/.frameworks  ## the integrations with the frameworks themselves, and their guide (installs them once: a gigabyte)
+	@$(FRAMEWORKS)/bin/python -m pytest tests/frameworks --confcutdir=tests/frameworks \
+		-o filterwarnings=default -p no:warnings $(ARGS)
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)
@@ -109,11 +117,13 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/model.txt requirements/model.in
+	$(LOCK) --output-file requirements/frameworks.txt requirements/frameworks.in \
+		pyproject.toml requirements/build.in
 	$(LOCK) --output-file requirements/web.txt requirements/web.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(FRAMEWORKS) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
@@ -146,6 +156,9 @@ $(LITELLM)/.made:
 $(MODEL)/.made:
 	$(make_venv)
 
+$(FRAMEWORKS)/.made:
+	$(make_venv)
+
 $(WEB)/.made:
 	$(make_venv)
 
@@ -176,6 +189,12 @@ $(LITELLM)/.litellm: requirements/litellm.txt $(LITELLM)/.made
 $(MODEL)/.model: requirements/model.txt $(MODEL)/.made
 	@echo "Building a small model's server (about ten minutes) ..."
 	@$(MODEL)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/model.txt
+	@touch $@
+
+$(FRAMEWORKS)/.frameworks: requirements/frameworks.txt pyproject.toml $(FRAMEWORKS)/.made
+	@echo "Installing the frameworks that Perdure integrates with ..."
+	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/frameworks.txt
+	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # ---- the page --------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ it. The first half of a history is read by one run, the second by another, every
 
 `learnt` is the share of planted facts of which a memory is among the first five hits (`plain`,
 `alike`, `long` for those kinds); `superseded` the share of changed facts of which the new value is
-recalled, and no memory has the old one; `duplicates` the share of memories that are too many after
-ten runs; `evidence_valid` the share of quotes that stand in the turn that they cite; `undone_exact`
+recalled, and no memory has the old one, `stale` the share of memories that have it; `duplicates`
+the share of memories that repeat another one, or say nothing that was planted, after ten runs;
+`evidence_valid` the share of quotes that stand in the turn that they cite; `undone_exact`
 whether all memories are as before once all runs are undone, newest first and, in another bank, in
 any order that is allowed, where a refused undo changes nothing; `tokens_per_100k` what a run takes
 for 100,000 tokens of history. `fix_precision` is the share of right ones among the fixes of failed
@@ -54,7 +55,7 @@ _QUICK = 6
 _PATIENCE = 60.0
 METRICS = (
     *("learnt", "superseded", "duplicates", "evidence_valid", "undone_exact", "tokens_per_100k"),
-    *("learnt_plain", "learnt_alike", "learnt_long", "fix_precision", "fix_labels"),
+    *("learnt_plain", "learnt_alike", "learnt_long", "stale", "fix_precision", "fix_labels"),
 )
 _turn = re.compile(r"^(s\d+#T-\d+) [SCT]:$", re.MULTILINE)
 _memory = re.compile(r"^(M-\d+) \((.+)$", re.MULTILINE).findall
@@ -163,7 +164,11 @@ _CHANGING = (
         "Gideon",
         "Harriet",
     ),
-    (("the spare laptop", "the laptop to spare", "the laptop kept as a spare"), "Ingram", "Jasper"),
+    (
+        ("the spare laptop", "the laptop to spare", "the laptop kept as a spare"),
+        "Ingram",
+        "Jocasta",
+    ),
     (
         ("the mirror host", "the host of the mirror", "the host that the mirror is on"),
         "Kelvin",
@@ -222,6 +227,7 @@ class _Learnt(NamedTuple):
     found: Counter[str]
     memories: int
     extra: int
+    stale: int
     quotes: int
     valid: int
     exact: bool
@@ -252,14 +258,17 @@ async def _learn(report: Report, given: Sequence[Sequence[_Said]], *, quick: boo
         "learnt_plain": share("plain"),
         "learnt_alike": share("alike"),
         "learnt_long": share("long"),
+        "stale": round(total("stale") / max(total("memories"), 1), 4),
     }
-    for name in METRICS[:9]:
+    for name in METRICS[:10]:
         report.say(f"  {name:18} {report.figures[name]:,}")
 
 
 async def _learnt(said: Sequence[_Said], *, quick: bool, newest_first: bool) -> _Learnt:
     facts, runs = planted(4 if quick else FACTS), 3 if quick else RUNS
-    number = 0
+    number, values = 0, [each for fact in facts for each in (fact.value, fact.former) if each]
+    words = " ".join(message.text for messages in said for message in messages)
+    assert not any(value in words for value in values), "a value is said by the chat itself"
 
     def answer(request: ReceivedRequest) -> str:
         found = [] if "Consolidate:" in request.prompt else _oracle(request.prompt, facts, number)
@@ -292,7 +301,9 @@ async def _learnt(said: Sequence[_Said], *, quick: bool, newest_first: bool) -> 
             if fact.former:
                 asked["superseded"] += 1
                 found["superseded"] += is_there and not is_old
-        about = {fact.value for fact in facts for each in memories if fact.value in each.text}
+        told = Counter(
+            next((value for value in values if value in each.text), "") for each in memories
+        )
         quotes = [quote for each in memories for quote in each.quotes]
         valid = sum([await _stands(session, quote.turn, quote.text) for quote in quotes])
         # The first run reads the first half.
@@ -302,7 +313,8 @@ async def _learnt(said: Sequence[_Said], *, quick: bool, newest_first: bool) -> 
             asked=asked,
             found=found,
             memories=len(memories),
-            extra=len(memories) - len(about),
+            extra=told.pop("", 0) + sum(count - 1 for count in told.values()),
+            stale=sum(fact.former in told for fact in facts if fact.former),
             quotes=len(quotes),
             valid=valid,
             exact=exact and await _everything(bank) == before,

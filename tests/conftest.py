@@ -30,6 +30,9 @@ DURABLE = ("sqlite", "postgresql")
 #: closes it.
 MakeStore: TypeAlias = Callable[..., Awaitable[Store]]
 
+#: They need another environment: `make frameworks`.
+collect_ignore = ["frameworks"]
+
 #: Which tests run, and how long: see there.
 pytest_plugins = ["tests.lanes"]
 

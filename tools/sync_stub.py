@@ -229,6 +229,7 @@ def classes(wanted: dict[str, str]) -> tuple[list[str], set[str]]:
 def render() -> str:
     body, imports = classes(CLASSES)
     fixed = {
+        "from asyncio import AbstractEventLoop",
         "from collections.abc import Callable, Iterator, Sequence",
         "from contextlib import AbstractContextManager",
         "from typing import Any, Generic, Self, TypeVar, overload",
@@ -255,6 +256,8 @@ def render() -> str:
         "    master_key: Source | None = ...,",
         "    progress: Progress | None = ...,",
         ") -> SyncBank: ...",
+        "",
+        "def sync_loop() -> AbstractEventLoop: ...",
         "",
         "class Bridge:",
         "    def __init__(self, target: Any) -> None: ...",

@@ -56,6 +56,11 @@ def open_sync(url: str | None = None, **settings: Any) -> SyncBank:
     return SyncBank(made_on_loop(lambda: Bank(url, **settings)))
 
 
+def sync_loop() -> asyncio.AbstractEventLoop:
+    """The loop on which everything lives that is opened without `await`."""
+    return _thread.get()
+
+
 def made_on_loop(make: Callable[[], R]) -> R:
     """What `make` gives on the loop's thread. Raises `InvalidInput` inside a running event loop."""
 

@@ -7,12 +7,14 @@ import os
 import pty
 import shutil
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.integrations.client_hooks.hook_failures import note_failure
 from perdure.project.project_location import ProjectLocation
 from tests.cli.conftest import Ask, Run
 from tests.project.repositories import VARIABLES, all_bytes, commit, git, new_repository
@@ -254,3 +256,62 @@ def test_what_cannot_be_is_refused(run: Run, repository: Path) -> None:
     assert "ends with the program" in transient.stderr
     assert not (repository / ".perdure").exists()
     assert shutil.which("git") is not None
+
+
+def checks(ask: Ask) -> dict[str, dict[str, Any]]:
+    _, found = ask("doctor")
+    return {check["part"]: check for check in found["checks"]}
+
+
+def test_doctor_fires_the_hooks_and_looks_at_the_clients(ask: Ask, repository: Path) -> None:
+    assert "Project" not in checks(ask)
+    ask("project", "init", *BOTH)
+    found = checks(ask)
+    parts = ("Project", "Git hooks", "Claude Code", "Codex", "Hook spool", "Hook failures")
+    assert all(found[part]["ok"] for part in parts)
+    home = ProjectLocation.find(repository).folder
+    (repository / MCP).write_text("{}")
+    (repository / ".git/hooks/post-commit").chmod(0o644)
+    (home / "client-hook.sh").write_text("exit 0\n")
+    note_failure(home, "Stop", "codex", "The bank is locked.")
+    spool = home / "spool/clients"
+    spool.write_text("\n1\t1\tStop\tcodex\ts\t/t\t/f\n")
+    os.utime(spool, (1, 1))
+    found = checks(ask)
+    assert "is not executable" in found["Git hooks"]["what"]
+    assert found["Claude Code"]["what"] == f"Not as it should be: {repository / MCP}."
+    assert "not of this installation" in found["Client hooks"]["what"]
+    assert found["Hook failures"]["what"].endswith("in Stop of codex: The bank is locked.")
+    assert "wait for" in found["Hook spool"]["what"]
+    faults = {part for part, check in found.items() if not check["ok"]}
+    assert faults == {"Git hooks", "Claude Code", "Client hooks", "Hook failures", "Hook spool"}
+    ask("project", "init", *BOTH)
+    found = checks(ask)
+    assert {part for part, check in found.items() if not check["ok"]} == {
+        "Hook failures",
+        "Hook spool",
+    }
+
+
+@pytest.mark.slow
+def test_a_killed_set_up_is_finished_or_taken_out(run: Run, ask: Ask, repository: Path) -> None:
+    (repository / ".claude").mkdir()
+    (repository / SETTINGS).write_text('{ "x":1 }')
+    before = all_bytes(repository)
+    command = [*PERDURE, "project", "init", *BOTH]
+    run("bank", "init")
+    took = 0.0
+    for number in range(int(os.environ.get("PERDURE_KILLS", "30"))):
+        since = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if not number:
+            assert process.wait(120) == 0
+            took = time.monotonic() - since
+        else:
+            time.sleep(took * (0.3 + number % 30 / 40))
+            process.kill()
+            process.wait(120)
+        if number % 3 or not (repository / ".git/perdure/project.json").exists():
+            assert ask("project", "init", *BOTH)[0] == 0
+        assert ask("project", "remove", "--yes")[0] == 0
+        assert all_bytes(repository) == before, number

@@ -109,4 +109,11 @@ def test_messages_are_dismissed_and_memories_audited(home: Path, run: Run, ask: 
     found = ask("memory", "audit", "coder", "--propose", *bank)[1]
     assert "duplicate" in {each["kind"] for each in found["findings"]}
     assert found["proposed"] == ["coder/I-2"]
-    assert "Score" in run("memory", "audit", "coder", *bank).stderr
+    said = run("memory", "audit", "coder", *bank).stderr
+    assert "Score of coder: 33 of 100 (it was 33); 3 memories" in said
+    run("memory", "add", "writer", "Writes short sentences.", *bank)
+    everyone = ask("memory", "audit", *bank)[1]["agents"]
+    assert [(each["agent"], len(each["scores"])) for each in everyone] == [
+        ("coder", 3),
+        ("writer", 1),
+    ]

@@ -23,7 +23,7 @@ def project(home: Path, run: Run) -> Path:
 def test_a_run_is_shown_replayed_and_undone(run: Run, ask: Ask) -> None:
     assert "There are no runs" in run("team", "list").stdout
     first = run("team", "run", "1. Rotate keys\n2. Deploy", "--seed", "7")
-    assert "add title Deploy (supervisor)" in first.stdout
+    assert "add “Deploy” (supervisor)" in first.stdout
     code, found = ask("team", "show", "1")
     assert (code, found["run"], found["inputs"]["seed"]) == (0, "team/R-1", 7)
     assert "no model is configured" in run("team", "recap", "R-1").stdout

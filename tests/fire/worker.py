@@ -35,6 +35,7 @@ from tests.fire.records import (
     increment,
     mirror,
 )
+from tests.reflection import reflect_worker
 
 Tell: TypeAlias = Callable[[str], None]
 
@@ -298,3 +299,4 @@ TASKS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         write,
     )
 } | (agents_at_work.TASKS | caching.TASKS | migrants.TASKS | sealing.TASKS | talkers.TASKS)
+TASKS |= reflect_worker.TASKS

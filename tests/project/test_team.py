@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,10 +18,16 @@ import perdure
 from perdure.bank import Bank
 from perdure.config import Config
 from perdure.config.settings import GatewayConfig, ModelsConfig
+from perdure.core.client_agents import agent_of_client
 from perdure.core.errors import InvalidInput, NotFound
 from perdure.core.messages import assistant, user
 from perdure.project.team.team import Team
-from perdure.project.team.team_decisions import MOST_OPERATIONS, consolidate, read_operations
+from perdure.project.team.team_decisions import (
+    MOST_OPERATIONS,
+    consolidate,
+    read_operations,
+    run_recap,
+)
 from perdure.project.team.team_executor import (
     WorkAnswer,
     WorkOrder,
@@ -29,6 +36,7 @@ from perdure.project.team.team_executor import (
     stale_reason,
 )
 from perdure.project.team.team_records import RoleAnswer, TeamInputs, TeamRun
+from perdure.reflection import lease as leases
 from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.project.test_tasks import located
 
@@ -116,21 +124,53 @@ async def test_the_historian_learns_from_transcripts(tmp_path: Path) -> None:
         assert (await team.run("", learn_from=["dev"])).learnt == ()
 
 
+async def test_only_transcripts_of_this_project_are_read(tmp_path: Path) -> None:
+    """Another folder of the same name is another project."""
+    async with team_of(tmp_path, saying()) as (team, bank):
+        root = team.tasks.location.root
+        for folder, words in ((root, "ours"), (tmp_path / "elsewhere" / root.name, "theirs")):
+            agent = agent_of_client("claude-code", str(folder), "")
+            session = await bank.session(f"{agent}/one", state={"cwd": str(folder)})
+            await session.append([user(f"It is {words}."), assistant("Noted.")])
+        run = await team.run("")
+        (shown,) = run.inputs.transcripts
+        assert "It is ours." in shown
+
+
+async def test_learning_that_fails_is_said_and_the_graph_goes_on(tmp_path: Path) -> None:
+    async with team_of(tmp_path) as (team, bank):
+        session = await bank.session("dev/one")
+        await session.append([user("Never push to main."), assistant("Noted.")])
+        async with leases.held(bank.store, "dev"):  # somebody else reflects
+            run = await team.run("- Deploy", learn_from=["dev"])
+        assert [each.title for each in await team.tasks.ready()] == ["Deploy"]
+        assert (run.learnt, len(run.remarks)) == ((), 1)
+        assert "- Learning from transcripts: " in run_recap(run)
+
+
+_TEXTS = ("note", "done", "block")
+
+
 async def test_what_a_run_took_from_forgotten_turns_goes(tmp_path: Path) -> None:
-    noted = "Staging is on 8443 (dev/one#T-1)."
-    script = saying(historian=[{"op": "note", "task": "#1", "text": noted}])
+    noted = "Staging is in the cellar (dev/one#T-1)."
+    asked = [{"op": op, "task": f"#{n}", "text": noted} for n, op in enumerate(_TEXTS, 1)]
+    script = saying(historian=asked)
     async with team_of(tmp_path, script) as (team, bank):
         for name in ("dev/one", "dev/two"):
             session = await bank.session(name)
-            await session.append([user(f"{name}: staging is on 8443."), assistant("Noted.")])
-        await team.tasks.add("Deploy")
+            await session.append([user(f"{name}: staging is in the cellar."), assistant("Noted.")])
+        for title in ("Deploy", "Move", "Look"):
+            await team.tasks.add(title)
         run = await team.run("Deploy", learn_from=["dev"])
+        assert "cellar" in (await team.tasks.get(2)).reason
         await team.tasks.note(1, "A person's words.")
         await bank.forget("dev/one", turns=[1])
-        task, left = await team.tasks.get(1), await team.get(run.name)
+        (task, moved, looked), left = await team.tasks.all(), await team.get(run.name)
+        assert (moved.state, moved.reason) == ("done", "")
+        assert (looked.state, looked.blocked) == ("blocked", "(forgotten)")
         assert [each.text for each in task.notes] == ["A person's words."]
         assert [each.partition("\n")[0] for each in left.inputs.transcripts] == ["dev/two#T-1"]
-        assert b"8443" not in msgspec.json.encode((left.answers, left.outcome, left.stored))
+        assert b"cellar" not in msgspec.json.encode((left.answers, left.outcome, left.stored))
         with pytest.raises(InvalidInput, match="forgotten"):
             await team.replay(run.name)
         assert (await team.undo(run.name)).state == "undone"
@@ -166,6 +206,28 @@ async def test_an_agent_of_the_bank_can_be_the_executor(tmp_path: Path) -> None:
         assert [(each.ending, each.text) for each in run.work] == [("done", "I did it.")]
 
 
+async def test_an_executor_that_is_late_or_stopped_gives_the_task_back(tmp_path: Path) -> None:
+    began = asyncio.Event()
+
+    async def hangs(prompt: str, seconds: float) -> WorkAnswer:
+        began.set()
+        await asyncio.sleep(600)
+        return WorkAnswer("never")
+
+    async with team_of(tmp_path) as (team, _):
+        worker = command_worker(["sleep", "600"], tmp_path)
+        run = await team.run("Work", work=WorkOrder(worker, seconds=0.5))
+        assert [each.ending for each in run.work] == ["failed"]
+        assert [each.state for each in await team.tasks.ready()] == ["ready"]
+        stopped = asyncio.create_task(team.run("", work=WorkOrder(hangs)))
+        await began.wait()
+        assert await team.tasks.ready() == []
+        stopped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopped
+        assert [each.title for each in await team.tasks.ready()] == ["Work"]
+
+
 async def test_what_nothing_shows_is_not_done(tmp_path: Path) -> None:
     async def worker(prompt: str, seconds: float) -> WorkAnswer:
         return WorkAnswer("All done!")
@@ -194,6 +256,14 @@ async def test_a_branch_that_is_behind_is_stale(tmp_path: Path) -> None:
     git("commit", "-q", "--allow-empty", "-m", "two")
     git("checkout", "-q", "topic")
     assert await stale_reason(location) == "the branch is 1 commit behind main"
+    # Also if it is level with the branch that it follows.
+    git("branch", "-q", "published")
+    git("branch", "-q", "--set-upstream-to=published")
+    assert await stale_reason(location) == "the branch is 1 commit behind main"
+    git("checkout", "-q", "published")
+    git("commit", "-q", "--allow-empty", "-m", "three")
+    git("checkout", "-q", "topic")
+    assert await stale_reason(location) == "the branch is 1 commit behind its upstream"
     settings = location.settings
     assert settings is not None
     location.write_settings(msgspec.structs.replace(settings, on_stale="go-on"))
@@ -279,6 +349,17 @@ async def test_then_the_person(tmp_path: Path) -> None:
             await team.decide(run.name, "#1 priority", "planner")
 
 
+async def test_a_judge_that_is_late_leaves_it_to_the_person(tmp_path: Path) -> None:
+    script = saying(supervisor=_DISPUTED, planner=_OTHERWISE, judge=ScriptedAnswer("{}", delay=60))
+    async with team_of(tmp_path, script, deadline=1.0) as (team, bank):
+        await team.tasks.add("one")
+        run = await team.run("Go on.")
+        (dispute,) = run.outcome.disputes
+        assert (dispute.winner, run.answers[-1].state) == ("", "late")
+        assert len(await bank.inbox.list("team")) == 1
+        assert (await team.replay(run.name)).same
+
+
 async def test_latency_is_bounded_and_what_has_arrived_is_used(tmp_path: Path) -> None:
     slow = ScriptedAnswer('{"operations": []}', delay=60)
     asked = [{"op": "note", "task": "#1", "text": "in time"}]
@@ -303,6 +384,14 @@ async def test_who_fails_falls_back_to_rules(tmp_path: Path) -> None:
         assert [each.why for each in run.outcome.refused] == ["The answer has no operations."]
 
 
+async def test_without_a_model_words_about_tasks_change_nothing(tmp_path: Path) -> None:
+    async with team_of(tmp_path) as (team, _):
+        await team.tasks.add("one")
+        run = await team.run("#1 is not urgent any more.")
+        assert run.outcome.applied == ()
+        assert "understood only with a model" in run.outcome.recap
+
+
 async def test_without_a_model_it_says_so(tmp_path: Path) -> None:
     async with team_of(tmp_path) as (team, _):
         await team.tasks.add("base", priority=3)
@@ -324,7 +413,7 @@ async def test_the_recap_is_for_people(tmp_path: Path) -> None:
             "- supervisor answered by scripted/m\n"
             "- planner answered by scripted/m\n"
             "- historian answered by scripted/m\n\n"
-            "**Done:**\n- add title Deploy (supervisor)\n\n"
+            "**Done:**\n- add “Deploy” (supervisor)\n\n"
             "**Refused:**\n- done #9 gone (supervisor): There is no open task #9.\n"
         )
 
@@ -398,6 +487,8 @@ async def test_undo_takes_back_the_run_and_nothing_else(tmp_path: Path) -> None:
         task = await team.tasks.get(1)
         assert (task.title, task.priority, task.labels, task.needed_by) == ("one", 2, ("mine",), ())
         assert [each.title for each in await team.tasks.ready()] == ["one", "two"]
+        (dropped,) = await team.tasks.list("dropped")  # nothing is deleted
+        assert (dropped.title, dropped.needs, dropped.reason) == ("Deploy", (), "Taken back.")
         with pytest.raises(InvalidInput, match="undone before"):
             await team.undo(run.name)
         assert [each.name for each in await team.list()] == [run.name]

@@ -103,6 +103,19 @@ async def test_evidence_is_looked_for() -> None:
         assert await refusals([bad]) == [checks.NO_EVIDENCE]
 
 
+async def test_a_quote_may_begin_with_who_speaks() -> None:
+    """Renditions say so, and models copy it: it is no word of the turn."""
+    cited = [{"turn": "s1#T-1", "quote": "User: The staging port is 8123, as always."}]
+    asked = {"op": "add", "kind": "preference", "text": "Staging: port 8123.", "evidence": cited}
+    async with perdure.open("memory://") as bank:
+        await talk(bank, "planner/auth", *SAID)
+        scope = await find_scope(bank.store, "planner")
+        finder = EvidenceFinder(bank.services, scope.sessions)
+        ((good,), _) = await check_answer(json.dumps({"operations": [asked]}), finder, NAMES, {})
+        assert [quote.text for quote in good.quotes] == ["The staging port is 8123, as always"]
+        assert not good.proposed  # these are the user's own words
+
+
 async def test_nothing_is_invented() -> None:
     quote = "the staging port is 8123"
     assert await refusals([add("Staging has 40 servers.", "T-1", quote)]) == [checks.INVENTED]

@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, Usage, assistant, user
 from perdure.recall.memory_records import person
 from perdure.reflection.lease import held
-from perdure.reflection.model_calls import LiveCalls
+from perdure.reflection.model_calls import CallResult, LiveCalls
 from perdure.reflection.operation_checks import CAPS
 from perdure.reflection.reflection import Reflection
 from perdure.reflection.reflection_records import ReflectionLease, ReflectionRun, RunAnswer
@@ -255,7 +253,7 @@ async def test_over_the_budget_nothing_starts() -> None:
     async with opened(answering(by_session), tokens=1_000) as (bank, model):
         await two_sessions(bank)
         (run,) = await bank.reflect()
-        assert (run.state, run.left_before) == ("refused", 1_000)
+        assert (run.state, run.left_before, run.cost) == ("refused", 1_000, 0)
         assert model.requests == []
         (message,) = await bank.inbox.list()
         assert message.kind == "spend"
@@ -398,6 +396,28 @@ async def test_who_lost_the_lease_changes_nothing() -> None:
         assert await texts(bank) == []
 
 
+async def test_who_was_overtaken_leaves_a_finished_run_as_it_is() -> None:
+    """A process stood still; another one took its lease and ended the run meanwhile."""
+    async with opened(answering(by_session, [TOPIC])) as (bank, _):
+        await two_sessions(bank)
+
+        async def overtaken(key: str, requests: Any, options: Any, on_result: Any) -> None:
+            await bank.collection(ReflectionLease).delete("planner")
+            (run,) = await bank.reflect()
+            assert run.state == "done"
+            await on_result(next(iter(requests)), CallResult(error="Too late.", tokens=7))
+
+        before = await all_memories(bank)
+        with pytest.raises(Conflict, match="took over"):
+            await Reflection(bank.services, calls=overtaken).reflect("planner")
+        (run,) = await bank.reflection.list()
+        assert (run.state, [call.state for call in run.calls]) == ("done", ["answered"] * 3)
+        assert await texts(bank) == LEARNT
+        assert await bank.reflect() == []
+        await bank.reflection.undo(run.name)
+        assert await all_memories(bank) == before
+
+
 async def test_by_schedule_only_idle_sessions_are_read() -> None:
     async with opened(answering(by_session, [TOPIC]), idle=1000) as (bank, model):
         await two_sessions(bank)
@@ -437,53 +457,6 @@ def test_a_bank_without_a_model_does_not_reflect_by_itself() -> None:
 
 class _Killed(BaseException):
     """As good as kill -9: nothing behind it runs."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("batch", "places"),
-    # A batch has some 70 writes, with a place before and one after each: they share the work.
-    [(False, range(1, 400)), *((True, range(first, 400, 6)) for first in range(1, 7))],
-    ids=["live", *(f"batch-{first}" for first in range(1, 7))],
-)
-async def test_killed_at_every_step_nothing_is_lost_or_doubled(
-    tmp_path: Path, places: range, *, batch: bool
-) -> None:
-    """A process of its own is killed by SIGKILL at its nth write; another one goes on."""
-    worker = Path(__file__).with_name("reflect_worker.py")
-    async with ScriptedModel(answering(by_session, [TOPIC])) as model:
-        settings = config(model, batch=batch)
-        for place in places:
-            url = f"sqlite:///{tmp_path}/{place}.db"
-            async with perdure.open(url, config=settings) as bank:
-                await two_sessions(bank)
-                await bank.settle()
-            asked = len(model.requests)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, str(worker), url, model.url, str(place), "batch" * batch
-            )
-            ended = await asyncio.wait_for(process.wait(), 120)
-            async with perdure.open(url, config=settings) as bank:
-                late = Reflection(bank.services, lease=0.01)
-                await asyncio.sleep(0.06)  # the lease of the killed one was as short
-                runs = await late.reflect()
-                assert await texts(bank) == LEARNT, place
-                states = [run.state for run in await bank.reflection.list()]
-                assert states == ["done"], place
-                memories, versions = await all_memories(bank)
-                assert len(memories) == 3
-                assert versions == {}
-                assert await bank.collection(RunAnswer).query().count() == 0
-                if ended == 0:
-                    assert runs == []
-            # A live question whose answer was not written down may be asked twice; no other is.
-            assert len(model.requests) - asked <= 3 + 2
-            assert all(count == 1 for count in model.batches.paid.values())
-            if ended == 0:
-                assert place > (40 if batch else 12)
-                return
-            assert ended == -signal.SIGKILL
-    pytest.fail("It never ended.")
 
 
 async def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:

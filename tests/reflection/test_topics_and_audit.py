@@ -105,3 +105,18 @@ async def test_an_audit_finds_what_is_wrong_and_proposes_mends() -> None:
         clock.advance("200d")
         stale = [f.keys[0] for f in (await audit.run("planner")).findings if f.kind == "stale"]
         assert without in stale
+
+
+async def test_duplicates_are_found_among_many_that_share_their_words() -> None:
+    texts = [f"The nightly deploy of staging host {number} runs." for number in range(420)]
+    texts[210:210] = same = (
+        "Deploys of staging hosts run nightly.",
+        "Nightly, the staging hosts run deploys.",
+    )
+    async with perdure.open("memory://") as bank:
+        for text in texts:
+            await bank.memories.add("planner", text)
+        report = await MemoryAudit(bank.services).run("planner")
+        twice = [each.what for each in report.findings if each.kind == "duplicate"]
+        assert len(twice) == 1
+        assert all(text in twice[0] for text in same)

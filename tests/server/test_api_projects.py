@@ -89,7 +89,7 @@ async def test_runs_of_the_team(project: Project, client: httpx2.AsyncClient) ->
     shown = (await client.get(f"{RUNS}/{run.number}")).json()
     assert listed == shown
     assert (shown["name"], shown["run"]["state"]) == (run.name, "done")
-    assert "add title Deploy (supervisor)" in shown["recap"]
+    assert "add “Deploy” (supervisor)" in shown["recap"]
     wrong = {"dispute": "#1 priority", "role": "planner"}
     assert (await client.post(f"{RUNS}/1/decide", json=wrong)).status_code == 400
     undone = (await client.post(f"{RUNS}/1/undo")).json()

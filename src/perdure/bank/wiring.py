@@ -283,6 +283,7 @@ def make_forgetting(services: Services) -> Forgetting:
     from perdure.learning.learning import LearningRecords
     from perdure.project.project_forgetting import ProjectForgetting
     from perdure.reflection.reflection_forgetting import ReflectionTraces
+    from perdure.sessions.framework_records import FrameworkForgetting
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -299,6 +300,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(AgentForgetting(services.store))
     made.join(RunForgetting(services.store))
     made.join(ProjectForgetting(services.store))
+    made.join(FrameworkForgetting(services.store))
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     made.join(ReflectionTraces(services.store))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,13 +62,18 @@ async def verify(settings: CommandSettings) -> None:
 
 
 async def doctor(settings: CommandSettings) -> None:
-    """Check versions, paths, and whether every configured part answers.
+    """Check versions, paths, whether all parts answer, and this project.
 
     Exits with 0 if all is well, and with 1 if something is not.
     """
     from perdure.cli.diagnosis import diagnose
+    from perdure.project.project_location import ProjectLocation
 
     report = await diagnose(settings)
+    if (ProjectLocation.find(Path()).folder / "project.json").is_file():
+        from perdure.cli.project_diagnosis import examine_project
+
+        await examine_project(report, Path())
     if settings.json:
         terminal.emit({"ok": report.ok, **report.facts, "checks": report.checks})
     else:

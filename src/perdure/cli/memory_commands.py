@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from perdure.cli.memory_display import (
 )
 from perdure.core.display import one_line
 from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.reflection.memory_audit import MemoryAuditReport
 
 WeightOption = Annotated[
     float | None, typer.Option("--weight", min=0, max=1, help="How much it matters, from 0 to 1.")
@@ -305,7 +308,9 @@ async def delete(
 
 async def audit(
     settings: CommandSettings,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memories.")],
+    agent: Annotated[
+        str | None, typer.Argument(metavar="AGENT", help="Whose memories; all if left out.")
+    ] = None,
     *,
     propose: Annotated[
         bool, typer.Option("--propose", help="Leave what would mend them in the inbox.")
@@ -317,26 +322,37 @@ async def audit(
     from perdure.reflection.memory_audit import MemoryAudit
 
     async with existing_bank(settings) as bank:
-        await require_agent(bank, agent)
+        if agent is not None:
+            await require_agent(bank, agent)
         auditor = MemoryAudit(bank.services)
-        report = await auditor.run(agent)
-        posted = await auditor.propose(report) if propose else []
+        names = await auditor.agents() if agent is None else [agent]
+        reports = [await auditor.run(name) for name in names]
+        posted = [await auditor.propose(report) if propose else [] for report in reports]
     if settings.json:
-        names = [each.name for each in posted]
-        found = to_builtins({"findings": report.findings, "scores": report.scores})
-        terminal.emit({"agent": agent, **found, "proposed": names})
+        found = [
+            {**to_builtins(report), "proposed": [each.name for each in messages]}
+            for report, messages in zip(reports, posted, strict=True)
+        ]
+        terminal.emit({"agents": found} if agent is None else found[0])
         return
+    if not reports:
+        terminal.say("There are no memories yet.")
+    for report, messages in zip(reports, posted, strict=True):
+        _tell_audit(report, len(messages))
+
+
+def _tell_audit(report: MemoryAuditReport, proposed: int) -> None:
     rows = [(each.kind, ", ".join(each.keys), each.what) for each in report.findings]
     if rows:
         terminal.table(("What", "Memory", "Why"), rows)
     else:
-        terminal.say("Nothing is wrong.")
+        terminal.say(f"Nothing is wrong with the memories of {report.agent}.")
     latest, before = report.latest, report.scores[-2:-1]
     than = f" (it was {before[0].score})" if before else ""
     terminal.note(
-        f"Score {latest.score} of 100{than}: {latest.memories:,} memories, topics cover"
-        f" {latest.coverage:.0%}."
+        f"Score of {report.agent}: {latest.score} of 100{than}; {latest.memories:,} memories,"
+        f" topics cover {latest.coverage:.0%}."
     )
-    if posted:
-        count = terminal.plural(len(posted), "proposal")
+    if proposed:
+        count = terminal.plural(proposed, "proposal")
         terminal.note(f"In the inbox: {count}. `perdure inbox` lists them.")

@@ -63,7 +63,7 @@ async def run(
                     terminal.note(line)
 
         if dry_run:
-            expected = await reflection.preview(agent, session=name, again=again)
+            expected = await reflection.preview(agent, session=name, again=again, live=live)
             for each in expected:
                 foresee(each)
             _end(settings, _plain(expected))

@@ -24,7 +24,9 @@ TeamRunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Its name: t
 
 async def run(
     settings: CommandSettings,
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What you want.")],
+    intent: Annotated[
+        str, typer.Argument(metavar="INTENT", help="What you want; - reads it from stdin.")
+    ],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="A coding agent that works on tasks."),
@@ -61,16 +63,20 @@ async def run(
 
     Without a command or agent nobody works on tasks. Without models, rules stand in for the roles.
     """
+    from perdure.agents.one_shot.agent_command import checked_command
     from perdure.project.project import Project
     from perdure.project.project_location import ProjectLocation, initialised
     from perdure.project.team.team import Team
 
+    words = checked_command(shlex.split(check)) if check else ()
+    if intent == "-":
+        intent = typer.get_text_stream("stdin").read()
     location = ProjectLocation.find(folder)
     settings.bank = settings.bank or initialised(location).bank or None
     async with working_bank(settings) as bank:
         order = await _order(bank, location, command or [], agent, approve=approve)
         if order is not None:
-            order = order._replace(tasks=tasks, seconds=seconds, check=tuple(shlex.split(check)))
+            order = order._replace(tasks=tasks, seconds=seconds, check=words)
         graph = Project(bank.services, location).tasks
         team = Team(bank.services, location, deadline=deadline, tasks=graph)
         done = await team.run(intent, seed=seed, learn_from=learn_from, work=order)
@@ -189,6 +195,7 @@ async def _order(
 ) -> WorkOrder | None:
     from perdure.agents.one_shot.agent_command import checked_command
     from perdure.core.errors import InvalidInput
+    from perdure.project.project import Project
     from perdure.project.team.team_executor import (
         WorkOrder,
         agent_worker,
@@ -205,7 +212,11 @@ async def _order(
         if agent is None
         else agent_worker(await bank.agents.get(agent))
     )
-    return WorkOrder(worker, wait_because="" if approve else await stale_reason(location))
+    if approve:
+        return WorkOrder(worker)
+    anchors = Project(bank.services, location).anchors
+    await anchors.refresh()
+    return WorkOrder(worker, wait_because=await stale_reason(location, anchors))
 
 
 def _recap(run: TeamRun) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.messages import Message
+from perdure.history.hook_context import without_hook_context
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
 from perdure.history.log_records import AnswerDraft, Head, SessionRecord, TurnCount, turn_key
 from perdure.history.piece_packing import RoundWritten
@@ -164,6 +165,12 @@ class ImportWriter:
         return None if found is None else await self._known_in(to, name)
 
     async def _say(self, step: Say, place: FilePosition) -> None:
+        own = without_hook_context(step.message)
+        if own is None:
+            self._run.result.of(self._sessions.name()).skip({"put in by our own hook": 1})
+            return
+        if own is not step.message:
+            step = msgspec.structs.replace(step, message=own)
         for message in await self._news(step, place):
             size = len(stored_form(message))
             if not size:

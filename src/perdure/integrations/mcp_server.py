@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
+from perdure.integrations.mcp_history_tools import HistoryTools
 from perdure.integrations.mcp_project_resources import project_prompts, resources
 from perdure.integrations.mcp_protocol import McpOffer
 from perdure.integrations.mcp_task_tools import TaskTools
@@ -45,7 +46,11 @@ _NO_PROJECT = (
 
 def make_offer(access: MemoryAccess, *, has_project: bool, writes: bool = True) -> McpOffer:
     """All tools over a bank. Without `writes`, only those that read."""
-    tools = (*BankTools(access).tools(), *TaskTools(access).tools())
+    tools = (
+        *BankTools(access).tools(),
+        *TaskTools(access).tools(),
+        *HistoryTools(access).tools(),
+    )
     about = _MEMORY.format(place="project" if has_project else "folder")
     return McpOffer(
         instructions=about + (_PROJECT if has_project else _NO_PROJECT),
@@ -143,7 +148,7 @@ class ServerAccess:
 
     async def project(self) -> Project:
         from perdure.core.errors import NotFound
-        from perdure.project.project_directory import find_project
+        from perdure.project.project import find_project
 
         if not self._project:
             raise NotFound(

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from perdure.core.errors import PerdureError
+from perdure.core.errors import NotFound, PerdureError
 from perdure.project.project_location import ProjectLocation
+from perdure.project.state_records import EntryStatus, StateEntry, entry_key
 from perdure.recall.memory_records import Memory, machine, shown
 from perdure.services import Services
 
@@ -139,6 +141,53 @@ class TaskEntries:
             for task in found
             if task.state == "dropped" and await _done(self._tasks.reopen(task.id))
         ]
+
+
+class StateEntries:
+    """Goals, milestones, checkpoints and links."""
+
+    kind = "state"
+
+    def __init__(self, services: Services, project: str) -> None:
+        self._entries = services.store.collection(StateEntry)
+        self._project = project
+
+    async def entries(self) -> list[AnchoredEntry]:
+        found = []
+        async for each in self._entries.walk(f"{self._project}/"):
+            commit = each.commit or each.made_at.commit
+            if commit and each.kind != "project" and each.status != "removed":
+                found.append(
+                    AnchoredEntry(
+                        kind=self.kind,
+                        id=each.id,
+                        title=f"{each.kind} {_brief(each.title)}",
+                        commit=commit,
+                        branch=each.branch or each.made_at.branch,
+                        made=each.made,
+                    )
+                )
+        return found
+
+    async def hide(self, ids: Collection[str], why: str) -> list[str]:
+        return [id for id in ids if await self._set(id, "removed")]
+
+    async def show(self, ids: Collection[str]) -> list[str]:
+        return [id for id in ids if await self._set(id, "open")]
+
+    async def _set(self, id: str, status: EntryStatus) -> bool:
+        """What is done stays done: `closed` says so."""
+        key, changed = entry_key(self._project, id), False
+
+        def change(entry: StateEntry | None) -> StateEntry:
+            nonlocal changed
+            if entry is None:
+                raise NotFound(f"There is no entry {id}.", hint="It was deleted.")
+            changed = (entry.status == "removed") != (status == "removed")
+            after = "done" if status == "open" and entry.closed else status
+            return replace(entry, status=after) if changed else entry
+
+        return await _done(self._entries.change(key, change)) and changed
 
 
 async def all_entries(parts: Iterable[AnchoredEntries]) -> list[AnchoredEntry]:

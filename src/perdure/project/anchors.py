@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -77,6 +78,15 @@ class AnchorsReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     waiting: tuple[int, ...] = ()
     #: A rebase or merge is not over: nothing was compared.
     busy: bool = False
+
+
+class _Look(NamedTuple):
+    """What a comparison found, and what it saw."""
+
+    found: HistoryFindings
+    references: dict[str, str]
+    spool: dict[str, int]
+    noted: Mapping[str, CommitPrint]
 
 
 class Anchors:
@@ -201,6 +211,23 @@ class Anchors:
             found |= await self._behind_edge(git, wanted - found, edge)
         return found
 
+    async def ancestors(self, commits: Collection[str], at: str) -> set[str]:
+        """Those that are a commit or an ancestor of it themselves."""
+        git = self.location.git
+        if git is None or not commits:
+            return {*commits}
+        return {*commits} - await unreachable(git, commits, [at])
+
+    async def preview(self) -> HistoryFindings:
+        """What `refresh` would find now. Nothing is kept. Raises `GitFailed`."""
+        git = self.location.git
+        if git is None or is_busy(git):
+            return HistoryFindings()
+        clone = await self._store.collection(ClonePosition).get(self._clone_key(git))
+        clone = clone or ClonePosition(key=self._clone_key(git))
+        look = await self._look(git, clone, await git.head())
+        return look.found
+
     # Comparing -------------------------------------------------------------------------------
 
     async def refresh(self, *, asks: bool = False) -> AnchorsReport:
@@ -244,30 +271,48 @@ class Anchors:
         """None if another process was faster."""
         if self._entries is not None:
             await self.note([*await self._entries()], branch="")
-        spool = HookSpool(self.location.folder, "git")
-        reading = spool.read(clone.spool)
-        maps = _rewritten_pairs(
-            line.fields for line in reading.lines if line.name == "post-rewrite"
+        look = await self._look(git, clone, head)
+        trail = clone.worktrees.get(self.location.worktree, ())
+        if not trail or trail[-1].head != head:
+            position = WorktreePosition(head.commit, head.branch, self._store.now())
+            trail = (*trail, position)[-_TRAIL:]
+        after = replace(
+            clone,
+            stamp=stamp,
+            references=look.references,
+            worktrees=clone.worktrees | {self.location.worktree: trail},
+            lost=look.found.gone,
+            spool=look.spool,
         )
-        now = await read_references(git)
-        if head.commit and not head.branch:
-            now[f"HEAD {self.location.worktree}"] = head.commit
-        before = clone.references
+        operation = await self._keep(clone, after, look, asks=asks)
+        if operation is None:
+            return None
+        HookSpool(self.location.folder, "git").discard(look.spool)
+        return AnchorsReport(
+            changes=look.found.changes, operation=operation, waiting=await self.waiting()
+        )
+
+    async def _look(self, git: GitRepository, clone: ClonePosition, head: GitHead) -> _Look:
+        reading = HookSpool(self.location.folder, "git").read(clone.spool)
+        lines = [line.fields for line in reading.lines if line.name == "post-rewrite"]
         own = f"HEAD {self.location.worktree}"
-        others = {r: c for r, c in before.items() if r.startswith("HEAD ") and r != own}
+        before = clone.references
+        others = {ref: c for ref, c in before.items() if ref.startswith("HEAD ") and ref != own}
+        now = await read_references(git) | others
+        if head.commit and not head.branch:
+            now[own] = head.commit
         noted = {each.commit: each async for each in self._prints()}
         comparison = HistoryComparison(
             git,
             self.project,
             before=before,
-            now=now | others if before else now,
+            now=now,
             noted=noted,
             moves=await self._all_moves() if noted else {},
-            maps=maps,
+            maps=_rewritten_pairs(lines),
             in_vain=clone.lost,
         )
         found = await comparison.run()
-        changes = found.changes
         trail = clone.worktrees.get(self.location.worktree, ())
         if trail and trail[-1].branch != head.branch:
             change = BranchChange(
@@ -276,36 +321,19 @@ class Anchors:
                 before=trail[-1].commit,
                 after=head.commit,
             )
-            changes = (*changes, change)
-        moment = self._store.now()
-        if not trail or trail[-1].head != head:
-            trail = (*trail, WorktreePosition(head.commit, head.branch, moment))[-_TRAIL:]
-        after = replace(
-            clone,
-            stamp=stamp,
-            references=now | others,
-            worktrees=clone.worktrees | {self.location.worktree: trail},
-            lost=found.gone,
-            spool=reading.position,
-        )
-        operation = await self._keep(
-            clone, after, replace_changes(found, changes), noted, asks=asks
-        )
-        if operation is None:
-            return None
-        spool.discard(reading.position)
-        return AnchorsReport(changes=changes, operation=operation, waiting=await self.waiting())
+            found = replace(found, changes=(*found.changes, change))
+        return _Look(found, now, reading.position, noted)
 
     async def _keep(
         self,
         before: ClonePosition,
         after: ClonePosition,
-        found: HistoryFindings,
-        noted: Mapping[str, CommitPrint],
+        look: _Look,
         *,
         asks: bool,
     ) -> int | None:
         """Write all of it at once; None if another process has written meanwhile."""
+        found, noted = look.found, look.noted
         settings = initialised(self.location)
         decision: Decision = "waiting"
         if settings.on_rewrite != "ask":
@@ -347,6 +375,7 @@ class Anchors:
                     decided=transaction.now() if done else 0,
                     by="policy" if done else "",
                     former=tuple(former[e.commit] for e in moved if e.commit in former),
+                    before=(("waiting", 0, ""),) if done and moved else (),
                 )
                 await transaction.collection(ProjectOperation).put(operation)
             for commit, each in fresh.items():
@@ -473,10 +502,6 @@ async def next_operation(transaction: Transaction, project: str) -> int:
         f"{project}/", limit=1, descending=True
     )
     return page.values[0].number + 1 if page.items else 1
-
-
-def replace_changes(found: HistoryFindings, changes: tuple[BranchChange, ...]) -> HistoryFindings:
-    return replace(found, changes=changes)
 
 
 def _news(former: CommitMove, move: CommitMove) -> bool:

@@ -27,6 +27,8 @@ _ENOUGH_LINES = 0.5
 _MARGIN = 0.1
 #: What a piece of a split commit holds at least, and all of them together.
 _PIECE, _ALL_PIECES = 0.15, 0.8
+#: Candidates that are looked at closely.
+_LIKELY = 5
 #: For a commit that is still there, a link to another needs more lines in common.
 _COPIED_LINES, _FEWEST_LINES = 0.8, 3
 
@@ -101,6 +103,12 @@ def match_copies(olds: Sequence[CommitPrint], news: Sequence[CommitPrint]) -> di
             if count >= _COPIED_LINES * len(own):
                 found[old.commit] = commit
     return found
+
+
+def has_common_lines(old: CommitPrint, new: CommitPrint) -> bool:
+    """Whether two commits may have to do with each other."""
+    same = old.subject == new.subject or old.patch == new.patch
+    return same or not old.lines or bool(old.line_hashes & new.line_hashes)
 
 
 class _Search:
@@ -265,21 +273,20 @@ class _Search:
         ranked = sorted(shares, key=lambda each: (-shares[each], self.order[each]))
         if not ranked:
             return
-        best = ranked[0]
+        lines = old.line_hashes
+        # Weights are divided between commits that share a line; plain shares are not.
+        plain = {
+            each: sum(each in where.get(line, ()) for line in lines) / len(lines)
+            for each in ranked[:_LIKELY]
+        }
         pieces = [each for each in ranked if shares[each] >= _PIECE]
-        if len(pieces) > 1 and shares[best] < _ALL_PIECES:
-            held = sum(any(each in pieces for each in where[line]) for line in old.line_hashes)
-            if held >= _ALL_PIECES * len(old.line_hashes):
+        if len(pieces) > 1 and max(plain.values()) < _ALL_PIECES:
+            held = sum(any(each in pieces for each in where.get(line, ())) for line in lines)
+            if held >= _ALL_PIECES * len(lines):
                 last = max(pieces, key=self.order.__getitem__)
                 self.place(old, self.news[last], "lines", 0.7)
                 return
-        # Weights are divided between commits that share a line, so count plain shares here.
-        plain = {
-            each: sum(each in where.get(line, ()) for line in old.line_hashes)
-            / max(1, len(old.line_hashes))
-            for each in ranked[:5]
-        }
-        likely = [each for each in ranked[:5] if plain[each] >= _ENOUGH_LINES]
+        likely = [each for each in plain if plain[each] >= _ENOUGH_LINES]
         if not likely:
             return
         close = [each for each in likely if shares[each] > shares[likely[0]] - _MARGIN]
@@ -302,6 +309,6 @@ def _signature(each: CommitPrint) -> tuple[str, str]:
 
 
 def _has_common(old: CommitPrint, new: CommitPrint) -> bool:
-    """Both touch a file, or one of them touches none."""
+    """Both touch a file, or none at all."""
     ours, theirs = old.file_hashes, new.file_hashes
-    return not ours or not theirs or bool(ours & theirs)
+    return bool(ours & theirs) or not (ours or theirs)

@@ -174,10 +174,16 @@ async def between(
     return listed.split()
 
 
-async def recent(git: GitRepository, since: int, *, limit: int) -> list[str]:
-    """All live commits that were made at a time (in seconds) or later, children first."""
+async def recent(
+    git: GitRepository, since: int, without: Iterable[str], *, limit: int
+) -> list[str]:
+    """All live commits that were made at a time (in seconds) or later, and are no ancestors of
+    others, children first.
+    """
     listed = await git.run(
-        "rev-list", "--topo-order", f"--max-count={limit}", f"--since={since}", *_LIVE
+        *("rev-list", "--topo-order", "--ignore-missing", f"--max-count={limit}"),
+        *(f"--since={since}", "--stdin", *_LIVE),
+        stdin=_lines(f"^{each}" for each in without),
     )
     return listed.split()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from perdure.project.commit_matching import (
     BranchRun,
     CommitMatch,
+    has_common_lines,
     match_commits,
     match_copies,
 )
@@ -87,11 +89,16 @@ class HistoryComparison:
     async def run(self) -> HistoryFindings:
         """Raises `GitFailed`."""
         movements = [each async for each in self._movements()]
-        gone = await unreachable(self._git, self._noted) if self._noted else set[str]()
+        ends = {old: self._end(old) for old in self._maps}
+        asked = {*self._noted, *(new for old, new in ends.items() if old in self._noted)}
+        dead = await unreachable(self._git, asked) if asked else set[str]()
+        gone = dead & self._noted.keys()
         olds = await self._rewritten(movements, gone)
         found: dict[str, CommitMove] = {}
-        for old, new in self._maps.items():
-            found[old] = CommitMove(key=f"{self._project}/{old}", to=self._end(new))
+        doubtful = await self._doubtful(ends)
+        for old, new in ends.items():
+            if old not in doubtful and new not in dead:
+                found[old] = CommitMove(key=f"{self._project}/{old}", to=new)
         open_ = [each for each in olds if each not in found]
         unclear: tuple[UnclearMove, ...] = ()
         news = await self._news()
@@ -101,10 +108,11 @@ class HistoryComparison:
         open_ = [each for each in open_ if each not in found]
         late = [each for each in open_ if each not in self._in_vain]
         if late:
-            wide = await self._wide(late, {*news})
+            wide = await self._wide(late)
             if wide:
                 matches, unclear = await self._match(late, wide, movements)
                 found |= matches
+        found |= {old: each for old, each in doubtful.items() if old not in found}
         if news:
             found = await self._copies(news, found, gone)
         targets = {each.to for each in found.values() if each.to} - self._noted.keys()
@@ -187,6 +195,21 @@ class HistoryComparison:
         move = self._moves.get(commit)
         return move is not None and bool(move.to) and move.to in self._noted
 
+    async def _doubtful(self, ends: Mapping[str, str]) -> dict[str, CommitMove]:
+        """Of commits that git says became one with others, those that have nothing in common with
+        it: a rebase says so, too, of a commit that it left out, since its change was there already.
+        """
+        shared = Counter(ends.values())
+        noted = {old: new for old, new in ends.items() if old in self._noted and shared[new] > 1}
+        await self._read([*noted, *noted.values()])
+        found: dict[str, CommitMove] = {}
+        for old, new in noted.items():
+            ours, theirs = self._prints[old], self._prints.get(new)
+            if theirs is not None and not has_common_lines(ours, theirs):
+                key = f"{self._project}/{old}"
+                found[old] = CommitMove(key=key, to=new, sureness=0.5)
+        return found
+
     def _end(self, commit: str) -> str:
         seen = {commit}
         while (after := self._maps.get(commit, commit)) not in seen:
@@ -206,11 +229,11 @@ class HistoryComparison:
         )
         return found[::-1]
 
-    async def _wide(self, olds: Sequence[str], known: Collection[str]) -> list[str]:
+    async def _wide(self, olds: Sequence[str]) -> list[str]:
         """All that is alive and not older than what is looked for, oldest first."""
         since = min(self._prints[each].committed for each in olds) - _DAY
-        found = await recent(self._git, since, limit=_MOST_NEW)
-        return [each for each in reversed(found) if each not in olds]
+        found = await recent(self._git, since, olds, limit=_MOST_NEW)
+        return found[::-1]
 
     async def _read(self, commits: Collection[str]) -> None:
         """Prints with all lines."""
@@ -365,12 +388,33 @@ class HistoryComparison:
         if not olds:
             return found
         candidates = await self._candidates(olds, news)
+        links = match_copies(olds, candidates)
+        links |= await self._squashed(olds, candidates, tips[0], links)
         made = dict(found)
-        for old, new in match_copies(olds, candidates).items():
+        for old, new in links.items():
             move = self._moves.get(old) or CommitMove(key=f"{self._project}/{old}", method="patch")
             if new not in (move.to, *move.copies):
                 made[old] = replace(move, copies=(*move.copies, new))
         return made
+
+    async def _squashed(
+        self,
+        olds: Sequence[CommitPrint],
+        candidates: Sequence[CommitPrint],
+        base: str,
+        links: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Branches that are still there, and became one commit somewhere else."""
+        by_patch = {each.patch: each.commit for each in candidates if each.patch}
+        refs = {f"refs/heads/{each.branch}" for each in olds if each.commit not in links}
+        found: dict[str, str] = {}
+        for ref in sorted(refs & self._now.keys())[:_MOST_RUNS]:
+            patch = await patch_between(self._git, base, self._now[ref], fork=True)
+            if patch in by_patch:
+                new = by_patch[patch]
+                line = await between(self._git, [self._now[ref]], [new], limit=_MOST_OF_BRANCH)
+                found |= dict.fromkeys({*line} & {each.commit for each in olds}, new)
+        return found
 
 
 def _move(project: str, match: CommitMatch) -> CommitMove:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -20,13 +20,15 @@ from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory
 from perdure.reflection import view
 from perdure.reflection.cited_turns import Citation, EvidenceFinder
-from perdure.reflection.command_fixes import find_fixes, uses_of
+from perdure.reflection.command_fixes import ToolUse, find_fixes, uses_of
 from perdure.reflection.inbox import InboxMessage
 from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
 from perdure.reflection.reflection_records import ReflectionRun
 from perdure.reflection.run_messages import message
 from perdure.reflection.run_scope import RunScope
+from perdure.reflection.word_sets import prefix_size, word_set
 from perdure.services import Services
+from perdure.storage.concurrency import in_thread
 
 #: The tag of the memory that names the files that are worked on most.
 HOT_FILES = "hot files"
@@ -80,12 +82,14 @@ async def find_by_algorithm(
 ) -> AlgorithmFindings:
     """What can be found without a model, with evidence that code finds, too."""
     recent = [turn async for turn in _recent_turns(services, scope)]
-    new = [turn for turn in recent if _is_new(turn, scope)]
-    asked = [
-        *_fixes(new),
-        *_hot_files(recent, memories),
-        *_repeated_questions(recent),
-    ]
+
+    def look() -> tuple[list[MemoryOperation], list[MemoryOperation]]:
+        new = [turn for turn in recent if _is_new(turn, scope)]
+        uses = {_key(turn): list(uses_of(turn)) for turn in recent}
+        right = [*_fixes(new, uses), *_hot_files(uses, memories), *_repeated_questions(recent)]
+        return right, [*_wishes(new), *_topics(recent, memories)]
+
+    asked, perhaps = await in_thread(look)  # thousands of turns take a while
     versions = {memory.key: memory.version for memory in memories}
     operations = [
         replace(each, versions=versions)
@@ -93,7 +97,7 @@ async def find_by_algorithm(
         if each is not None
     ]
     messages = list[InboxMessage]()
-    for op in (*_wishes(new), *_topics(recent, memories)):
+    for op in perhaps:
         if (checked := await _checked(op, finder)) is not None:
             messages.append(_candidate(run, checked))
     return AlgorithmFindings(tuple(operations), tuple(messages))
@@ -129,12 +133,14 @@ def _key(turn: Turn) -> str:
     return f"{turn.session}#T-{turn.number}"
 
 
-def _fixes(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
-    by_session = defaultdict[str, list[Turn]](list)
+def _fixes(
+    turns: Sequence[Turn], uses: Mapping[str, Sequence[ToolUse]]
+) -> Iterator[MemoryOperation]:
+    by_session = defaultdict[str, list[ToolUse]](list)
     for turn in turns:
-        by_session[turn.session].append(turn)
+        by_session[turn.session] += uses[_key(turn)]
     for session, some in by_session.items():
-        for fix in find_fixes(use for turn in some for use in uses_of(turn)):
+        for fix in find_fixes(some):
             at = f"{session}#T-{fix.turn}"
             yield MemoryOperation(
                 op="add",
@@ -145,13 +151,14 @@ def _fixes(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
             )
 
 
-def _hot_files(turns: Sequence[Turn], memories: Sequence[Memory]) -> Iterator[MemoryOperation]:
+def _hot_files(
+    uses: Mapping[str, Sequence[ToolUse]], memories: Sequence[Memory]
+) -> Iterator[MemoryOperation]:
     edits, newest = Counter[str](), dict[str, str]()
-    for turn in turns:
-        for use in uses_of(turn):
-            for path in use.edited:
-                edits[path] += 1
-                newest[path] = _key(turn)
+    for turn, some in uses.items():
+        for path in (path for use in some for path in use.edited):
+            edits[path] += 1
+            newest[path] = turn
     hot = [path for path, count in edits.most_common(_FILES) if count >= _EDITS]
     if not hot:
         return
@@ -169,23 +176,28 @@ def _hot_files(turns: Sequence[Turn], memories: Sequence[Memory]) -> Iterator[Me
 
 
 def _repeated_questions(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
+    asked = [(turn, word_set(turn.prompt)) for turn in turns if _is_question(turn.prompt)]
+    counts = Counter(word for _, words in asked for word in words)
     groups = list[tuple[frozenset[str], list[Turn]]]()
-    for turn in turns:
-        prompt = turn.prompt.strip()
-        if "?" not in prompt or len(prompt) > _QUESTION:
-            continue
-        words = _terms(prompt)
+    #: Groups by the words that questions must have one of, to belong there.
+    having = defaultdict[str, list[int]](list)
+    for turn, words in asked:
         if len(words) < _WORDS_VERBATIM:
             continue
-        for known, some in groups:
+        ordered = sorted(words, key=lambda word: (counts[word], word))
+        first = ordered[: prefix_size(len(words), _SAME)]
+        for place in sorted({place for word in first for place in having[word]}):
+            known, some = groups[place]
             if len(words) < _WORDS:
-                same = normalised(some[0].prompt) == normalised(prompt)
+                same = normalised(some[0].prompt) == normalised(turn.prompt)
             else:
                 same = len(known & words) >= _SAME * max(len(known), len(words))
             if same:
                 some.append(turn)
                 break
         else:
+            for word in first:
+                having[word].append(len(groups))
             groups.append((words, [turn]))
     for _, some in groups:
         if len(some) >= _ASKED:
@@ -196,6 +208,10 @@ def _repeated_questions(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
                 text=f"Is asked again and again: “{question}”",
                 evidence=tuple(Citation(_key(turn), turn.prompt) for turn in some[-_ASKED:]),
             )
+
+
+def _is_question(prompt: str) -> bool:
+    return "?" in prompt and len(prompt.strip()) <= _QUESTION
 
 
 def _wishes(turns: Sequence[Turn]) -> Iterator[MemoryOperation]:
@@ -232,7 +248,7 @@ def _topics(turns: Sequence[Turn], memories: Sequence[Memory]) -> Iterator[Memor
 
 
 def _is_function_word(word: str) -> bool:
-    return word in _FUNCTION_WORDS or not _terms(word)
+    return word in _FUNCTION_WORDS or not word_set(word)
 
 
 def _around(text: str, word: str) -> str:
@@ -264,9 +280,3 @@ def _told(checked: CheckedOperation) -> Iterable[str]:
     yield "Found by its form, without a model. Accept it to remember it."
     for quote in checked.quotes:
         yield f"{quote.turn}: “{quote.text}”"
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

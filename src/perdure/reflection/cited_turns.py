@@ -23,6 +23,10 @@ from perdure.services import Services
 _SHORTEST, _WORDS = 12, 2
 _LEVELS: tuple[Level, ...] = ("S", "C", "T")
 _quoted_line = re.compile(r"^>[ \t]?", re.MULTILINE).sub
+#: Who speaks, as renditions write it: no words of the turn.
+_without_speaker = re.compile(
+    r"^(?:User|Assistant|System|Developer|Tool)(?: \([^()]*\))?: +", re.IGNORECASE
+).sub
 #: What a model may put around a quote, and instead of what it left out at its ends.
 _AROUND = " \"'“”‘’`….*"  # noqa: RUF001
 
@@ -70,13 +74,14 @@ class EvidenceFinder:
         only of code, which knows that it means them.
         """
         words = await self.turn(self._key(citation.turn, names))
-        quote = normalised(citation.quote).strip(_AROUND)
+        kept = " ".join(_quoted_line("", citation.quote).split()).strip(_AROUND)
+        kept = _without_speaker("", kept).strip(_AROUND)
+        quote = kept.casefold()
         is_short = len(quote) < _SHORTEST or len(quote.split()) < _WORDS
         if words is None or not quote or (is_short and not short):
             return None
         if not any(quote in text for text in words.texts):
             return None
-        kept = " ".join(_quoted_line("", citation.quote).split()).strip(_AROUND)
         return MemoryQuote(words.key, kept[:MAX_QUOTE]), words
 
     async def turn(self, key: str) -> TurnWords | None:

@@ -23,6 +23,7 @@ from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.operation_checks import MemoryOperation
 from perdure.reflection.restatements import cannot_be_same, words_in_common
 from perdure.services import Services
+from perdure.storage.concurrency import in_thread
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Key, system_record
 from perdure.storage.transaction import Transaction
@@ -93,16 +94,22 @@ class MemoryAudit:
         self._services = services
         self._store = services.store
 
+    async def agents(self) -> list[str]:
+        """All agents that have memories, by name."""
+        query = self._store.collection(Memory).query().group_by("agent")
+        return sorted(row["agent"] for row in await query.aggregate(all="count"))
+
     async def run(self, agent: str, *, keep: bool = True) -> MemoryAuditReport:
         """Audit an agent's active memories; with `keep`, the score is kept for comparison."""
         recall = await self._services.loaded_recall()
         memories = await recall.memories.list(checked_agent(agent))
         used = await self._used(agent)
-        findings = [
-            *_pairs(memories),
-            *(each for m in memories for each in self._of_one(m, used)),
-            *_uncovered(memories),
-        ]
+
+        def look() -> list[MemoryFinding]:
+            alone = (each for m in memories for each in self._of_one(m, used))
+            return [*_pairs(memories), *alone, *_uncovered(memories)]
+
+        findings = await in_thread(look)  # the words of thousands of memories take a while
         scores = [each async for each in self._store.collection(AuditScore).walk(f"{agent}/")]
         score = self._score(agent, len(scores) + 1, memories, findings)
         if keep:
@@ -195,7 +202,7 @@ def _pairs(memories: Sequence[Memory]) -> Iterator[MemoryFinding]:
                 other = next(each for each in memories if each.id == rival)
                 what = f"“{one_line(memory.text, 100)}” and “{one_line(other.text, 100)}”"
                 yield MemoryFinding("contradiction", (memory.name, other.name), what)
-    for one, other, common in words_in_common(memories):
+    for one, other, common in words_in_common(memories, min(_SAME, _RIVAL)):
         keys = (one.name, other.name)
         what = f"“{one_line(one.text, 100)}” and “{one_line(other.text, 100)}”"
         if cannot_be_same(one.text, other.text):

@@ -85,9 +85,12 @@ class LiveCalls:
                     over.set()
                 await on_result(id, result)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(_CONCURRENCY, len(waiting))):
-                group.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_CONCURRENCY, len(waiting))):
+                    group.create_task(work())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _ask(self, request: Request, options: CallOptions) -> CallResult:
         try:

@@ -37,6 +37,7 @@ from perdure.recall.memory_records import (
     checked_text,
 )
 from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
+from perdure.reflection.word_sets import word_set
 
 OperationName: TypeAlias = Literal[
     "add", "reinforce", "update", "merge", "retire", "topic", "layer", "note"
@@ -248,7 +249,7 @@ def _was_only_read(
 
 def _is_said(quote: str, text: str) -> bool:
     """Whether a quote stands in a text, or, from a rendition of it, is made of its words."""
-    return normalised(quote) in text or (bool(words := _terms(quote)) and words <= _terms(text))
+    return normalised(quote) in text or (bool(words := word_set(quote)) and words <= word_set(text))
 
 
 def _texts(memory: Memory) -> list[str]:
@@ -288,24 +289,22 @@ def _unfounded(
     """Whether an operation says what nobody said. `said` is what the memories say, and all quotes;
     `turns` are the cited turns as a whole.
     """
-    cited = _terms(" ".join(quote.text for quote in quotes))
-    words = _terms(asked.text)
+    cited = word_set(" ".join(quote.text for quote in quotes))
+    words = word_set(asked.text)
     if asked.op in {"add", "topic"} and not cited & words:
         return UNRELATED
-    if asked.op in _RESTS and 2 * len(words & _terms(" ".join(said))) <= len(words) and asked.text:
+    if (
+        asked.op in _RESTS
+        and 2 * len(words & word_set(" ".join(said))) <= len(words)
+        and asked.text
+    ):
         return UNRELATED
     if asked.op in {"retire", "reinforce"} and not any(
-        cited & _terms(f"{memory.text} {' '.join(memory.tags)}") for memory in touched
+        cited & word_set(f"{memory.text} {' '.join(memory.tags)}") for memory in touched
     ):
         return UNRELATED
     if asked.op in {"add", "update", "merge", "topic"}:
-        known = {number for text in (*said, *turns) for number in _numbers(text)}
-        if not known.issuperset(_numbers(asked.text)):
+        numbers = {number for text in (*said, *turns) for number in _numbers(text)}
+        if not numbers.issuperset(_numbers(asked.text)):
             return INVENTED
     return None
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

@@ -122,7 +122,7 @@ class Reflection:
                     if foresee is not None:
                         foresee(await self._preview(scope, walk, built))
                     if run is None:
-                        run = await self._begin(scope, built, trigger, mode)
+                        run = await self._begin(lease, scope, built, trigger, mode)
                     if run.state != "refused":
                         calls = self._calls(run, built.questions, wait=wait)
                         run = await walk.finish(lease, run, calls)
@@ -272,11 +272,20 @@ class Reflection:
         )
 
     async def _begin(
-        self, scope: RunScope, built: RunQuestions, trigger: Trigger, mode: RunMode
+        self,
+        lease: leases.LeaseHolder,
+        scope: RunScope,
+        built: RunQuestions,
+        trigger: Trigger,
+        mode: RunMode,
     ) -> ReflectionRun:
-        """Write down what is intended, before anything is sent."""
+        """Write down what is intended, before anything is sent. Raises `Conflict` if the lease was
+        lost meanwhile.
+        """
 
-        async def body(transaction: Transaction) -> ReflectionRun:
+        async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+            if (lost := await lease.refusal(transaction)) is not None:
+                return lost
             number = await next_number(transaction, f"reflection/{scope.agent}")
             made = replace(
                 _new_run(scope.agent, number, transaction.now()),
@@ -296,9 +305,8 @@ class Reflection:
             )
             if mode and not built.is_affordable:
                 ended = transaction.now()
-                made = replace(
-                    made, state="refused", why=too_much(built), ended=ended, calls=(), spans=()
-                )
+                made = replace(made, state="refused", why=too_much(built), ended=ended)
+                made = replace(made, calls=(), spans=(), cost=0)
                 title = f"Reflection for {scope.agent} did not begin: its budget is too small"
                 await post(transaction, message(made, "spend", title, made.why))
             elif mode and built.waiting_turns and built.left != BudgetRoom():
@@ -307,7 +315,10 @@ class Reflection:
             await transaction.collection(ReflectionRun).put(made)
             return made
 
-        return await self._store.transact(body)
+        begun = await self._store.transact(body)
+        if isinstance(begun, PerdureError):
+            raise begun
+        return begun
 
 
 def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:

@@ -8,21 +8,19 @@ never do. Memories are looked up by their words and by the turns that they cite.
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory, MemoryQuote
+from perdure.reflection.word_sets import prefix_size, word_set
 
 #: Shares of common words from which two texts are one: if they rest on the same quote, of the
 #: shorter of them; else of the longer.
 _SAME_QUOTE, _SAME = 0.34, 0.75
 #: Share of a quote's words that another has, if they are of the same words.
 _QUOTED = 0.6
-#: A word that more memories have tells nothing.
-_COMMON = 200
 
 _numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 _negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
@@ -36,7 +34,7 @@ class Restatements:
         self._by_text = defaultdict[str, set[str]](set)
         self._by_word = defaultdict[str, set[str]](set)
         self._by_turn = defaultdict[str, set[str]](set)
-        self._terms = functools.cache(_terms)
+        self._terms = functools.cache(word_set)
         for memory in memories:
             self.put(memory)
 
@@ -75,9 +73,8 @@ class Restatements:
 
     def _candidates(self, draft: Memory) -> set[str]:
         words = self._terms(draft.text)
-        # Who has three quarters of the words has one at least of its rarest quarter.
-        few = len(words) - math.ceil(_SAME * len(words)) + 1
-        rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))[:few]
+        rarest = sorted(words, key=lambda word: (len(self._by_word.get(word, ())), word))
+        rarest = rarest[: prefix_size(len(words), _SAME)]
         found = set[str]().union(*(self._by_word.get(word, ()) for word in rarest))
         return found.union(*(self._by_turn.get(quote.turn, ()) for quote in draft.quotes))
 
@@ -107,22 +104,26 @@ def cannot_be_same(one: str, other: str) -> bool:
     )
 
 
-def words_in_common(memories: Sequence[Memory]) -> Iterator[tuple[Memory, Memory, float]]:
-    """Pairs of memories with words in common, and the share of these, of the longer one's. A topic
-    is compared with topics only.
+def words_in_common(
+    memories: Sequence[Memory], least: float
+) -> Iterator[tuple[Memory, Memory, float]]:
+    """Pairs of memories with so many words in common, and the share of these, of the longer one's.
+    A topic is compared with topics only.
     """
-    words = [_terms(memory.text) for memory in memories]
-    having = dict[str, list[int]]()
+    words = [word_set(memory.text) for memory in memories]
+    counts = Counter(word for some in words for word in some)
+    having = defaultdict[str, list[int]](list)
     for place, some in enumerate(words):
-        shared = Counter[int]()
-        for word in some:
-            if len(there := having.setdefault(word, [])) < _COMMON:
-                shared.update(there)
-            there.append(place)
-        for other, count in sorted(shared.items()):
+        rarest = sorted(some, key=lambda word: (counts[word], word))[
+            : prefix_size(len(some), least)
+        ]
+        for other in sorted({other for word in rarest for other in having[word]}):
             one, two = memories[other], memories[place]
-            if (one.kind == "topic") == (two.kind == "topic"):
-                yield one, two, count / max(len(some), len(words[other]))
+            share = len(some & words[other]) / max(len(some), len(words[other]))
+            if share >= least and (one.kind == "topic") == (two.kind == "topic"):
+                yield one, two, share
+        for word in rarest:
+            having[word].append(place)
 
 
 def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bool:
@@ -134,9 +135,3 @@ def _overlapping(one: Sequence[MemoryQuote], other: Sequence[MemoryQuote]) -> bo
                 if len(a & b) >= _QUOTED * min(len(a), len(b)):
                     return True
     return False
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

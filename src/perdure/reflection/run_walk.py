@@ -11,11 +11,12 @@ versions that its question showed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from perdure.core.display import plural
+from perdure.core.errors import PerdureError
 from perdure.gateway.budgets import BudgetRoom
 from perdure.recall.recall import Recall
 from perdure.reflection import topic_weights
@@ -79,6 +80,12 @@ class RunWalk:
         self._why = ""
         self._over_budget = self._told_failure = False
         self._run: ReflectionRun | None = None
+        self._lease: LeaseHolder | None = None
+
+    @property
+    def lease(self) -> LeaseHolder:
+        assert self._lease is not None  # noqa: S101 (for the type checker)
+        return self._lease
 
     @property
     def run(self) -> ReflectionRun:
@@ -96,7 +103,7 @@ class RunWalk:
         """Ask what is not answered, and apply it. If nobody waits for the answers of a batch, the
         run is returned as it is by then. Raises `Conflict` if the lease is lost.
         """
-        self._run, self._calls = run, calls
+        self._run, self._calls, self._lease = run, calls, lease
         if calls is None:
             found = await self.find_without_model(run)
             self._operations += found.operations
@@ -107,7 +114,7 @@ class RunWalk:
                 await self._consolidate()
             except AnswersLater:
                 return self.run
-        return await self._apply(lease)
+        return await self._apply()
 
     # The phases -------------------------------------------------------------------------------
 
@@ -162,7 +169,7 @@ class RunWalk:
         """The question as it was sent: it may have called sessions otherwise."""
         return next((each for each in self.run.calls if each.id == call.id), call)
 
-    async def _apply(self, lease: LeaseHolder) -> ReflectionRun:
+    async def _apply(self) -> ReflectionRun:
         if self.run.state != "applying":
             await self._save(state="applying")
         if len(self._refused) >= _JUNK:
@@ -194,7 +201,7 @@ class RunWalk:
         self._run = await apply_run(
             self._services.store,
             self._recall.memories.writer,
-            lease,
+            self.lease,
             ended,
             findings,
             half_life=self._config.half_life,
@@ -232,24 +239,18 @@ class RunWalk:
     async def _keep(self, id: str, result: CallResult) -> None:
         """Write down what came of a question, with what it took, in one transaction."""
 
-        async def body(transaction: Transaction) -> ReflectionRun:
-            runs = transaction.collection(ReflectionRun)
-            run = await runs.get(self.run.id) or self.run
+        def change(run: ReflectionRun) -> ReflectionRun:
             calls = tuple(_after(call, result) if call.id == id else call for call in run.calls)
             costs = [call.cost for call in calls if call.state == "answered"]
-            run = replace(
+            return replace(
                 run,
                 calls=calls,
                 tokens=sum(call.tokens for call in calls),
                 cost=None if None in costs else sum(filter(None, costs)),
             )
-            await runs.put(run)
-            if not result.error:
-                answer = RunAnswer(f"{run.id}/{id}", result.text)
-                await transaction.collection(RunAnswer).put(answer)
-            return run
 
-        self._run = await self._services.store.transact(body)
+        answer = None if result.error else RunAnswer(f"{self.run.id}/{id}", result.text)
+        await self._write(change, answer)
         if result.over_budget:
             self._why, self._over_budget = result.error, True
         elif result.error and not self._why:
@@ -266,11 +267,32 @@ class RunWalk:
     async def _save(
         self, *, state: ReflectionState, calls: Iterable[RunCall] | None = None
     ) -> None:
-        def change(found: ReflectionRun | None) -> ReflectionRun:
-            run = found or self.run
+        def change(run: ReflectionRun) -> ReflectionRun:
             return replace(run, state=state, calls=run.calls if calls is None else tuple(calls))
 
-        self._run = await self._services.store.collection(ReflectionRun).change(self.run.id, change)
+        await self._write(change)
+
+    async def _write(
+        self, change: Callable[[ReflectionRun], ReflectionRun], answer: RunAnswer | None = None
+    ) -> None:
+        """Change the run, and keep an answer. Raises `Conflict` if the lease is lost: the run may
+        be over by now.
+        """
+
+        async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+            if (lost := await self.lease.refusal(transaction)) is not None:
+                return lost
+            runs = transaction.collection(ReflectionRun)
+            changed = change(await runs.get(self.run.id) or self.run)
+            await runs.put(changed)
+            if answer is not None:
+                await transaction.collection(RunAnswer).put(answer)
+            return changed
+
+        written = await self._services.store.transact(body)
+        if isinstance(written, PerdureError):
+            raise written
+        self._run = written
 
     def _masked(self, checked: CheckedOperation) -> CheckedOperation:
         """Without secrets: a model may have put one together."""

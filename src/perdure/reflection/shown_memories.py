@@ -15,6 +15,7 @@ import msgspec
 
 from perdure.core.display import one_line
 from perdure.recall.memory_records import Memory
+from perdure.reflection.word_sets import word_set
 
 #: Characters of a memory, of all that are listed, and of all topics.
 LINE, _LISTED, _TOPICS = 400, 40_000, 6_000
@@ -43,7 +44,7 @@ class MemoryChoice:
         self._size = sum(map(_length, self._others))
         self._words = dict[str, frozenset[str]]()
         self._rarity = dict[str, float]()
-        self._tag = functools.cache(_terms)
+        self._tag = functools.cache(word_set)
 
     def choose(
         self, room: int, read: Iterable[str] = (), found: Iterable[str] = ()
@@ -56,8 +57,8 @@ class MemoryChoice:
             return ShownMemories(tuple(self._others), tuple(self._topics))
         if not self._words:
             self._learn()
-        here = frozenset[str]().union(*map(_terms, read))
-        new = frozenset[str]().union(*map(_terms, found))
+        here = frozenset[str]().union(*map(word_set, read))
+        new = frozenset[str]().union(*map(word_set, found))
         ranked = sorted(
             self._others,
             key=lambda m: (not m.pinned, -self._score(m, here, new), -m.last, m.id),
@@ -70,7 +71,7 @@ class MemoryChoice:
         return ShownMemories(tuple(m for m in self._others if m.id in known), tuple(self._topics))
 
     def _learn(self) -> None:
-        self._words = {memory.id: _terms(memory.text) for memory in self._others}
+        self._words = {memory.id: word_set(memory.text) for memory in self._others}
         counts = Counter(word for words in self._words.values() for word in words)
         self._rarity = {
             word: math.log(1 + len(self._others) / count) for word, count in counts.items()
@@ -106,9 +107,3 @@ def _fitting(memories: Sequence[Memory], room: int) -> list[Memory]:
 
 def _length(memory: Memory) -> int:
     return min(len(memory.text), LINE) + sum(map(len, memory.tags)) + 30
-
-
-def _terms(text: str) -> frozenset[str]:
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    return frozenset(terms(text))

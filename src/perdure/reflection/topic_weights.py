@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from perdure.core.clock import SECOND
 from perdure.recall.memory_records import Memory
+from perdure.reflection.word_sets import word_set
 
 #: What a turn that speaks of a topic adds.
 EVIDENCE = 0.04
@@ -48,12 +49,10 @@ def moved_topics(
 
 def mentions(topics: Iterable[str], texts: Iterable[str]) -> dict[str, int]:
     """How many texts speak of each topic: have all of its words."""
-    from perdure.recall.words import terms  # it loads the stemmer
-
-    wanted = {topic.casefold(): frozenset(terms(topic)) for topic in topics}
+    wanted = {topic.casefold(): word_set(topic) for topic in topics}
     found = dict.fromkeys(wanted, 0)
     for text in texts:
-        here = frozenset(terms(text))
+        here = word_set(text)
         for topic, words in wanted.items():
             found[topic] += bool(words) and words <= here
     return found

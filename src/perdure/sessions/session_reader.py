@@ -71,6 +71,10 @@ class SessionReader:
     def record(self) -> SessionRecord:
         return self._writer.record
 
+    async def current_record(self) -> SessionRecord:
+        """As it is now: a fork's line changes when its parent is forgotten."""
+        return await self._writer.current()
+
     async def head(self) -> Head:
         return await self._writer.head()
 

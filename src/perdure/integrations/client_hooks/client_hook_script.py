@@ -16,7 +16,7 @@ from pathlib import Path
 
 #: The name of the script in the project's folder.
 SCRIPT_NAME = "client-hook.sh"
-#: Seconds between two imports that tools start; the end of a turn always starts one.
+#: Seconds between two imports that tools and starts begin; the end of a turn always begins one.
 EVERY = 60
 
 #: The input begins with session_id and transcript_path, in any client: only that is read, and the
@@ -28,6 +28,7 @@ home=${0%/*} client=$1 event=$2
 python=@python@
 package=@package@
 trap '' XFSZ PIPE
+if [ "$event" = mcp ]; then exec "$python" -P -m perdure mcp; fi
 exec 2>/dev/null
 [ -d "$home/spool" ] || exit 0
 field() {
@@ -52,12 +53,17 @@ complain() {
 }
 # A process of its own, which has nothing of this one: not its pipes, not its folder.
 start() {
-  printf '%s\n' "${now:-0}" >"$home/spool/started"
+  printf '%s\n' "$now" >"$home/spool/started"
   (
     exec </dev/null >/dev/null 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
     trap '' HUP INT
     cd / && exec "$python" -P -m perdure.integrations.client_hooks import "$home"
   ) &
+}
+start_sometimes() {
+  last=0
+  IFS= read -r last <"$home/spool/started"
+  [ $((now - ${last:-0})) -lt @every@ ] || start
 }
 if [ ! -x "$python" ]; then
   complain "There is no $python."
@@ -67,15 +73,14 @@ fi
 case $event in
 SessionStart)
   "$python" -I -S "$package/session_start.py" "$home" "$client" || complain "exit code $?"
-  start ;;
+  now=$(date +%s)
+  start_sometimes ;;
 UserPromptSubmit)
   "$python" -P -m perdure.integrations.client_hooks prompt "$home" "$client" ||
     complain "exit code $?" ;;
 PostToolUse)
   note
-  last=0
-  IFS= read -r last <"$home/spool/started"
-  [ $((now - ${last:-0})) -lt @every@ ] || start ;;
+  start_sometimes ;;
 *)
   note
   start ;;

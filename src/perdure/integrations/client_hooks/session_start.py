@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 #: Seconds for a preamble that has to be made.
-_PATIENCE = 4.0
+_PATIENCE = 6.0
 #: Characters that Claude Code takes before it writes the text to a file instead.
 _MOST = 9_500
 
@@ -35,7 +34,9 @@ def main(home: str, client: str) -> None:
     if not text or (given.get("source") == "resume" and _was_given(home, given, text)):
         return
     _remember(home, given, text)
-    context = f'<perdure-memory source="hook">\n{text.strip()}\n</perdure-memory>'
+    # As `history.hook_context` writes it.
+    text = text.strip().replace("</perdure-memory", "&lt;/perdure-memory")
+    context = f'<perdure-memory source="hook">\n{text}\n</perdure-memory>'
     answer = {"hookEventName": "SessionStart", "additionalContext": context}
     sys.stdout.write(json.dumps({"hookSpecificOutput": answer}) + "\n")
 
@@ -50,6 +51,8 @@ def _read(path: str) -> dict[str, object]:
 
 
 def _ask_perdure(home: str, client: str, folder: str) -> None:
+    import subprocess
+
     command = ("-P", "-m", "perdure.integrations.client_hooks", "preamble", home, client, folder)
     try:
         subprocess.run(  # noqa: S603

@@ -255,7 +255,8 @@ def _group_without_ours(group: Any) -> Any:
 
 def _runs_ours(hook: Any) -> bool:
     command = hook.get("command") if isinstance(hook, dict) else None
-    return isinstance(command, str) and f"perdure/{SCRIPT_NAME}" in command
+    places = (f"perdure/{SCRIPT_NAME}", f".perdure/local/{SCRIPT_NAME}")
+    return isinstance(command, str) and any(place in command for place in places)
 
 
 def _json(text: str | None, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str | None:

@@ -120,6 +120,7 @@ class EditRecord:
         """False if nothing of ours was there. Raises `Unavailable` if it cannot be written."""
         path = Path(planned.edit.path)
         try:
+            _clear(path)
             if planned.left is None:
                 path.unlink(missing_ok=True)
             elif planned.left != planned.now:
@@ -157,6 +158,7 @@ def read_bytes(path: Path) -> bytes | None:
 def replace_file(path: Path, data: bytes) -> None:
     """At once, with the rights that it had. A link is followed: dot files often are links."""
     target = path.resolve()
+    _clear(target)
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     beside = target.with_name(f".{target.name}.perdure-{secrets.token_hex(4)}")
     try:
@@ -166,6 +168,12 @@ def replace_file(path: Path, data: bytes) -> None:
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _clear(path: Path) -> None:
+    """Take away what a killed process has left beside a file."""
+    for left in path.parent.glob(f".{path.name}.perdure-*"):
+        left.unlink(missing_ok=True)
 
 
 def with_lines(text: str | None, begin: str, end: str, lines: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from perdure.bank import Bank
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, PerdureError
 from perdure.integrations.client_hooks.client_hook_script import SCRIPT_NAME, client_hook_script
 from perdure.integrations.client_setup.coding_clients import (
     BEGIN,
@@ -42,11 +42,11 @@ from perdure.project.project_location import (
     new_project_id,
     write_atomically,
 )
+from perdure.project.projections import IGNORED
+from perdure.project.sharing import install_driver, is_shared, remove_driver
 from perdure.storage import registry
 from perdure.storage.adapter import Capability
 
-#: In ``.perdure``: what is there is made from the bank, and under git only once it is shared.
-_IGNORED = "# Made by Perdure. `perdure project share` puts these files under git.\n*\n"
 _id = re.compile(r"pr_[0-9a-f]{16}", re.ASCII).fullmatch
 #: What is in ``.perdure`` besides what people put there.
 _FILES = ("project_state.json", "sessions", "journal", "tasks.jsonl", "local", ".gitignore")
@@ -109,14 +109,25 @@ class ProjectSetup:
             )
             settings = msgspec.structs.replace(
                 settings,
+                shared=settings.shared or is_shared(location.files),
                 name=wishes.name or settings.name,
                 bank=wishes.bank or settings.bank,
             )
             self._write_own(settings, is_new=before is None)
             await register_project(bank.services, location)
+            await self._refresh(bank)
         await self._git_hooks(wishes)
+        if location.git is not None and settings.shared:
+            await install_driver(location.git)
         await self._set_up(chosen, plans, settings, agree)
         return self._report(settings)
+
+    async def _refresh(self, bank: Bank) -> None:
+        """What is checked out is noted, and the first preamble made."""
+        try:
+            await bank.project(self._location.root).refresh()
+        except PerdureError as exc:  # it is done again at any time
+            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
 
     def _choose(self, wishes: SetupWishes) -> list[CodingClient]:
         """Raises `InvalidInput`."""
@@ -162,8 +173,9 @@ class ProjectSetup:
         ignore = location.files / ".gitignore"
         if not ignore.exists():
             location.files.mkdir(exist_ok=True)
-            write_atomically(ignore, _IGNORED.encode())
+            write_atomically(ignore, IGNORED.encode())
             self._done.append(f"{location.files.name}/ for files to read, which git ignores")
+        self._write_script()
 
     async def _git_hooks(self, wishes: SetupWishes) -> None:
         location = self._location
@@ -203,7 +215,6 @@ class ProjectSetup:
             ):
                 self._left.append(f"{client.title} (`perdure project init --yes` sets it up)")
                 continue
-            self._write_script()
             changed = [each.edit.path for each in edits if self._record.make(each)]
             made.update(changed)
             agreed.append(client.name)
@@ -283,6 +294,8 @@ class ProjectSetup:
         if location.git is not None and await GitHooks(location).uninstall():
             self._done.append("took the git hooks out")
         await self._remove_files(settings)
+        if location.git is not None:
+            await remove_driver(location.git)
         _remove_folder(location.folder)
         if location.git is None:
             _remove_if_empty(location.files)

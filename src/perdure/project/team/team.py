@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, NotFound, PerdureError
 from perdure.gateway.calls import CallOptions, Request
+from perdure.project.memory_scope import MemoryScope
 from perdure.project.project_location import ProjectLocation
 from perdure.project.task_graph import TaskGraph
 from perdure.project.task_transfer import merge_changes, task_line
@@ -44,15 +45,15 @@ from perdure.project.team.team_records import (
 from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.reflection import Reflection
 from perdure.reflection.reflection_records import next_number
-from perdure.reflection.run_scope import agents as all_agents
+from perdure.reflection.run_scope import agents as agents_with_sessions
 from perdure.services import Services
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from perdure.gateway.calls import Purpose
 
-#: Open tasks that roles are shown, the most urgent; sessions and turns of transcripts.
-_TASKS, _SESSIONS, _TURNS, _CHARACTERS = 200, 3, 4, 2_000
+#: Open tasks that roles are shown, the most urgent; the newest sessions, of each the last turns.
+_TASKS, _SESSIONS, _TURNS, _CHARACTERS = 200, 6, 4, 2_000
 _MAX_TOKENS = 4_000
 
 
@@ -96,7 +97,7 @@ class Team:
         seed = secrets.randbelow(2**31) if seed is None else seed
         inputs = await self._inputs(intent, seed, sources)
         run = await self._begin(inputs)
-        asked, learnt = await asyncio.gather(
+        asked, (learnt, trouble) = await asyncio.gather(
             asyncio.gather(*(self._ask(role, inputs) for role in ROLES)), self._learn(sources)
         )
         answers = builtins.list(asked)
@@ -108,7 +109,7 @@ class Team:
         # has changed nothing, and shows what it was about to do.
         run = await self._put(replace(run, answers=tuple(answers), outcome=outcome, learnt=learnt))
         stored, remarks = await merge_changes(self.tasks, outcome.before, outcome.after)
-        run = await self._put(replace(run, stored=stored, remarks=remarks))
+        run = await self._put(replace(run, stored=stored, remarks=(*trouble, *remarks)))
         await self._ask_person(run)
         done = () if work is None else await self._work(run, work)
         return await self._put(replace(run, work=done, state="done", ended=self._store.now()))
@@ -175,8 +176,10 @@ class Team:
     # Parts
 
     async def _sources(self) -> builtins.list[str]:
-        name = self.tasks.location.root.name
-        return [each for each in await all_agents(self._store) if f"@{name}-" in each]
+        """Whose transcripts are of this project: the clients that work in its folders."""
+        scope = await MemoryScope.of_location(self._services, self.tasks.location)
+        known = await agents_with_sessions(self._store)
+        return [each for each in scope.agents if each in known]
 
     async def _inputs(self, intent: str, seed: int, sources: Sequence[str]) -> TeamInputs:
         now = self._store.now()
@@ -192,20 +195,23 @@ class Team:
         )
 
     async def _transcripts(self, sources: Sequence[str]) -> builtins.list[str]:
-        from perdure.history.log_records import SessionRecord
+        from perdure.sessions.session_info import list_sessions
         from perdure.sessions.sessions import Sessions
 
         sessions = Sessions(self._services, is_open=lambda: False)
+        known = [
+            e
+            for agent in sources
+            for e in await list_sessions(self._store, agent=agent, archived=False)
+        ]
+        known.sort(key=lambda each: each.active.timestamp() if each.active else 0.0, reverse=True)
         found = []
-        for agent in sources:
-            records = self._store.collection(SessionRecord).query().where("agent", "=", agent)
-            newest = await records.order_by("-last_active").limit(_SESSIONS).execute()
-            for stored in newest:
-                session = await sessions.existing(stored.key)
-                for turn in await session.turns(_TURNS):
-                    said = [f"{each.role}: {each.text}" for each in turn.messages if each.text]
-                    text = "\n".join(said)[:_CHARACTERS]
-                    found.append(f"{stored.key}#T-{turn.number}\n{text}")
+        for info in known[:_SESSIONS]:
+            session = await sessions.existing(info.name)
+            for turn in await session.turns(_TURNS):
+                said = [f"{each.role}: {each.text}" for each in turn.messages if each.text]
+                text = "\n".join(said)[:_CHARACTERS]
+                found.append(f"{info.name}#T-{turn.number}\n{text}")
         return found
 
     async def _begin(self, inputs: TeamInputs) -> TeamRun:
@@ -264,19 +270,23 @@ class Team:
             cost=reply.cost,
         )
 
-    async def _learn(self, sources: Sequence[str]) -> tuple[str, ...]:
+    async def _learn(self, sources: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Let reflection make memories of what is new in the transcripts, within the deadline: a
-        run that is cut off there is taken up by the next one.
+        run that is cut off there is taken up by the next one. Returns its runs, and what went
+        wrong: the graph does not wait for it.
         """
         found: builtins.list[str] = []
+        why = ""
         try:
             async with asyncio.timeout(self.deadline):
                 for agent in sources:
                     runs = await Reflection(self._services).reflect(agent, live=True)
                     found += [each.name for each in runs if each.state == "done"]
-        except (TimeoutError, PerdureError):
-            return tuple(found)  # the graph does not wait for it
-        return tuple(found)
+        except TimeoutError:
+            why = "it did not end in time, and goes on in the next run"
+        except PerdureError as exc:
+            why = exc.message
+        return tuple(found), (f"Learning from transcripts: {why}.",) if why else ()
 
     async def _ask_person(self, run: TeamRun) -> None:
         for dispute in run.outcome.disputes:

@@ -128,12 +128,14 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 def reduced_operations(role: Role, inputs: TeamInputs) -> list[TeamOperation]:
     """What a role can do without a model. The supervisor takes the user's words as they are: each
-    item of a list is a task. The planner lets nothing urgent wait for something less urgent.
+    item of a list is a task, or all of them together; words about tasks (``#12``) nobody
+    understands. The planner lets nothing urgent wait for something less urgent.
     """
     if role == "supervisor":
         lines = [line for line in inputs.intent.splitlines() if line.strip()]
         items = [found[1].strip() for line in lines if (found := _item(line))]
-        titles = items or [" ".join(lines)] if lines else []
+        about_tasks = bool(_named(inputs.intent))
+        titles = items or ([] if about_tasks or not lines else [" ".join(lines)])
         known = {str(task["title"]).casefold() for task in inputs.tasks.values()}
         return [
             TeamOperation(
@@ -364,6 +366,10 @@ def recap(inputs: TeamInputs, answers: Sequence[RoleAnswer], outcome: TeamOutcom
             "reduced": "worked by rules: no model is configured",
         }[each.state]
         lines.append(f"- {each.role} {how}")
+        if each.role == "supervisor" and each.state != "answered" and _named(inputs.intent):
+            lines.append(
+                "- what you say about tasks that there are is understood only with a model"
+            )
     lines += ["", "**Done:**" if outcome.applied else "**Done:** nothing."]
     lines += [f"- {in_words(each)} ({each.role})" for each in outcome.applied]
     if outcome.disputes:
@@ -398,16 +404,13 @@ def run_recap(run: TeamRun) -> str:
 
 
 def in_words(operation: TeamOperation) -> str:
-    changes: dict[str, Any] = {
-        "title": operation.title,
-        "priority": operation.priority,
-        "needs": None if operation.needs is None else ", ".join(operation.needs) or "nothing",
-        "": operation.text,
-    }
-    said = [
-        f"{field} {value}".strip() for field, value in changes.items() if value not in ("", None)
-    ]
-    return " ".join([operation.op, operation.task, ", ".join(said)]).replace("  ", " ").strip()
+    said = [operation.title and f"“{operation.title}”", operation.text]
+    if operation.priority is not None:
+        said.append(f"priority {operation.priority}")
+    if operation.needs is not None:
+        said.append(f"needs {', '.join(operation.needs) or 'nothing'}")
+    about = ", ".join(each for each in said if each)
+    return " ".join(each for each in (operation.op, operation.task, about) if each)
 
 
 def _refuse(operation: TeamOperation, why: str) -> RefusedOperation:

@@ -17,15 +17,16 @@ import msgspec
 from perdure.agents.one_shot.agent_command import prompt_way, with_prompt
 from perdure.agents.one_shot.process_group import GroupLimits, run_group
 from perdure.core.display import plural
-from perdure.core.errors import LeaseLost, PerdureError
+from perdure.core.errors import LeaseLost, NotFound, PerdureError
 from perdure.project.project_location import ProjectLocation
 from perdure.project.task_graph import TaskGraph
 from perdure.project.task_records import Task
-from perdure.project.team.team_records import WorkResult
+from perdure.project.team.team_records import WorkEnding, WorkResult
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
     from perdure.agents.process_identity import ProcessIdentity
+    from perdure.project.anchors import Anchors
 
 _KEPT = 4_000  # Characters of an answer that a note keeps.
 
@@ -85,19 +86,24 @@ def agent_worker(agent: Agent) -> TaskWorker:
     return work
 
 
-async def stale_reason(location: ProjectLocation) -> str:
-    """Why an agent should wait for approval: the branch is behind the one that it follows, or the
-    repository's default branch, and the project's policy is to ask. Empty: it may go on.
+async def stale_reason(location: ProjectLocation, anchors: Anchors | None = None) -> str:
+    """Why an agent should wait for approval: the branch is behind the one that it follows, or
+    behind the main branch, and the project's policy is to ask. Empty: it may go on. After a rebase
+    that was not pushed, what the other branch still has of the old line does not count.
     """
     git, settings = location.git, location.settings
     if git is None or settings is None or settings.on_stale != "ask":
         return ""
     for base in ("@{upstream}", "origin/HEAD", "main", "master"):
-        counted = await git.try_run("rev-list", "--count", f"HEAD..{base}", "--")
-        if counted is not None:
-            behind = int(counted)
-            name = base if base in {"main", "master"} else "its upstream"
-            return f"the branch is {plural(behind, 'commit')} behind {name}" if behind else ""
+        listed = await git.try_run(
+            "rev-list", "--right-only", "--cherry-pick", f"HEAD...{base}", "--"
+        )
+        commits = {*(listed or "").split()}
+        if commits and anchors is not None:
+            commits -= await anchors.true_at(commits, "HEAD")
+        if commits:
+            name = "its upstream" if base == "@{upstream}" else base
+            return f"the branch is {plural(len(commits), 'commit')} behind {name}"
     return ""
 
 
@@ -105,12 +111,24 @@ async def execute(graph: TaskGraph, order: WorkOrder, *, name: str) -> WorkResul
     """Claim the most urgent task and work on it; None if nothing is ready. Never raises for what
     the worker does: the task is given back with a note.
     """
-    if not await graph.ready(1):
-        return None
     seconds, check = order.seconds, order.check
-    task = await graph.claim(by=name, lease=seconds + 120)
     git = graph.location.git
     before = (await git.head()).commit if git is not None else ""
+    try:
+        task = await graph.claim(by=name, lease=seconds * (2 if check else 1) + 120)
+    except NotFound:
+        return None
+    try:
+        return await _work_on(graph, task, order, before, name)
+    except asyncio.CancelledError:  # somebody stopped the run: the next one may have the task
+        await graph.release(task.id, by=name, token=task.token)
+        raise
+
+
+async def _work_on(
+    graph: TaskGraph, task: Task, order: WorkOrder, before: str, name: str
+) -> WorkResult:
+    seconds, check, git = order.seconds, order.check, graph.location.git
     answer = await _attempt(lambda: order.worker(_prompt(task), seconds))
     failed, commits = answer.failed, list[str]()
     if git is not None and not failed:
@@ -162,16 +180,9 @@ def _prompt(task: Task) -> str:
     return "\n\n".join(each for each in parts if each)
 
 
-def _result(task: Task, ending: str, text: str, commits: Sequence[str]) -> WorkResult:
-    return msgspec.convert(
-        {
-            "task": task.id,
-            "number": task.number,
-            "ending": ending,
-            "text": text,
-            "commits": list(commits),
-        },
-        WorkResult,
+def _result(task: Task, ending: WorkEnding, text: str, commits: Sequence[str]) -> WorkResult:
+    return WorkResult(
+        task=task.id, number=task.number, ending=ending, text=text, commits=tuple(commits)
     )
 
 

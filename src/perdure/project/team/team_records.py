@@ -19,6 +19,8 @@ ROLES: tuple[Role, ...] = ("supervisor", "planner", "historian")
 #: ``late`` and ``failed`` fall back to what can be done without a model, as ``reduced`` does.
 AnswerState: TypeAlias = Literal["answered", "late", "failed", "reduced"]
 OperationKind: TypeAlias = Literal["add", "edit", "done", "drop", "block", "unblock", "note"]
+#: ``unproven``: nothing shows that it is done. ``waits``: for a person's approval.
+WorkEnding: TypeAlias = Literal["done", "unproven", "failed", "waits"]
 TeamRunState: TypeAlias = Literal["running", "done", "undone"]
 
 _name = re.compile(r"(?:team/)?[Rr]?-?([1-9]\d{0,7})", re.ASCII).fullmatch
@@ -103,7 +105,7 @@ class WorkResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     task: str
     number: int
-    ending: Literal["done", "unproven", "failed", "waits"]
+    ending: WorkEnding
     text: str = ""
     commits: tuple[str, ...] = ()
 

@@ -17,6 +17,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Media, Message, Part, Text, ToolResult, Unknown
 from perdure.core.tokens import count_message
 from perdure.gateway.providers import CallWire
+from perdure.history.hook_context import without_hook_context
 from perdure.history.message_identity import identities, is_injected
 from perdure.server.proxy.alignment import ItemFacts, NewItem
 from perdure.server.proxy.client_habits import is_summary
@@ -116,7 +117,8 @@ def new_messages(
     wire: CallWire, items: Sequence[msgspec.Raw], new: Sequence[NewItem]
 ) -> list[tuple[Message, list[int]]]:
     """The messages that new items make, each with its items. System text in front of everything is
-    left out, and so are lists of tools: they belong to the request, not to the conversation.
+    left out, and so are lists of tools: they belong to the request, not to the conversation. So is
+    what our own hooks put in.
     """
     found: list[tuple[Message, list[int]]] = []
     group: list[int] = []
@@ -137,7 +139,12 @@ def new_messages(
         side = own
     found += _flushed(wire, items, group)
     leading = _leading(items)
-    return [(said, of) for said, of in found if of[0] >= leading or said.role not in _SYSTEM]
+    return [
+        (kept, of)
+        for said, of in found
+        if (of[0] >= leading or said.role not in _SYSTEM)
+        and (kept := without_hook_context(said)) is not None
+    ]
 
 
 def _is_setting(item: msgspec.Raw) -> bool:
