@@ -250,6 +250,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
             for kind in ("locomo", "realtalk", "beam")
         ),
     ),
+    "project": (
+        Target("found_at", 0.9, "facts of a commit found when asked at it", at_least=True),
+        Target("index_after_commit_s", 1, "a commit's files indexed, of 60,000"),
+        Target("store_ratio", 0.5, "the bank on disk, to the text of the files"),
+    ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),
         Target("p95_ms", 40, "the same"),
@@ -268,7 +273,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("backup_rows_per_s", 10_000, "into a backup, read again", at_least=True),
         Target("restore_rows_per_s", 10_000, "out of it, checked first", at_least=True),
     ),
+    "tasks": (
+        Target("ready_ms", 20, "what can be begun, of 10,000 tasks, after an edit", strict=True),
+    ),
     "startup": (
+        Target("mcp_s", 0.5, "`perdure mcp`: handshake, list of tools, end", strict=True),
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),
     ),

@@ -133,7 +133,10 @@ async def test_tasks_are_added_claimed_and_done(
         assert done["commits"] == [head]
         blocked = await data_of(other, "task_block", task="2", reason="The fixture is missing.")
         assert blocked["task"]["state"] == "blocked"
+        await data_of(other, "task_note", task="2", text="Asked Ada for it.")
+        assert "nothing to note" in await refusal_of(other, "task_note", task="2")
         shown = await data_of(other, "task_show", task="2")
+        assert shown["notes"] == ["Asked Ada for it."]
         assert any("fixture" in each for each in shown["why"])
         assert [each["number"] for each in (await data_of(other, "task_list"))["tasks"]] == [2]
 
@@ -324,3 +327,25 @@ async def test_goals_notes_and_the_preamble(place: Workplace, connect: Connect, 
         assert "second test" in journal.text  # type: ignore[union-attr]
         file = (await client.read_resource("perdure://project/state")).contents[0]
         assert goal["id"] in json.loads(file.text)["goals"]  # type: ignore[union-attr]
+
+
+async def test_what_was_true_at_a_commit(place: Workplace, connect: Connect) -> None:
+    place.init()
+    async with perdure.open(place.bank):
+        pass
+    for port in (7011, 8261):
+        (place.folder / "gateway.md").write_text(f"The gateway listens on port {port}.\n")
+        place.git("add", "gateway.md")
+        place.git("commit", "-q", "-m", f"port {port}")
+    async with connect() as client:
+        ask = {"query": "which port does the gateway listen on"}
+        found = await data_of(client, "recall", **ask)
+        assert not [item for item in found["items"] if item["kind"] == "file"]
+        found = await data_of(client, "recall", **ask, kind="file")
+        assert found["items"][0]["text"] == "The gateway listens on port 8261."
+        found = await data_of(client, "recall", **ask, at="HEAD~1")
+        (item,) = found["items"]
+        assert item["text"] == "The gateway listens on port 7011."
+        assert item["name"] == "gateway.md:1-1"
+        assert item["commit"] == found["commit"] == place.git("rev-parse", "HEAD~1")
+        assert "no commit" in await refusal_of(client, "recall", **ask, at="nope")
