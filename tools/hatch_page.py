@@ -1,8 +1,8 @@
 """Builds the web page into a wheel or a source distribution: a hook of hatchling.
 
 Node and the page's packages come from PyPI and npm, into a temporary folder. A page that is there
-already, as in a source distribution, and not older than its sources, is taken as it is. Without a way to npm, `PERDURE_NO_PAGE=1`
-builds a wheel whose server has no page.
+already, as in a source distribution, and not older than its sources, is taken as it is.
+Without a way to npm, `PERDURE_NO_PAGE=1` builds a wheel whose server has no page.
 """
 
 from __future__ import annotations
