@@ -165,6 +165,7 @@ def test_each_runs_without_peers(
 ) -> None:
     monkeypatch.setenv(peers.VARIABLE, "/nowhere/python")
     monkeypatch.setenv(peers.LITELLM_VARIABLE, "/nowhere/python")
+    monkeypatch.setenv(peers.FRAMEWORKS_VARIABLE, "/nowhere/python")
     monkeypatch.setenv(transcripts.VARIABLE, str(tmp_path))
     monkeypatch.setattr(long_project, "WORK", tmp_path / "work")  # leaves what is there alone
     write_transcripts(tmp_path)
