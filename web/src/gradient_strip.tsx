@@ -1,6 +1,6 @@
 // The picture of a window: above, each element as wide as its tokens and as high as its level; below,
 // the whole history, each element as wide as what it stands for.
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Explained } from "./api_types.ts";
 import { short, whole } from "./format.ts";
 import { heightOf, levelAt, type Placed, place, turnAt } from "./gradient_layout.ts";
@@ -44,7 +44,7 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
   const [turn, setTurn] = useState(0);
   const [drag, setDrag] = useState<Drag | null>(null);
   const picture = useRef<SVGSVGElement>(null);
-  // What is chosen may be gone from a window that was planned anew.
+  const isPointing = useRef(false);
   const focus = Math.min(chosen < 0 ? placed.length - 1 : chosen, placed.length - 1);
   const now = placed[chosen];
   const choose = (at: number, share = 0) => {
@@ -53,6 +53,14 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     setChosen(at);
     setTurn(turnAt(element, share));
   };
+  // A window that was planned anew: what is chosen is where its turn stands now.
+  useEffect(() => {
+    const found = placed.findIndex((each) => each.first <= turn && turn <= each.last && mayChange(each));
+    if (chosen < 0 || found < 0 || found === chosen) return;
+    setChosen(found);
+    if (picture.current?.contains(document.activeElement)) focusOn(found);
+  }, [blocks]);
+  const focusOn = (at: number) => (picture.current?.querySelector(`[data-at="${at}"]`) as SVGElement | null)?.focus();
   const open = (number: number) => {
     if (number) location.hash = turnHash(session, number);
   };
@@ -71,6 +79,7 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     const element = placed[at]!;
     const share = shareOf(event, element);
     choose(at, share);
+    isPointing.current = true;
     if (event.pointerType === "touch" || event.button) return;
     (event.currentTarget as Element).setPointerCapture(event.pointerId);
     setDrag({ at, turn: turnAt(element, share), x: event.clientX, y: event.clientY, level: null, isMoved: false });
@@ -83,6 +92,7 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     setDrag({ ...drag, isMoved, level });
   };
   const onPointerUp = () => {
+    isPointing.current = false;
     if (!drag) return;
     if (drag.isMoved) change(placed[drag.at], drag.turn, drag.level);
     else open(drag.turn);
@@ -98,7 +108,7 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     if (to !== undefined) {
       const next = Math.min(Math.max(to, 0), placed.length - 1);
       choose(next);
-      (picture.current?.querySelector(`[data-at="${next}"]`) as SVGElement | null)?.focus();
+      focusOn(next);
     } else if (key === "Enter" || key === " ") open(turn || element?.first || 0);
     else if (level) change(element, turn || element?.first || 0, level);
     else if (by && element?.level) change(element, turn || element.first, LEVELS[LEVELS.indexOf(element.level) + by] ?? null);
@@ -176,11 +186,14 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
               role="button"
               tabIndex={at === focus ? 0 : -1}
               aria-label={t.element(each.block.name, each.level, each.block.tokens, each.block.raw, each.block.kind)}
-              onFocus={(event: FocusEvent) => (event.currentTarget as Element).matches(":focus-visible") && at !== chosen && choose(at)}
+              onFocus={() => !isPointing.current && at !== chosen && choose(at)}
               onPointerDown={(event: PointerEvent) => onPointerDown(event, at)}
               onPointerMove={(event: PointerEvent) => onPointerMove(event, at)}
               onPointerUp={onPointerUp}
-              onPointerCancel={() => setDrag(null)}
+              onPointerCancel={() => {
+                isPointing.current = false;
+                setDrag(null);
+              }}
             >
               <rect x={each.x} y={0} width={Math.max(each.width, 1)} height={HIGH} />
               <rect x={each.rawX} y={HIGH + APART} width={each.rawWidth} height={LOW} />

@@ -63,8 +63,8 @@ export function PromptAsSent({ session, turn }: { session: string; turn: number 
   const { data, error } = usePast(session, turn, wire);
   const parts = useMemo(() => (data?.body ? promptParts(data.body) : []), [data]);
   return (
-    <section class="prompt-text" aria-labelledby="prompt-title">
-      <h2 id="prompt-title">{t.asSent(turn)}</h2>
+    <section class="prompt-text">
+      <h2>{t.asSent(turn)}</h2>
       <label class="about">
         {t.wire}{" "}
         <select value={wire} onChange={(event) => setWire(event.currentTarget.value as Wire)}>
@@ -106,8 +106,8 @@ export function PromptDifference({ session, turn, other }: { session: string; tu
   const error = now.error ?? before.error;
   const count = (kind: Change["kind"]) => whole((changes ?? []).reduce((sum, each) => sum + (each.kind === kind ? each.lines.length : 0), 0));
   return (
-    <section class="prompt-text" aria-labelledby="difference-title">
-      <h2 id="difference-title">{t.difference(other, turn)}</h2>
+    <section class="prompt-text">
+      <h2>{t.difference(other, turn)}</h2>
       {error && (
         <p class="error" role="alert">
           {error}

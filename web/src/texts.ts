@@ -141,7 +141,7 @@ export const texts = {
     turnOfRange: "Turn of the range",
     open: (turn: number) => `Open T-${turn}`,
     figures: (tokens: string, budget: string, raw: string) => `${tokens} of ${budget} tokens stand for ${raw}`,
-    waits: "Change levels at the next epoch, which costs nothing",
+    waits: "Change levels at the next epoch, which costs nothing more",
     next: "The next prompt",
     past: "Prompt of",
     compared: "compared with",
