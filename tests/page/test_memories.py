@@ -172,7 +172,9 @@ async def test_memories_are_for_everybody(
     await press("k")
     await expect(at.page.locator('a.entry[aria-current="true"]')).to_have_count(1)
     await press("p")
-    await expect(at.page.get_by_role("button", name="Pin")).to_have_attribute("aria-pressed", "true")
+    await expect(at.page.get_by_role("button", name="Pin")).to_have_attribute(
+        "aria-pressed", "true"
+    )
     await press("e")
     await expect(at.page.get_by_label("Text", exact=True)).to_be_focused()
     assert await violations(at) == []
@@ -185,5 +187,6 @@ async def test_memories_are_for_everybody(
     assert not await at.page.evaluate(WIDE)
     await at.go("#/bank/memories")
     await expect(at.page.locator("a.entry")).to_have_count(5)
+    await expect(at.page.locator("a.entry").first).to_be_in_viewport()
     assert await violations(at) == []
     assert not await at.page.evaluate(WIDE)
