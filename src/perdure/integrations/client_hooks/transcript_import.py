@@ -102,6 +102,7 @@ async def _import_once(home: Path, spool: HookSpool) -> bool:
     async with project_bank(location, works=True) as bank:
         messages, transcripts = await _import(bank, home, read.lines)
         await refresh(bank, location)
+        await bank.index.embeddings.settle_own()  # found by meaning, too, in the next prompt
     done = ImportState(dict(read.position), int(time.time()), messages, transcripts)
     _write(home, done)
     drop_old_notes(home)
