@@ -250,6 +250,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
             for kind in ("locomo", "realtalk", "beam")
         ),
     ),
+    "project": (
+        Target("found_at", 0.9, "facts of a commit found when asked at it", at_least=True),
+        Target("index_after_commit_s", 1, "a commit's files indexed, of 60,000"),
+        Target("store_ratio", 0.5, "the bank on disk, to the text of the files"),
+    ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),
         Target("p95_ms", 40, "the same"),

@@ -36,6 +36,8 @@ EXPECTED = {
     *("project", *(f"project {each}" for each in ("init", "remove", "plugin"))),
     *(f"project {each}" for each in ("recall", "index")),
     *(f"project {each}" for each in ("show", "checkpoint", "link", "unlink")),
+    *(f"project {each}" for each in ("preamble", "refresh", "sessions", "journal", "note", "set")),
+    *(f"project {each}" for each in ("share", "unshare", "repair", "merge-driver")),
     *("project goal", *(f"project goal {each}" for each in ("add", "edit", "done"))),
     "project milestone",
     *(f"project milestone {each}" for each in ("add", "edit", "finish")),

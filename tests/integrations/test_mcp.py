@@ -301,3 +301,25 @@ def test_the_list_of_tools_needs_no_heavy_module(place: Workplace, tmp_path: Pat
     assert json.loads(done.stdout)["result"]["tools"]
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"numpy", "pydantic", "apsw", "starlette", "httpx2", "perdure.bank.bank"}
+
+
+async def test_what_was_true_at_a_commit(place: Workplace, connect: Connect) -> None:
+    place.init()
+    async with perdure.open(place.bank):
+        pass
+    for port in (7011, 8261):
+        (place.folder / "gateway.md").write_text(f"The gateway listens on port {port}.\n")
+        place.git("add", "gateway.md")
+        place.git("commit", "-q", "-m", f"port {port}")
+    async with connect() as client:
+        ask = {"query": "which port does the gateway listen on"}
+        found = await data_of(client, "recall", **ask)
+        assert not [item for item in found["items"] if item["kind"] == "file"]
+        found = await data_of(client, "recall", **ask, kind="file")
+        assert found["items"][0]["text"] == "The gateway listens on port 8261."
+        found = await data_of(client, "recall", **ask, at="HEAD~1")
+        (item,) = found["items"]
+        assert item["text"] == "The gateway listens on port 7011."
+        assert item["name"] == "gateway.md:1-1"
+        assert item["commit"] == found["commit"] == place.git("rev-parse", "HEAD~1")
+        assert "no commit" in await refusal_of(client, "recall", **ask, at="nope")

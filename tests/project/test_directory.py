@@ -8,7 +8,8 @@ import pytest
 
 import perdure
 from perdure.core.errors import NotFound
-from perdure.project.project_directory import find_project, list_projects, register_project
+from perdure.project.project import find_project
+from perdure.project.project_directory import list_projects, register_project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 
 

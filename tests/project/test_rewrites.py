@@ -71,10 +71,10 @@ def project_of(bank: Bank, folder: Path, id: str = "", **settings: Any) -> Proje
 
 async def check(bank: Bank, folder: Path, rewrite: Rewrite, commits: dict[str, str]) -> Project:
     project = project_of(bank, folder)
-    await project.refresh()
+    await project.anchors.refresh()
     await project.anchors.note([*commits.values()])
     shell(folder, rewrite.script, **commits)
-    await project.refresh()
+    await project.anchors.refresh()
     wanted = expected(folder, rewrite, commits)
     found = await project.anchors.where([*commits.values()])
     wrong = {
@@ -86,7 +86,7 @@ async def check(bank: Bank, folder: Path, rewrite: Rewrite, commits: dict[str, s
     there = [commits[name] for name in rewrite.on_main]
     assert await project.anchors.true_at(there, "main") == {*there}
     # Nothing is new for who looks again, and nothing is recorded twice.
-    again = await project.refresh()
+    again = await project.anchors.refresh()
     assert (again.changes, again.operation) == ((), 0)
     return project
 
@@ -131,7 +131,7 @@ async def test_a_fresh_or_shallow_clone_finds_what_it_never_had(
     rewrite = REWRITES["squash and rebase"]
     commits = prepare(template, tmp_path / "repo", rewrite)
     project = project_of(bank, tmp_path / "repo")
-    await project.refresh()
+    await project.anchors.refresh()
     await project.anchors.note([*commits.values()])
     shell(tmp_path / "repo", "git rebase -q main")
     shell(tmp_path, f"git clone -q --branch topic file://{tmp_path}/repo fresh")
@@ -163,9 +163,9 @@ async def test_entries_made_between_two_rewrites_follow_both(
     shell(folder, "git rebase -q $m2 && git rebase -q main", **commits)
     second = await project.tasks.add("in between")
     shell(folder, "git commit -q --amend -m 't5: again'; git rebase -q --onto $u1 main", **commits)
-    await project.refresh()
+    await project.anchors.refresh()
     shell(folder, "git reset -q --soft main~1; git commit -q -m 'all of it'")
-    await project.refresh()
+    await project.anchors.refresh()
     head = output(folder, "rev-parse", "HEAD")
     anchored = [first.made_at.commit, second.made_at.commit]
     assert {*(await project.anchors.where(anchored)).values()} == {head}
@@ -184,7 +184,7 @@ async def test_two_that_fit_equally_are_not_guessed(bank: Bank, tmp_path: Path) 
     (folder / "poem.txt").write_text(lines)
     shell(folder, "git checkout -q -b topic; git add -A; git commit -q -m poem")
     project = project_of(bank, folder)
-    await project.refresh()
+    await project.anchors.refresh()
     anchor = await project.here()
     shell(folder, "git checkout -q main; git branch -q -D topic")
     for name in ("one", "two"):
@@ -194,7 +194,7 @@ async def test_two_that_fit_equally_are_not_guessed(bank: Bank, tmp_path: Path) 
             folder,
             f"git add -A; git commit -q -m {name} --author 'Bob <{name}@b>' --date 1600000000",
         )
-    report = await project.refresh()
+    report = await project.anchors.refresh()
     assert await project.anchors.where([anchor.commit]) == {anchor.commit: ""}
     (unclear,) = (await project.history.get(report.operation)).unclear
     assert {*unclear.candidates} == {output(folder, "rev-parse", name) for name in ("one", "two")}
@@ -223,10 +223,10 @@ async def test_what_was_checked_out_at_a_time(bank: Bank, template: Path, tmp_pa
         (commits["t5"], "topic"),
     ]
     # The reflog may be gone; the positions that were seen are kept.
-    await project.refresh()
+    await project.anchors.refresh()
     seen = bank.store.now()
     shell(folder, "git checkout -q main")
-    await project.refresh()
+    await project.anchors.refresh()
     log.unlink()
     assert (await at(seen)).branch == "topic"
     assert (await at(bank.store.now())).branch == "main"
@@ -239,15 +239,15 @@ async def test_a_rebase_that_is_not_over_is_left_alone(
     folder = tmp_path / "repo"
     commits = prepare(template, folder, rewrite)
     project = project_of(bank, folder)
-    await project.refresh()
+    await project.anchors.refresh()
     await project.anchors.note([*commits.values()])
     start, _, rest = rewrite.script.partition("\n")
     shell(folder, f"{start}; true", **commits)
-    assert (await project.refresh()).busy
+    assert (await project.anchors.refresh()).busy
     # What is noted meanwhile belongs to the branch that is rebased.
     assert (await project.here()).branch == "topic"
     shell(folder, rest, **commits)
-    report = await project.refresh()
+    report = await project.anchors.refresh()
     assert [each.kind for each in report.changes] == ["rebase"]
     assert len((await project.history.get(report.operation)).moves) == len(TOPIC)
 
@@ -259,7 +259,7 @@ async def rebased(bank: Bank, template: Path, folder: Path, **settings: Any) -> 
     """A project with two tasks on a topic that was rebased."""
     prepare(template, folder, REWRITES["rebase"])
     project = project_of(bank, folder, **settings)
-    await project.refresh()
+    await project.anchors.refresh()
     await project.tasks.add("one")
     shell(folder, "echo more >>util.py; git commit -q -a -m t6")
     await project.tasks.add("two")
@@ -279,7 +279,7 @@ async def test_who_can_be_asked_is_asked_and_others_follow_the_policy(
     assert {each.method for each in preview.moves.values()} == {"patch"}
     assert await project.history.operations() == []  # nothing was kept
 
-    report = await project.refresh(asks=True)
+    report = await project.anchors.refresh(asks=True)
     assert report.waiting == (report.operation,)
     assert await places(project) == ["moved", "moved"]  # until somebody says otherwise
     assert len(await project.history.entries_of((await project.history.waiting())[0])) == 2
@@ -318,13 +318,13 @@ async def test_the_policy_decides_where_nobody_can_be_asked(
     settings: dict[str, str], found: tuple[str, str], bank: Bank, template: Path, tmp_path: Path
 ) -> None:
     project = await rebased(bank, template, tmp_path / "repo", **settings)
-    report = await project.refresh()
+    report = await project.anchors.refresh()
     (operation,) = await project.history.operations()
     assert (operation.decision, operation.by, report.waiting) == (found[0], "policy", ())
     assert await places(project) == [found[1]] * 2
     # Who takes that back decides from then on: the policy does not do it again.
     await project.history.undo(by="ada")
-    assert (await project.refresh()).waiting == (operation.number,)
+    assert (await project.anchors.refresh()).waiting == (operation.number,)
     assert await places(project) == ["elsewhere", "elsewhere"]
 
 
@@ -345,7 +345,7 @@ async def test_a_rewind_hides_what_came_after_a_checkpoint(
     await project.tasks.add("after it")
     finished = await project.tasks.add("done by then")
     await project.tasks.done(finished.id)
-    await project.refresh()
+    await project.anchors.refresh()
     points = [(each.title, each.commit) for each in await project.state.list("checkpoint")]
     # The checkpoint was rebased, too.
     commit = await project.history.resolve("keys work", points)
@@ -415,7 +415,7 @@ async def main():
         project = Project(bank.services, ProjectLocation.find(Path(sys.argv[2])))
         print("ready", flush=True)
         for at in range(1000):
-            await project.refresh(asks=True)
+            await project.anchors.refresh(asks=True)
             await project.history.decide("fork" if at % 2 else "rebase", by="x")
             for each in await project.history.operations(100):
                 if each.state == "done":
@@ -434,7 +434,7 @@ async def test_kill_in_the_middle_leaves_all_or_nothing(template: Path, tmp_path
     async with perdure.open(url) as bank:
         project = project_of(bank, folder)
         await GitHooks(project.location).install()
-        await project.refresh()
+        await project.anchors.refresh()
         await project.anchors.note([*commits.values()])
     old = [commits[name] for name in TOPIC]
     for kill in range(int(os.environ.get("PERDURE_KILLS", "30")) // 3):
@@ -449,7 +449,7 @@ async def test_kill_in_the_middle_leaves_all_or_nothing(template: Path, tmp_path
         await process.wait()
     async with perdure.open(url) as bank:
         project = project_of(bank, folder)
-        await project.refresh()
+        await project.anchors.refresh()
         for each in await project.history.waiting():
             await project.history.decide("rebase", each.number, by="ada")
         for each in await project.history.operations(1000):
@@ -470,11 +470,11 @@ async def test_a_later_commit_is_cheap_and_no_change_starts_no_process(
     folder = tmp_path / "repo"
     prepare(template, folder, REWRITES["rebase"])
     project = project_of(bank, folder)
-    await project.refresh()
+    await project.anchors.refresh()
     await project.here()
-    await project.refresh()
+    await project.anchors.refresh()
     monkeypatch.setenv("PATH", str(tmp_path))  # where there is no git
-    report = await project.refresh()
+    report = await project.anchors.refresh()
     assert (report.changes, report.operation) == ((), 0)
     anchor = await project.here()
     monkeypatch.undo()
@@ -497,7 +497,7 @@ async def test_a_folder_without_git_has_no_history(bank: Bank, tmp_path: Path) -
     project = project_of(bank, tmp_path)
     assert (await project.here()).commit == ""
     assert await project.anchors.where(["abc"]) == {"abc": "abc"}
-    assert (await project.refresh()).changes == ()
+    assert (await project.anchors.refresh()).changes == ()
     assert (await project.history.status()).entries == ()
     with pytest.raises(InvalidInput):
         await project.history.resolve("HEAD")

@@ -34,7 +34,8 @@ def project_in(bank: Bank, folder: Path, **settings: Any) -> Project:
     folder.mkdir(parents=True, exist_ok=True)
     location = ProjectLocation.find(folder)
     if location.settings is None:
-        location.write_settings(ProjectSettings(project=PROJECT, name="demo", **settings))
+        fields = {"vectors": False, **settings}  # the index of files has tests of its own
+        location.write_settings(ProjectSettings(project=PROJECT, name="demo", **fields))
     return Project(bank.services, location)
 
 

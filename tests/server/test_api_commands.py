@@ -119,6 +119,8 @@ APART = {
     *("task import", "task export", "task sync", "team run", "team replay"),
     *("project recall", "project index"),
     *(f"project {name}" for name in ("show", "checkpoint", "link", "unlink")),
+    *(f"project {name}" for name in ("preamble", "refresh", "sessions", "journal", "note")),
+    *(f"project {name}" for name in ("set", "share", "unshare", "repair", "merge-driver")),
     *(f"project goal {name}" for name in ("add", "edit", "done")),
     *(f"project milestone {name}" for name in ("add", "edit", "finish")),
     *(f"project {name}" for name in ("status", "reconcile", "rewind")),

@@ -38,7 +38,7 @@ async def status(
     from perdure.project.project_history import told
 
     async with project_here(settings, folder) as project:
-        report = await project.refresh(asks=_asks(settings))
+        report = await project.anchors.refresh(asks=_asks(settings))
         found = await project.history.status(report.changes, busy=report.busy)
     if settings.json:
         terminal.emit(found)
@@ -100,7 +100,7 @@ async def reconcile(
         elif list_:
             done = await project.history.operations(_LISTED)
         else:
-            await project.refresh(asks=True)
+            await project.anchors.refresh(asks=True)
             done = await _decide(settings, project, policy, number, who)
     if settings.json:
         terminal.emit({"operations": done})
@@ -130,7 +130,7 @@ async def rewind(
     from perdure.core.actors import system_user
 
     async with project_here(settings, folder) as project:
-        await project.refresh(asks=True)
+        await project.anchors.refresh(asks=True)
         points = [(each.title, each.commit) for each in await project.state.list("checkpoint")]
         commit = await project.history.resolve(target, points)
         behind = await project.history.entries_behind(commit)

@@ -85,7 +85,7 @@ class HistoryTools:
         from perdure.project.project_history import told
 
         project = await self._access.project()
-        report = await project.refresh(asks=True)
+        report = await project.anchors.refresh(asks=True)
         found = await project.history.status(report.changes, busy=report.busy)
         counts: dict[str, int] = {}
         for each in found.entries:
@@ -103,7 +103,7 @@ class HistoryTools:
 
     async def reconcile(self, call: McpCall, given: ReconcileArguments) -> ReconcileResult:
         project, who = await self._access.project(), call.client or "mcp"
-        await project.refresh(asks=True)
+        await project.anchors.refresh(asks=True)
         decided, left = list[str](), list[WaitingRewrite]()
         for operation in await project.history.waiting():
             about = await _waiting(project, operation)

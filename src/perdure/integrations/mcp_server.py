@@ -148,7 +148,7 @@ class ServerAccess:
 
     async def project(self) -> Project:
         from perdure.core.errors import NotFound
-        from perdure.project.project_directory import find_project
+        from perdure.project.project import find_project
 
         if not self._project:
             raise NotFound(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from perdure.core.errors import InvalidInput, NotFound
-from perdure.project.project import Project, initialised
-from perdure.project.project_location import ProjectLocation
+from perdure.project.project_location import ProjectLocation, initialised
 from perdure.services import Services
 from perdure.storage.records import Key, system_record
 from perdure.storage.transaction import Transaction
@@ -65,19 +63,3 @@ async def find_record(services: Services, name: str) -> ProjectRecord:
             f"There is no project {name!r}.", hint="Run `perdure project init` in its repository."
         )
     return known[0]
-
-
-async def find_project(services: Services, name: str) -> Project:
-    """The project of an id or a name, at the first of its folders that is still there.
-    Raises `NotFound`, `InvalidInput`.
-    """
-    record = await find_record(services, name)
-    for root in record.roots:
-        location = ProjectLocation.find(Path(root))
-        settings = location.settings
-        if settings is not None and settings.project == record.id:
-            return Project(services, location)
-    raise NotFound(
-        f"No folder of {record.name!r} is here.",
-        hint="Run a command of Perdure in its repository, on this machine.",
-    )

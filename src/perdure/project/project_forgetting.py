@@ -3,31 +3,102 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.errors import Unavailable
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import ForgetScope
+from perdure.project.forget_project_files import forget_files
+from perdure.project.journal import without_todos
 from perdure.project.task_records import Task
 from perdure.project.team.team_records import TeamRun
+from perdure.project.work_records import ProjectNote, TurnSummary, WorkSession
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 
 class ProjectForgetting:
-    """Runs of teams and their notes, as a `ForgetPlace`. If a turn that a run saw is forgotten,
-    its text, what models answered and the historian's notes and reasons go. Tasks stay: they are
-    what people and agents plan.
+    """What projects hold of turns, as a `ForgetPlace`: summaries and what is made of them, the
+    files of people included; runs of teams and their notes. If a turn that a run saw is forgotten,
+    its text, what models answered and the historian's notes and reasons go. Tasks, goals and
+    milestones stay: they are what people and agents plan. Commits of shared files are git's.
     """
 
-    collections = frozenset({"perdure_team_runs", "perdure_tasks"})
+    collections = frozenset(
+        {
+            *("perdure_team_runs", "perdure_tasks"),
+            *("perdure_project_sessions", "perdure_project_turns", "perdure_project_notes"),
+        }
+    )
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._runs = store.collection(TeamRun)
         self._tasks = store.collection(Task)
 
     async def forget(self, scope: ForgetScope) -> None:
+        await self._forget_work(scope)
+        await self._forget_runs(scope)
+
+    async def _forget_work(self, scope: ForgetScope) -> None:
+        sessions = self._store.collection(WorkSession)
+        found: list[WorkSession] = []
+        for name in scope.sessions:
+            found += await sessions.query().where("session", "=", name).values()
+        if scope.agent is not None:
+            found += [
+                each
+                for each in await sessions.query().values()
+                if each.session.startswith(f"{scope.agent}/") and each not in found
+            ]
+        for work in found:
+            turns = self._store.collection(TurnSummary)
+            known = [each async for each in turns.walk(f"{work.key}/")]
+            todos = _todos_of(known, scope.turns)
+            cleared = await forget_files(self._store, work, scope.turns, todos)
+            if scope.turns:
+                await self._forget_turns(work.key, scope.turns, todos)
+            else:
+                await turns.query().prefix(f"{work.key}/").delete()
+                notes = self._store.collection(ProjectNote).query()
+                await notes.where("session", "=", work.session).delete()
+                await self._store.collection(WorkSession).delete(work.key)
+            if not cleared:
+                raise Unavailable(
+                    f"Files of {work.session} could not be cleared.",
+                    hint="Mend the rights of .perdure in its project, and forget it again.",
+                )
+
+    async def _forget_turns(self, key: str, numbers: Sequence[int], todos: set[str]) -> None:
+        """Summaries of turns go, and what later ones took over from them."""
+
+        async def body(transaction: Transaction) -> None:
+            sessions = transaction.collection(WorkSession)
+            turns = transaction.collection(TurnSummary)
+            work = await sessions.get(key)
+            if work is None:
+                return
+            for each in [each async for each in turns.walk(f"{key}/")]:
+                left = tuple(todo for todo in each.todos if todo.text not in todos)
+                text = without_todos(each.journal, todos)
+                if each.turn in numbers:
+                    await turns.delete(each.key)
+                elif (left, text) != (each.todos, each.journal):
+                    await turns.put(replace(each, todos=left, journal=text))
+            edits = {
+                path: value
+                for path, value in work.edits.items()
+                if not _is_about(json.loads(path), numbers)
+            }
+            await sessions.put(replace(work, edits=edits, version=work.version + 1))
+
+        await self._store.transact(body)
+
+    async def _forget_runs(self, scope: ForgetScope) -> None:
         async for run in self._runs.walk():
             shown = run.inputs.transcripts
             left = tuple(each for each in shown if not _is_of(each, scope))
@@ -61,6 +132,23 @@ class ProjectForgetting:
             )
             if left != task:
                 await self._tasks.put(left)
+
+
+def _todos_of(turns: Sequence[TurnSummary], numbers: Sequence[int]) -> set[str]:
+    """Items that some turns put on the client's list."""
+    found, before = set[str](), set[str]()
+    for each in turns:
+        after = {todo.text for todo in each.todos}
+        if each.turn in numbers:
+            found |= after - before
+        before = after
+    return found
+
+
+def _is_about(path: list[str], numbers: Sequence[int]) -> bool:
+    if path[:1] == ["turns"]:
+        return len(path) < 2 or path[1] in {f"T-{number}" for number in numbers}
+    return path[:1] != ["scratchpad"]
 
 
 def _without(value: Any, texts: set[str]) -> Any:

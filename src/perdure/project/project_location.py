@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -102,6 +103,12 @@ class ProjectLocation:
         data = msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n"
         write_atomically(self.folder / _SETTINGS, data)
         self._settings = settings
+
+    def drop_preambles(self) -> None:
+        """What preambles show has changed: hooks have them made anew."""
+        for path in (self.folder / "preamble").glob("*.json"):
+            with suppress(OSError):  # it is made anew at the next turn's end
+                path.unlink(missing_ok=True)
 
     def remove_settings(self) -> None:
         (self.folder / _SETTINGS).unlink(missing_ok=True)

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from perdure.core import actors
 from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput, NotFound, PerdureError, Unavailable
-from perdure.project.git_repository import GitRepository
 from perdure.project.project_location import ProjectLocation, initialised
 from perdure.project.projections import Projections
 from perdure.project.state_file import STATE_FILE, read_state, write_state
@@ -36,14 +35,13 @@ from perdure.project.state_records import (
     iso,
     new_entry_id,
 )
-from perdure.project.task_merge import TaskLine, TaskLines, merge_tasks
+from perdure.project.task_merge import TaskLine, TaskLines, merge_tasks, older_lines
 from perdure.project.task_order import path_between
 from perdure.project.task_records import Task, task_key
 from perdure.recall.memory_records import Anchor
 from perdure.services import Services
 from perdure.storage.transaction import Transaction
 
-_PATH, _AT = f".perdure/{STATE_FILE}", f"{STATE_FILE}.at"
 _abbreviated = re.compile(r"[a-z]{2}_[0-9a-f]{3,12}", re.ASCII).fullmatch
 _TRIES = 5
 
@@ -175,6 +173,7 @@ class ProjectState:
             changed_at=anchor,
         )
         await self._entries.put(entry)
+        self.location.drop_preambles()
         return entry
 
     async def edit(
@@ -209,7 +208,8 @@ class ProjectState:
             if above is not None:
                 after = replace(after, of=above)
             if status is not None:
-                after = replace(after, status=status, closed=0 if status == "open" else now)
+                closed = {"open": 0, "removed": before.closed}.get(status, now)
+                after = replace(after, status=status, closed=closed)
             if needed is not None:
                 everything = [each async for each in entries.walk(f"{self.project}/")]
                 graph = {each.id: each.needs for each in everything} | {after.id: tuple(needed)}
@@ -226,7 +226,9 @@ class ProjectState:
                 await entries.put(after)
             return after
 
-        return await self.services.store.transact(body)
+        edited = await self.services.store.transact(body)
+        self.location.drop_preambles()
+        return edited
 
     async def finish(
         self, name: str, /, *, anyway: bool = False, by: str = ""
@@ -274,63 +276,24 @@ class ProjectState:
             for _ in range(_TRIES):
                 file = self.projections.read(STATE_FILE)
                 try:
-                    steps = await self._incoming(file.text, file.base) if file.is_edited else []
-                    for base, theirs in steps:
+                    for base, theirs in await self.projections.incoming(file):
                         merged += await self._merge(base, theirs, file.changed, remarks)
                 except InvalidInput as exc:
                     said = f"{exc} The file is left as it is. {exc.hint or ''}".rstrip()
                     return StateSync(merged, written=False, remarks=(*remarks, said))
                 if not write:
                     if file.is_edited and file.text is not None:
-                        await self._note(file.text)
+                        await self.projections.note_here(STATE_FILE, file.text)
                     return StateSync(merged, written=False, remarks=tuple(remarks))
                 text = await self.text()
                 if self.projections.write(STATE_FILE, text, file.text):
-                    await self._note(text)
+                    await self.projections.note_here(STATE_FILE, text)
                     changed = text != file.text
                     return StateSync(merged, written=changed, remarks=tuple(remarks))
         raise Unavailable(
             f"{self.projections.path(STATE_FILE)} is written by somebody else all the time.",
             hint="Close what writes it, and run `perdure project refresh`.",
         )
-
-    async def _incoming(
-        self, text: str | None, base: str | None
-    ) -> builtins.list[tuple[str | None, str]]:
-        """What is to be merged into the bank: pairs of a common version (None: unknown) and
-        another one. See the beginning of the module.
-        """
-        if text is None or not text.strip():
-            return []
-        git = self.location.git
-        head = "" if git is None else (await git.head()).commit
-        there = await git.try_run("show", f"{head}:{_PATH}") if git and head else None
-        if git is None or there is None:
-            return [(base, text)]
-        before = await self._committed_at(git, base)
-        common = await git.try_run("merge-base", before, head) if before else None
-        was = await git.try_run("show", f"{common.strip()}:{_PATH}") if common else None
-        return [(was, there), (there, text)]
-
-    async def _committed_at(self, git: GitRepository, base: str | None) -> str:
-        """The commit that holds what was written last; if none does, the one that was checked out
-        then.
-        """
-        if base is not None:
-            blob = (await git.run("hash-object", "--stdin", stdin=base.encode())).strip()
-            commits = await git.try_run(
-                "log", "--all", "--reflog", "--format=%H", f"--find-object={blob}", "--", _PATH
-            )
-            for commit in (commits or "").split():  # also those that replaced it
-                held = await git.try_run("rev-parse", "--verify", "--quiet", f"{commit}:{_PATH}")
-                if held is not None and held.strip() == blob:
-                    return commit
-        return self.projections.read(_AT).base or ""
-
-    async def _note(self, text: str) -> None:
-        self.projections.note(STATE_FILE, text)
-        if self.location.git is not None:
-            self.projections.note(_AT, (await self.location.git.head()).commit)
 
     async def _merge(
         self, base: str | None, theirs: str, changed: int, remarks: builtins.list[str]
@@ -356,6 +319,8 @@ class ProjectState:
         count, said = await self.services.store.transact(
             lambda transaction: self._apply(transaction, common, lines, anchor)
         )
+        if count:
+            self.location.drop_preambles()
         remarks += said
         return count
 
@@ -366,7 +331,7 @@ class ProjectState:
         known = {each.id: each async for each in entries.walk(f"{self.project}/")}
         ours = {id: entry_line(each) for id, each in known.items() if each.status != "removed"}
         if common is None:  # of two versions the older one counts as the common one
-            common = {id: min(ours[id], theirs[id], key=_age) for id in ours if id in theirs}
+            common = older_lines(ours, theirs)
             gone = {id: iso(each.changed) for id, each in known.items() if id not in ours}
             theirs = {id: line for id, line in theirs.items() if _age(line) > gone.get(id, "")}
         if HEADER in ours and HEADER not in common:

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from perdure.core.errors import Unavailable
+from perdure.project.git_repository import GitRepository
 from perdure.project.project_location import ProjectLocation, write_atomically
 
 _PATIENCE, _POLL = 15.0, 0.02  # Seconds that one process waits for another's merge.
@@ -126,6 +127,45 @@ class Projections:
             write_atomically(base, text.encode())
         except OSError as exc:
             raise _unwritable(base, exc) from exc
+
+    async def incoming(self, file: ProjectedFile) -> list[tuple[str | None, str]]:
+        """What is to be merged into the bank: pairs of a common version (None: unknown) and
+        another one. Of a file under git, what a checkout or pull brought is compared with the
+        version that both lines of history have in common: that an older branch lacks an entry
+        does not remove it.
+        """
+        if not file.is_edited or file.text is None or not file.text.strip():
+            return []
+        git, path = self.location.git, f".perdure/{file.name}"
+        head = "" if git is None else (await git.head()).commit
+        there = await git.try_run("show", f"{head}:{path}") if git and head else None
+        if git is None or there is None:
+            return [(file.base, file.text)]
+        before = await self._committed_at(git, file, path)
+        common = await git.try_run("merge-base", before, head) if before else None
+        was = await git.try_run("show", f"{common.strip()}:{path}") if common else None
+        return [(was, there), (there, file.text)]
+
+    async def _committed_at(self, git: GitRepository, file: ProjectedFile, path: str) -> str:
+        """The commit that holds what was written last; if none does, the one that was checked out
+        then.
+        """
+        if file.base is not None:
+            blob = (await git.run("hash-object", "--stdin", stdin=file.base.encode())).strip()
+            commits = await git.try_run(
+                "log", "--all", "--reflog", "--format=%H", f"--find-object={blob}", "--", path
+            )
+            for commit in (commits or "").split():  # also those that replaced it
+                held = await git.try_run("rev-parse", "--verify", "--quiet", f"{commit}:{path}")
+                if held is not None and held.strip() == blob:
+                    return commit
+        return _read(self._bases / f"{file.name}.at") or ""
+
+    async def note_here(self, name: str, text: str) -> None:
+        """The same as `note`, with the commit that is checked out."""
+        self.note(name, text)
+        if self.location.git is not None:
+            self.note(f"{name}.at", (await self.location.git.head()).commit)
 
     def remove(self, name: str) -> None:
         """Raises `Unavailable`."""

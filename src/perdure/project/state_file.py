@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,13 @@ import msgspec
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.project.state_records import HEADER, PREFIXES, EntryKind
-from perdure.project.task_merge import TaskLine, TaskLines, merge_task_files, merge_tasks
+from perdure.project.task_merge import (
+    TaskLine,
+    TaskLines,
+    merge_task_files,
+    merge_tasks,
+    older_lines,
+)
 
 STATE_FILE = "project_state.json"
 SECTIONS: dict[str, EntryKind] = {
@@ -105,10 +111,12 @@ def read_state(text: str, what: str = "The file") -> StateFile:
     return StateFile(lines, tuple(new))
 
 
-def merge_state_files(base: str, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
-    """The merged file and remarks. Raises `InvalidInput`."""
+def merge_state_files(base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
+    """The merged file and remarks. Without a common version the older one of two entries counts as
+    such. Raises `InvalidInput`.
+    """
     sides = []
-    for what, text in (("common", base), ("our", ours), ("their", theirs)):
+    for what, text in (("common", base or ""), ("our", ours), ("their", theirs)):
         found = read_state(text, f"The {what} version") if text.strip() else StateFile({})
         if found.new:
             raise InvalidInput(
@@ -116,20 +124,17 @@ def merge_state_files(base: str, ours: str, theirs: str) -> tuple[str, tuple[str
                 hint="Run `perdure project refresh` on that branch, commit, and merge again.",
             )
         sides.append(found.lines)
-    merged = merge_tasks(*sides)
+    common, one, other = sides
+    merged = merge_tasks(older_lines(one, other) if base is None else common, one, other)
     return write_state(merged.lines), merged.remarks
 
 
-def merge_files(path: str, base: str, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
+def merge_files(path: str, base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
     """What the merge driver does with a file of this name. Raises `InvalidInput`."""
-    return _merge_of(path)(base, ours, theirs)
-
-
-def _merge_of(path: str) -> Callable[[str, str, str], tuple[str, tuple[str, ...]]]:
     if path.endswith(STATE_FILE):
-        return merge_state_files
+        return merge_state_files(base, ours, theirs)
     if path.endswith(".jsonl"):
-        return merge_task_files
+        return merge_task_files(base, ours, theirs)
     raise InvalidInput(
         f"{path} is no file of a project's memory.",
         hint=f"The driver is for {STATE_FILE} and tasks.jsonl.",
@@ -142,8 +147,8 @@ def has_conflict(text: str) -> bool:
     return all(any(line.startswith(mark) for line in lines) for mark in (_MARKS[0], _MARKS[3]))
 
 
-def conflict_sides(text: str) -> tuple[str, str, str]:
-    """The common version (empty where git did not write it), ours and theirs. Raises
+def conflict_sides(text: str) -> tuple[str | None, str, str]:
+    """The common version (None where git did not write it), ours and theirs. Raises
     `InvalidInput` if the marks are not in order.
     """
     sides: tuple[list[str], list[str], list[str]] = ([], [], [])
@@ -162,7 +167,7 @@ def conflict_sides(text: str) -> tuple[str, str, str]:
     if inside >= 0:
         raise InvalidInput("A conflict has no end.", hint="Mend it.")
     base, ours, theirs = ("".join(each) for each in sides)
-    return (base if has_base else ""), ours, theirs
+    return (base if has_base else None), ours, theirs
 
 
 def _misread(what: str, why: str) -> InvalidInput:

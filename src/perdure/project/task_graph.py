@@ -330,7 +330,9 @@ class TaskGraph(TaskReader):
 
     async def _transact(self, body: Callable[[Transaction], Awaitable[Task]]) -> Task:
         try:
-            return await self._store.transact(body)
+            done = await self._store.transact(body)
+            self.location.drop_preambles()
+            return done
         except _Refused as refused:
             raise refused.error from None
 

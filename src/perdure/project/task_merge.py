@@ -72,13 +72,13 @@ def write_lines(lines: TaskLines) -> str:
     )
 
 
-def merge_task_files(base: str, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
-    """The merged file and remarks: the entry point of the merge driver. Raises `InvalidInput`."""
-    merged = merge_tasks(
-        read_lines(base, "The common version"),
-        read_lines(ours, "Our version"),
-        read_lines(theirs, "Their version"),
-    )
+def merge_task_files(base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
+    """The merged file and remarks: the entry point of the merge driver. Without a common version
+    the older one of two lines counts as such. Raises `InvalidInput`.
+    """
+    one, other = read_lines(ours, "Our version"), read_lines(theirs, "Their version")
+    common = older_lines(one, other) if base is None else read_lines(base, "The common version")
+    merged = merge_tasks(common, one, other)
     return write_lines(merged.lines), merged.remarks
 
 
@@ -105,6 +105,14 @@ def merge_tasks(base: TaskLines, ours: TaskLines, theirs: TaskLines) -> TaskMerg
         merged[task] = {**merged[task], "needs": sorted(graph[task])}
         remarks.append(f"{task} does not need {needed} any more: they would wait for each other.")
     return TaskMerge(merged, tuple(remarks))
+
+
+def older_lines(ours: TaskLines, theirs: TaskLines) -> TaskLines:
+    """What counts as the common version where it is not known: of two lines the older one."""
+    both = ours.keys() & theirs.keys()
+    return {
+        id: min(ours[id], theirs[id], key=lambda line: str(line.get("updated", ""))) for id in both
+    }
 
 
 def _merge(was: TaskLine, one: TaskLine, other: TaskLine, remarks: list[str]) -> TaskLine:

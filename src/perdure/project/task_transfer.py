@@ -108,11 +108,12 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
     return await graph.services.store.transact(body)
 
 
-async def sync_tasks(graph: TaskGraph) -> TaskImport:
+async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     """Make the file and the bank the same: what was changed on either side since the last time is
-    merged. Without a file one is written. Each work tree and branch has a file of its own: what it
-    was at its last sync is kept for each. No task leaves the bank because a file does not have it,
-    and a line that is older than at the last sync changes nothing.
+    merged. Without a file one is written; without `write` the file stays as it is. Each work tree
+    and branch has a file of its own: what it was at its last sync is kept for each. No task leaves
+    the bank because a file does not have it, and a line that is older than at the last sync changes
+    nothing.
     Raises `InvalidInput` if the file cannot be read.
     """
     file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
@@ -132,9 +133,11 @@ async def sync_tasks(graph: TaskGraph) -> TaskImport:
         return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
 
     report, stored = await graph.services.store.transact(body)
-    data = write_lines(stored).encode()
+    if report.added or report.changed:
+        graph.location.drop_preambles()
+    data = write_lines(stored if write else theirs).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists() or file.read_bytes() != data:
+    if write and (not file.exists() or file.read_bytes() != data):
         write_atomically(file, data)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(kept, data)

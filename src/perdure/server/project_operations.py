@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from perdure.project.project import Project
+from perdure.project.project import Project, find_project
 from perdure.project.project_directory import (
     ProjectRecord,
-    find_project,
     find_record,
     list_projects,
 )

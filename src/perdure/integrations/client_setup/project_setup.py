@@ -42,11 +42,11 @@ from perdure.project.project_location import (
     new_project_id,
     write_atomically,
 )
+from perdure.project.projections import IGNORED
+from perdure.project.sharing import install_driver, is_shared, remove_driver
 from perdure.storage import registry
 from perdure.storage.adapter import Capability
 
-#: In ``.perdure``: what is there is made from the bank, and under git only once it is shared.
-_IGNORED = "# Made by Perdure. `perdure project share` puts these files under git.\n*\n"
 _id = re.compile(r"pr_[0-9a-f]{16}", re.ASCII).fullmatch
 #: What is in ``.perdure`` besides what people put there.
 _FILES = ("project_state.json", "sessions", "journal", "tasks.jsonl", "local", ".gitignore")
@@ -109,6 +109,7 @@ class ProjectSetup:
             )
             settings = msgspec.structs.replace(
                 settings,
+                shared=settings.shared or is_shared(location.files),
                 name=wishes.name or settings.name,
                 bank=wishes.bank or settings.bank,
             )
@@ -116,6 +117,8 @@ class ProjectSetup:
             await register_project(bank.services, location)
             await self._refresh(bank)
         await self._git_hooks(wishes)
+        if location.git is not None and settings.shared:
+            await install_driver(location.git)
         await self._set_up(chosen, plans, settings, agree)
         return self._report(settings)
 
@@ -170,7 +173,7 @@ class ProjectSetup:
         ignore = location.files / ".gitignore"
         if not ignore.exists():
             location.files.mkdir(exist_ok=True)
-            write_atomically(ignore, _IGNORED.encode())
+            write_atomically(ignore, IGNORED.encode())
             self._done.append(f"{location.files.name}/ for files to read, which git ignores")
         self._write_script()
 
@@ -291,6 +294,8 @@ class ProjectSetup:
         if location.git is not None and await GitHooks(location).uninstall():
             self._done.append("took the git hooks out")
         await self._remove_files(settings)
+        if location.git is not None:
+            await remove_driver(location.git)
         _remove_folder(location.folder)
         if location.git is None:
             _remove_if_empty(location.files)

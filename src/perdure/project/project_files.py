@@ -1,0 +1,88 @@
+"""All files of a project for people: merged with the bank, and written where something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.core.errors import PerdureError
+from perdure.project.session_files import here
+
+if TYPE_CHECKING:
+    from perdure.project.project_parts import ProjectParts
+    from perdure.project.work_records import WorkSession
+
+#: Which versions of sessions their files have.
+_WRITTEN = "written.json"
+
+
+async def write_project_files(project: ProjectParts, *, tracked: bool) -> list[str]:
+    """Take over what people changed in state, tasks, session files and journal, then write what
+    changed; `tracked`: also files that are under git once they are shared. Returns what people
+    should know.
+    """
+    remarks: list[str] = []
+    settings = project.settings
+    try:
+        if settings.state:
+            remarks += (await project.state.sync(write=tracked)).remarks
+        remarks += await _tasks(project, write=tracked)
+    except PerdureError as exc:
+        remarks.append(_said(exc))
+    if not (settings.state or settings.journal):
+        return remarks
+    try:
+        remarks += await _work(project, tracked=tracked)
+    except PerdureError as exc:
+        remarks.append(_said(exc))
+    return remarks
+
+
+async def _tasks(project: ProjectParts, *, write: bool) -> tuple[str, ...]:
+    """Only if there is a file: `share` and `task sync` make it."""
+    from perdure.project.task_transfer import TASK_FILE, sync_tasks
+
+    if not (project.location.files / TASK_FILE).exists():
+        return ()
+    return (await sync_tasks(project.tasks, write=write)).remarks
+
+
+async def _work(project: ProjectParts, *, tracked: bool) -> list[str]:
+    settings, work, remarks = project.settings, project.work, list[str]()
+    files = project.state.projections
+    async with files.locked():
+        sessions = here(work, await work.list())
+        if settings.state:
+            remarks += await project.session_files.merge(sessions)
+        if settings.journal:
+            await project.journal.merge(sessions, shared=settings.shared)
+        sessions = here(work, await work.list())
+        written = _versions(files.read(_WRITTEN).base)
+        if settings.state:
+            stale = _stale(sessions, written.get("sessions", {}))
+            await project.session_files.write(stale)
+            written["sessions"] = {each.session: each.version for each in sessions}
+        if settings.journal and (tracked or not settings.shared):
+            await project.journal.write(_stale(sessions, written.get("journal", {})))
+            written["journal"] = {each.session: each.version for each in sessions}
+        text = msgspec.json.encode(written, order="sorted").decode()
+        if files.read(_WRITTEN).base != text:
+            files.note(_WRITTEN, text)
+    return remarks
+
+
+def _stale(sessions: Sequence[WorkSession], written: dict[str, int]) -> list[WorkSession]:
+    return [each for each in sessions if written.get(each.session) != each.version]
+
+
+def _versions(text: str | None) -> dict[str, dict[str, int]]:
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, dict[str, int]])
+    except msgspec.DecodeError:
+        return {}  # all of them are written anew
+
+
+def _said(exc: PerdureError) -> str:
+    return f"{exc} {exc.hint or ''}".rstrip()
