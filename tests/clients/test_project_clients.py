@@ -110,12 +110,6 @@ class ProjectStage(Stage):
     async def aim(self) -> None:
         """Give the project something that its preamble tells."""
         await self.perdure("project", "goal", "add", "A dry attic")
-        folder = self.own / "preamble"
-        folder.mkdir(exist_ok=True)
-        head = git(self.project, "rev-parse", "HEAD")
-        branch = git(self.project, "branch", "--show-current")
-        made = {"branch": branch, "commit": head, "text": "Goal: A dry attic"}
-        (folder / "main.json").write_text(json.dumps(made))
 
     def settle(self) -> None:
         since = time.monotonic()

@@ -118,9 +118,9 @@ async def _refresh_only(home: Path) -> None:
 async def refresh(bank: Bank, location: ProjectLocation) -> None:
     """Bring the project up to date with what was said and committed; makes the preamble."""
     project = bank.project(location.root)
-    update = getattr(project, "refresh", None)
-    if update is not None:
-        await update()
+    for _ in range(_ROUNDS):
+        if not (await project.refresh()).more:
+            break
 
 
 async def _import(bank: Bank, home: Path, lines: Sequence[SpoolLine]) -> tuple[int, int]:
