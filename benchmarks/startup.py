@@ -1,4 +1,4 @@
-"""From the start of a process to its end: `import perdure`, and `perdure --help`."""
+"""From the start of a process to its end: `import perdure`, `perdure --help`, `perdure mcp`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ COMMANDS = {
     "python_s": ("-c", "pass"),
     "import_s": ("-c", "import perdure"),
     "help_s": ("-m", "perdure", "--help"),
+    "mcp_s": ("-m", "perdure", "mcp"),
 }
+#: What an MCP client asks first. The server ends when it has answered, since no more can come.
+_ASKED = b"""\
+{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",\
+"capabilities":{},"clientInfo":{"name":"benchmark","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+"""
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -31,5 +39,8 @@ async def run(report: Report, *, quick: bool) -> None:
 
 def _seconds(arguments: tuple[str, ...]) -> float:
     start = perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, check=True, input=_ASKED, stdout=subprocess.PIPE)
+    if "mcp" in arguments and b'"tools"' not in done.stdout:
+        raise RuntimeError("perdure mcp lists no tools")
     return perf_counter() - start

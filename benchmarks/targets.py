@@ -273,7 +273,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("backup_rows_per_s", 10_000, "into a backup, read again", at_least=True),
         Target("restore_rows_per_s", 10_000, "out of it, checked first", at_least=True),
     ),
+    "tasks": (
+        Target("ready_ms", 20, "what can be begun, of 10,000 tasks, after an edit", strict=True),
+    ),
     "startup": (
+        Target("mcp_s", 0.5, "`perdure mcp`: handshake, list of tools, end", strict=True),
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),
     ),

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import perdure
+from benchmarks.harness import Report
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 from perdure.project.task_graph import TaskGraph
 from perdure.project.task_transfer import import_tasks
@@ -29,6 +30,12 @@ def _lines(count: int) -> str:
             task["needs"] = [f"tk_{number - 1:012x}", f"tk_{number - 2:012x}"]
         tasks.append(task)
     return "".join(json.dumps(task) + "\n" for task in tasks)
+
+
+async def run(report: Report, *, quick: bool) -> None:
+    count = 300 if quick else 10_000
+    report.figures["ready_ms"] = round(await ready_ms(count, rounds=5 if quick else 50), 3)
+    report.say(f"  ready_ms: {report.figures['ready_ms']} ms, median, of {count:,} tasks")
 
 
 async def ready_ms(count: int = 10_000, *, rounds: int = 50) -> float:

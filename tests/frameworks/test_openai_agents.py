@@ -106,6 +106,16 @@ async def test_cleared_is_forgotten(session: PerdureSession, bank: Bank) -> None
     assert await session.get_items() == talk(1)
 
 
+async def test_one_that_was_forgotten_elsewhere_begins_anew(
+    session: PerdureSession, bank: Bank
+) -> None:
+    await session.add_items(SAID)
+    await bank.forget(session.session_name)
+    assert await session.get_items() == []
+    await session.add_items(talk(1))
+    assert await session.get_items() == talk(1)
+
+
 async def test_sessions_are_apart_and_named_whatever_their_ids(bank: Bank) -> None:
     ids = ["plain", "with/slash", "with#mark", "ü ñ", "x" * 300, "x" * 301, "with\nline"]
     for number, name in enumerate(ids):

@@ -72,10 +72,19 @@ def test_names_of_sessions_never_meet() -> None:
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [("openai_agents", "openai-agents"), ("langgraph", "langgraph")],
+    [
+        ("openai_agents", "openai-agents"),
+        ("langgraph", "langgraph"),
+        ("claude_agent_sdk", "claude-agent-sdk"),
+        ("pydantic_ai", "pydantic-ai-slim"),
+        ("google_adk", "google-adk"),
+        ("llama_index", "llama-index-core"),
+    ],
 )
 def test_a_missing_framework_is_one_clear_error(module: str, package: str) -> None:
-    blocked = "import sys; sys.modules.update(dict.fromkeys(('agents', 'langgraph')))\n"
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(('agents', 'google.adk', 'langgraph')))\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{blocked}import perdure.integrations.{module}"],
         check=False,

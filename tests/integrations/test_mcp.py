@@ -133,7 +133,10 @@ async def test_tasks_are_added_claimed_and_done(
         assert done["commits"] == [head]
         blocked = await data_of(other, "task_block", task="2", reason="The fixture is missing.")
         assert blocked["task"]["state"] == "blocked"
+        await data_of(other, "task_note", task="2", text="Asked Ada for it.")
+        assert "nothing to note" in await refusal_of(other, "task_note", task="2")
         shown = await data_of(other, "task_show", task="2")
+        assert shown["notes"] == ["Asked Ada for it."]
         assert any("fixture" in each for each in shown["why"])
         assert [each["number"] for each in (await data_of(other, "task_list"))["tasks"]] == [2]
 

@@ -34,6 +34,7 @@ from perdure.project.git_hooks import GitHooks
 from perdure.project.history_records import CommitMove, ProjectOperation
 from perdure.project.project import Project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
+from perdure.project.team.team_executor import stale_reason
 
 #: Rewrites that take many processes.
 SLOW = {name for name in REWRITES if "filter" in name or "formatted" in name or "called" in name}
@@ -364,6 +365,27 @@ async def test_a_rewind_hides_what_came_after_a_checkpoint(
     assert (await project.tasks.get(finished.id)).state == "done"
     with pytest.raises(InvalidInput):
         await project.history.undo(hidden.number, by="ada")
+
+
+async def test_a_rebased_branch_is_not_behind_its_old_self(
+    bank: Bank, template: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "repo"
+    commits = prepare(template, folder, REWRITES["rebase"])
+    project = project_of(bank, folder)
+    await project.refresh()
+    await project.anchors.note([*commits.values()])
+    # Published, then rewritten here: one is amended, so that git does not see that it is the same.
+    shell(
+        folder, "git branch published; git branch -q --set-upstream-to=published; git rebase main"
+    )
+    shell(folder, "echo amended=1 >>tools.py; git commit -q -a --amend -m other")
+    await project.refresh()
+    assert await stale_reason(project.location, project.anchors) == ""
+    shell(folder, "git checkout -q main; git commit -q --allow-empty -m new; git checkout -q topic")
+    await project.refresh()
+    behind = await stale_reason(project.location, project.anchors)
+    assert behind == "the branch is 1 commit behind main"
 
 
 # Under fire -----------------------------------------------------------------------------------

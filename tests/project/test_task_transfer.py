@@ -159,6 +159,7 @@ async def test_branches_and_work_trees_take_nothing_from_each_other(tmp_path: Pa
         git(folder, "add", ".")
         git(folder, "commit", "-qm", "one")
         git(folder, "worktree", "add", "-q", "-b", "topic", str(beside))
+        await tasks.edit(1, title="the first", labels=["b"])
         await tasks.add("two")
         taken = await tasks.claim(2, by="ada")
         await tasks.done(1)
@@ -174,10 +175,27 @@ async def test_branches_and_work_trees_take_nothing_from_each_other(tmp_path: Pa
         git(folder, "reset", "-q", "--hard", "main~1")
         assert (await sync_tasks(tasks)).remarks == ()
         one, two = await tasks.all()
-        assert (one.state, one.labels) == ("done", ("a",))
+        assert (one.state, one.title, one.labels) == ("done", "the first", ("b",))
+        assert one.notes == ()
         assert (two.number, two.state, two.token) == (2, "claimed", taken.token)
         texts = [(each / ".perdure" / TASK_FILE).read_text() for each in (folder, beside)]
         assert texts[0] == texts[1] == await export_tasks(tasks)
+
+
+async def test_another_bank_gets_what_the_file_has(tmp_path: Path) -> None:
+    """Because the first one was lost, or restored from an old backup."""
+    location = located(tmp_path / "plain")
+    text = ""
+    for name in ("first", "second"):
+        async with perdure.open(f"sqlite:///{tmp_path}/{name}.db") as bank:
+            tasks = TaskGraph(bank.services, location)
+            if not text:
+                await tasks.add("one")
+                await tasks.add("two", needs=[1])
+            await sync_tasks(tasks)
+            assert [each.title for each in await tasks.list()] == ["one", "two"]
+            text = text or await export_tasks(tasks)
+            assert (location.files / TASK_FILE).read_text() == text
 
 
 async def test_two_clones_with_edits_on_both_sides(tmp_path: Path) -> None:

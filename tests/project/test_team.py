@@ -148,21 +148,29 @@ async def test_learning_that_fails_is_said_and_the_graph_goes_on(tmp_path: Path)
         assert "- Learning from transcripts: " in run_recap(run)
 
 
+_TEXTS = ("note", "done", "block")
+
+
 async def test_what_a_run_took_from_forgotten_turns_goes(tmp_path: Path) -> None:
-    noted = "Staging is on 8443 (dev/one#T-1)."
-    script = saying(historian=[{"op": "note", "task": "#1", "text": noted}])
+    noted = "Staging is in the cellar (dev/one#T-1)."
+    asked = [{"op": op, "task": f"#{n}", "text": noted} for n, op in enumerate(_TEXTS, 1)]
+    script = saying(historian=asked)
     async with team_of(tmp_path, script) as (team, bank):
         for name in ("dev/one", "dev/two"):
             session = await bank.session(name)
-            await session.append([user(f"{name}: staging is on 8443."), assistant("Noted.")])
-        await team.tasks.add("Deploy")
+            await session.append([user(f"{name}: staging is in the cellar."), assistant("Noted.")])
+        for title in ("Deploy", "Move", "Look"):
+            await team.tasks.add(title)
         run = await team.run("Deploy", learn_from=["dev"])
+        assert "cellar" in (await team.tasks.get(2)).reason
         await team.tasks.note(1, "A person's words.")
         await bank.forget("dev/one", turns=[1])
-        task, left = await team.tasks.get(1), await team.get(run.name)
+        (task, moved, looked), left = await team.tasks.all(), await team.get(run.name)
+        assert (moved.state, moved.reason) == ("done", "")
+        assert (looked.state, looked.blocked) == ("blocked", "(forgotten)")
         assert [each.text for each in task.notes] == ["A person's words."]
         assert [each.partition("\n")[0] for each in left.inputs.transcripts] == ["dev/two#T-1"]
-        assert b"8443" not in msgspec.json.encode((left.answers, left.outcome, left.stored))
+        assert b"cellar" not in msgspec.json.encode((left.answers, left.outcome, left.stored))
         with pytest.raises(InvalidInput, match="forgotten"):
             await team.replay(run.name)
         assert (await team.undo(run.name)).state == "undone"
@@ -479,6 +487,8 @@ async def test_undo_takes_back_the_run_and_nothing_else(tmp_path: Path) -> None:
         task = await team.tasks.get(1)
         assert (task.title, task.priority, task.labels, task.needed_by) == ("one", 2, ("mine",), ())
         assert [each.title for each in await team.tasks.ready()] == ["one", "two"]
+        (dropped,) = await team.tasks.list("dropped")  # nothing is deleted
+        assert (dropped.title, dropped.needs, dropped.reason) == ("Deploy", (), "Taken back.")
         with pytest.raises(InvalidInput, match="undone before"):
             await team.undo(run.name)
         assert [each.name for each in await team.list()] == [run.name]

@@ -253,7 +253,7 @@ async def test_over_the_budget_nothing_starts() -> None:
     async with opened(answering(by_session), tokens=1_000) as (bank, model):
         await two_sessions(bank)
         (run,) = await bank.reflect()
-        assert (run.state, run.left_before) == ("refused", 1_000)
+        assert (run.state, run.left_before, run.cost) == ("refused", 1_000, 0)
         assert model.requests == []
         (message,) = await bank.inbox.list()
         assert message.kind == "spend"

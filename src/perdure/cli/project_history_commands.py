@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.project.project_history import PlacedEntry
 
 _LISTED = 20
-_DECIDED = {"waiting": "waits", "rebase": "followed", "fork": "stayed with the old line"}
+_DECIDED = {"waiting": "undecided", "rebase": "followed", "fork": "stayed with the old line"}
 
 
 async def status(

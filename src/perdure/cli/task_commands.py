@@ -105,7 +105,7 @@ async def ready(
 ) -> None:
     """List what can be begun now, the most urgent first."""
     async with project_here(settings, folder) as project:
-        found = await project.tasks.ready(limit or 10_000, label=label)
+        found = await project.tasks.ready(limit, label=label)
     _table(settings, found, "No task is ready. `perdure task list` shows what waits.")
 
 

@@ -195,6 +195,7 @@ async def _order(
 ) -> WorkOrder | None:
     from perdure.agents.one_shot.agent_command import checked_command
     from perdure.core.errors import InvalidInput
+    from perdure.project.project import Project
     from perdure.project.team.team_executor import (
         WorkOrder,
         agent_worker,
@@ -211,7 +212,11 @@ async def _order(
         if agent is None
         else agent_worker(await bank.agents.get(agent))
     )
-    return WorkOrder(worker, wait_because="" if approve else await stale_reason(location))
+    if approve:
+        return WorkOrder(worker)
+    anchors = Project(bank.services, location).anchors
+    await anchors.refresh()
+    return WorkOrder(worker, wait_because=await stale_reason(location, anchors))
 
 
 def _recap(run: TeamRun) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 from perdure.bank.bank import Bank
 from perdure.core.display import install_hint
-from perdure.core.errors import InvalidInput, NotFound, Unsupported
-from perdure.history.log_records import agent_of
+from perdure.core.errors import InvalidInput, Unsupported
+from perdure.history.log_records import Link, SessionRecord, agent_of
 from perdure.sessions.session import Session
 from perdure.sync import SyncBank, sync_loop
 
@@ -45,10 +45,15 @@ def session_name(agent: str, *ids: str) -> str:
         else:
             return plain
     digest = hashlib.sha256("\0".join(ids).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    readable = _unfit.sub("-", "-".join(ids)).strip("-")[:_MOST]
-    name = f"{agent}/{readable}-{digest}" if readable else f"{agent}/{digest}"
+    words = readable("-".join(ids))
+    name = f"{agent}/{words}-{digest}" if words else f"{agent}/{digest}"
     agent_of(name)  # the agent's name is the user's own: an error says what is wrong with it
     return name
+
+
+def readable(id: str) -> str:
+    """What of an id can be part of any name."""
+    return _unfit.sub("-", id).strip("-")[:_MOST]
 
 
 class FrameworkBank:
@@ -102,31 +107,30 @@ class FrameworkBank:
                 self._opened = bank
         return self._opened
 
-    async def session(self, name: str, **facts: Any) -> Session:
+    async def session(self, name: str, *, link: Link | None = None, **facts: Any) -> Session:
         """The session of this name, made if needed. One object for all who write to it here."""
-        found = self._sessions.get(name)
+        found = await self.existing(name)
         if found is None:
-            made = await (await self.bank()).session(name, state=facts)
+            made = await (await self.bank()).session(name, state=facts, link=link)
             found = self._sessions.setdefault(name, made)
         return found
 
     async def existing(self, name: str) -> Session | None:
-        found = self._sessions.get(name)
-        if found is None:
-            try:
-                found = await (await self.bank()).existing_session(name)
-            except NotFound:
-                return None
-            found = self._sessions.setdefault(name, found)
-        return found
+        """Looks each time: it may have been forgotten meanwhile."""
+        bank = await self.bank()
+        if await bank.collection(SessionRecord).get(name) is None:
+            self._sessions.pop(name, None)
+            return None
+        if name not in self._sessions:
+            self._sessions[name] = await bank.existing_session(name)
+        return self._sessions[name]
 
     async def forget(self, name: str, *, reroot: bool = False) -> None:
         """Forget a session for good, if there is one. Raises `Conflict` if a fork shares it, unless
         `reroot` copies what is shared.
         """
-        bank = await self.bank()
         if await self.existing(name) is not None:
-            await bank.forget(name, reroot=reroot)
+            await (await self.bank()).forget(name, reroot=reroot)
         self._sessions.pop(name, None)
 
     async def close(self) -> None:

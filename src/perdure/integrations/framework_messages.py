@@ -20,7 +20,6 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, event
-from perdure.core.turns import Turn
 from perdure.sessions.session import Session
 
 _REF = "$"
@@ -49,16 +48,12 @@ def unfold_all(messages: Iterable[Message], framework: str) -> list[dict[str, An
     return [form for each in messages if (form := unfold(each, framework)) is not None]
 
 
-async def all_messages(session: Session) -> list[Message]:
-    """Of the turns that were not undone, oldest first, with their content."""
+async def all_messages(session: Session, *, undone: bool = False) -> list[Message]:
+    """Of the turns that were not undone, or of all; oldest first, with their content."""
     found: list[Message] = []
-    async for turn in session.read():
+    async for turn in session.read(undone=undone):
         found += await session.resolve(turn.messages)
     return found
-
-
-def messages_of(turns: Iterable[Turn]) -> list[Message]:
-    return [message for turn in turns for message in turn.messages]
 
 
 def folded_event(framework: str, kind: str, form: Mapping[str, Any]) -> Message:

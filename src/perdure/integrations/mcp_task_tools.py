@@ -74,6 +74,15 @@ class TaskBlockArguments(McpArguments, frozen=True, kw_only=True):
     token: _Token = None
 
 
+class TaskNoteArguments(McpArguments, frozen=True, kw_only=True):
+    """Arguments of the tool."""
+
+    task: TaskName
+    text: str = ""
+    commits: list[str] = []
+    turns: list[str] = []
+
+
 class TaskShowArguments(McpArguments, frozen=True, kw_only=True):
     """Arguments of the tool."""
 
@@ -176,6 +185,19 @@ class TaskTools:
             ),
         )
 
+    async def note(self, call: McpCall, given: TaskNoteArguments) -> TaskResult:
+        graph = await self._graph()
+        return await _result(
+            graph,
+            await graph.note(
+                given.task,
+                given.text,
+                by=self._access.identity(call.client),
+                commits=given.commits,
+                turns=given.turns,
+            ),
+        )
+
     async def show(self, _: McpCall, given: TaskShowArguments) -> TaskResult:
         graph = await self._graph()
         return await _result(graph, await graph.get(given.task))
@@ -252,6 +274,16 @@ class TaskTools:
                 returns=TaskResult,
                 run=self.block,
                 writes=True,
+            ),
+            McpTool(
+                name="task_note",
+                title="Note something on a task",
+                description="Add a remark to a task, or commits and turns that belong to it.",
+                takes=TaskNoteArguments,
+                returns=TaskResult,
+                run=self.note,
+                writes=True,
+                idempotent=False,
             ),
         )
 

@@ -1,5 +1,5 @@
 """The tools over a bank: recall, remember, turns and sessions. Those of a project: see
-`mcp_project_tools`.
+`mcp_task_tools`.
 """
 
 from __future__ import annotations

@@ -11,26 +11,20 @@ strategy shows within it, instead of every item.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 from perdure.bank.bank import Bank
-from perdure.core.messages import Message
 from perdure.integrations.framework_bank import FrameworkStore, missing, session_name
-from perdure.integrations.framework_messages import all_messages, messages_of
 from perdure.integrations.recent_items import RecentItems
 from perdure.sessions.session import Session
 from perdure.sync import SyncBank
 from perdure.wire import codec
-from perdure.wire.plain import Item
 
 try:
     from agents.memory import SessionABC, SessionSettings
     from agents.run import CallModelData, ModelInputData
 except ImportError as exc:
     raise missing("openai-agents", "openai-agents") from exc
-
-_PAGE = 32  # Turns that are read at once, at most, for the newest items.
 
 
 class PerdureSession(FrameworkStore, SessionABC):
@@ -96,7 +90,7 @@ class PerdureSession(FrameworkStore, SessionABC):
             turns = await session.turns(1, resolve=True)
             if not turns:
                 return None
-            *kept, popped = _items(turns[0].messages)
+            *kept, popped = codec("responses").encode(turns[0].messages)
             if kept:
                 await session.append(codec("responses").decode(kept), fresh=True)
             await session.undo(numbers=[turns[0].number])
@@ -128,30 +122,8 @@ class PerdureSession(FrameworkStore, SessionABC):
 
     async def _newest(self, limit: int | None) -> list[Any]:
         session = await self._session()
-        head = await session.head()
         limit = None if limit is None or limit < 0 else limit  # as SQLite's LIMIT has it
-        known = self._recent.newest(head, limit)
-        if known is not None:
-            return known
-        items: list[Any] = []
-        if limit is None:
-            items = _items(await all_messages(session))
-            self._recent.fill(head, items, whole=True)
-            return items
-        before: int | None = None
-        while len(items) < limit:
-            count = min((limit - len(items) + 1) // 2, _PAGE)
-            turns = await session.turns(count, before=before, resolve=True)
-            if not turns:
-                break
-            items[:0] = _items(messages_of(turns))
-            before = turns[0].number
-        self._recent.fill(head, items, whole=len(items) < limit)
-        return items[len(items) - limit :] if len(items) > limit else items
-
-
-def _items(messages: Iterable[Message]) -> list[Item]:
-    return codec("responses").encode(messages)
+        return await self._recent.read(session, limit, codec("responses").encode)
 
 
 def _is_users(item: Any) -> bool:

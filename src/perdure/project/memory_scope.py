@@ -8,6 +8,7 @@ with those of its clients, so that the proxy and the hooks find it, too.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -27,6 +28,8 @@ CLIENTS = ("claude-code", "codex", "opencode")
 _FOLDERS = ("cwd", "folder")
 #: Agents that a memory is shared with one by one.
 _MOST_SHARED = 20
+#: Seconds that the search of one agent's memory may take, however late it is.
+_LEAST = 0.1
 
 
 class ScopeFindings(msgspec.Struct, frozen=True):
@@ -82,10 +85,11 @@ class MemoryScope:
         likely: float = 0.1,
         passage: int = 0,
     ) -> ScopeFindings:
-        """What any of the agents knew, best first. No model is asked. `likely` and `passage`: see
-        `recall.values.Question`.
+        """What any of the agents knew, best first, within `deadline` seconds for all of them. No
+        model is asked. `likely` and `passage`: see `recall.values.Question`.
         """
         recall = await self.services.loaded_recall()
+        end = time.monotonic() + deadline
         now = self.services.store.now()
         best, notes = dict[str, Hit](), list[str]()
         for agent in self.agents:
@@ -101,7 +105,8 @@ class MemoryScope:
                 likely=likely,
                 passage=passage,
             )
-            found = await recall.recall(question, deadline=deadline, explains=False)
+            left = max(end - time.monotonic(), _LEAST)
+            found = await recall.recall(question, deadline=left, explains=False)
             notes += [note for note in found.notes if note not in notes]
             for hit in found.hits:
                 key = _name(hit, agent)

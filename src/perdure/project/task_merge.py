@@ -130,7 +130,7 @@ def _merge(was: TaskLine, one: TaskLine, other: TaskLine, remarks: list[str]) ->
             value = new
         elif new == old:
             value = late
-        elif field == "status":
+        elif field == "status" and was:
             value = max(new, late, key=_rank)
         else:
             value = new

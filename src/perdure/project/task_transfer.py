@@ -112,22 +112,23 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     """Make the file and the bank the same: what was changed on either side since the last time is
     merged. Without a file one is written; without `write` the file stays as it is. Each work tree
     and branch has a file of its own: what it was at its last sync is kept for each. No task leaves
-    the bank because a file does not have it, and a line that is older than at the last sync changes
-    nothing.
-    Raises `InvalidInput` if the file cannot be read.
+    the bank because a file does not have it, and a line that was in any of the files before is no
+    news: it is there again because another commit was checked out. Raises `InvalidInput` if the
+    file cannot be read.
     """
     file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
-    base = read_lines(_text(kept), str(kept))
+    seen_file = kept.parent / "seen"
+    base, seen = read_lines(_text(kept), str(kept)), set(_text(seen_file).split())
     lines = _with_our_ids(read_lines(_text(file), str(file)))
-    theirs = {id: _read(graph.project, line) for id, line in lines.items()}
-    for id, was in base.items():
-        line = theirs.get(id)
-        if line is None or line["updated"] < was["updated"]:
-            theirs[id] = was
+    given = {id: _read(graph.project, line) for id, line in lines.items()}
+    known = {id: base.get(id, line) for id, line in given.items() if _digest(line) in seen}
 
     async def body(transaction: Transaction) -> tuple[TaskImport, TaskLines]:
         tasks = await _all(graph, transaction)
-        merged = merge_tasks(base, _lines(tasks.values()), theirs)
+        ours = _lines(tasks.values())
+        # A task that the bank does not have is new, though a file had it: it is another bank.
+        was = {id: line for id, line in (known | base).items() if id in ours}
+        merged = merge_tasks(was, ours, was | given | {id: known[id] for id in known if id in was})
         found = await _store(graph, transaction, tasks, merged.lines)
         stored = _lines((await _all(graph, transaction)).values())
         return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
@@ -135,11 +136,15 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     report, stored = await graph.services.store.transact(body)
     if report.added or report.changed:
         graph.location.drop_preambles()
-    data = write_lines(stored if write else theirs).encode()
+    data = write_lines(stored if write else given).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    digests = {_digest(line) for line in (*given.values(), *stored.values())}
+    # First what is known, then the file: a line that is not noted would be taken for an edit.
+    with seen_file.open("a") as notes:
+        notes.writelines(f"{each}\n" for each in sorted(digests - seen))
     if write and (not file.exists() or file.read_bytes() != data):
         write_atomically(file, data)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(kept, data)
     bases = sorted(kept.parent.glob("*.jsonl"), key=lambda each: -each.stat().st_mtime)
     for old in bases[_MOST_BASES:]:
@@ -154,11 +159,16 @@ async def _base_file(graph: TaskGraph) -> Path:
     return graph.location.folder / "synced_tasks" / f"{place}.jsonl"
 
 
+def _digest(line: TaskLine) -> str:
+    return hashlib.sha256(write_lines({line["id"]: line}).encode()).hexdigest()[:16]
+
+
 async def merge_changes(
     graph: TaskGraph, before: TaskLines, after: TaskLines
 ) -> tuple[TaskLines, tuple[str, ...]]:
     """Bring some tasks from `before` to `after` in one transaction, keeping what others changed
-    meanwhile; one that is missing in either was not there. Returns these tasks as they are now.
+    meanwhile. One that is missing in `before` is added; one that is missing in `after` is dropped,
+    unless somebody changed it: tasks are never deleted. Returns these tasks as they are now.
     """
     touched = {*before, *after}
 
@@ -167,9 +177,18 @@ async def merge_changes(
         ours = _lines(tasks.values())
         others = {id: line for id, line in ours.items() if id not in touched}
         merged = merge_tasks(others | before, ours, others | after)
-        found = await _store(graph, transaction, tasks, merged.lines)
-        now = _lines((await _all(graph, transaction)).values())
-        kept = {id: now[id] for id in sorted(touched) if id in now}
+        now = _iso(transaction.now())
+        end = {
+            "status": "dropped",
+            "closed": now,
+            "updated": now,
+            "reason": "Taken back.",
+            "needs": [],
+        }
+        dropped = {id: {**ours[id], **end} for id in ours if id not in merged.lines}
+        found = await _store(graph, transaction, tasks, merged.lines | dropped)
+        stored = _lines((await _all(graph, transaction)).values())
+        kept = {id: stored[id] for id in sorted(touched) if id in stored}
         return kept, (*merged.remarks, *found.remarks)
 
     return await graph.services.store.transact(body)
@@ -250,7 +269,9 @@ async def _all(graph: TaskGraph, transaction: Transaction) -> dict[str, Task]:
 async def _store(
     graph: TaskGraph, transaction: Transaction, tasks: dict[str, Task], lines: TaskLines
 ) -> TaskImport:
-    """Make the bank's tasks what the lines say, with links that fit on both ends."""
+    """Make the bank's tasks what the lines say, with links that fit on both ends. Every task of
+    the bank has a line.
+    """
     remarks: list[str] = []
     new = sorted((lines[id].get("created", ""), id) for id in lines if id not in tasks)
     number = await next_task_number(transaction, graph.project, len(new)) if new else 0
@@ -287,9 +308,6 @@ async def _store(
             changed.append(full)
     collection = transaction.collection(Task)
     await collection.put_many(changed)
-    removed = [task.key for id, task in tasks.items() if id not in made]
-    if removed:
-        await collection.delete_many(removed)
     edited = [id for id in lines if id in tasks and task_line(tasks[id]) != task_line(made[id])]
     return TaskImport(
         added=len(new),

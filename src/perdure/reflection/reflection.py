@@ -305,9 +305,8 @@ class Reflection:
             )
             if mode and not built.is_affordable:
                 ended = transaction.now()
-                made = replace(
-                    made, state="refused", why=too_much(built), ended=ended, calls=(), spans=()
-                )
+                made = replace(made, state="refused", why=too_much(built), ended=ended)
+                made = replace(made, calls=(), spans=(), cost=0)
                 title = f"Reflection for {scope.agent} did not begin: its budget is too small"
                 await post(transaction, message(made, "spend", title, made.why))
             elif mode and built.waiting_turns and built.left != BudgetRoom():

@@ -26,6 +26,7 @@ from perdure.project.team.team_records import WorkEnding, WorkResult
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
     from perdure.agents.process_identity import ProcessIdentity
+    from perdure.project.anchors import Anchors
 
 _KEPT = 4_000  # Characters of an answer that a note keeps.
 
@@ -85,18 +86,24 @@ def agent_worker(agent: Agent) -> TaskWorker:
     return work
 
 
-async def stale_reason(location: ProjectLocation) -> str:
+async def stale_reason(location: ProjectLocation, anchors: Anchors | None = None) -> str:
     """Why an agent should wait for approval: the branch is behind the one that it follows, or
-    behind the main branch, and the project's policy is to ask. Empty: it may go on.
+    behind the main branch, and the project's policy is to ask. Empty: it may go on. After a rebase
+    that was not pushed, what the other branch still has of the old line does not count.
     """
     git, settings = location.git, location.settings
     if git is None or settings is None or settings.on_stale != "ask":
         return ""
     for base in ("@{upstream}", "origin/HEAD", "main", "master"):
-        counted = await git.try_run("rev-list", "--count", f"HEAD..{base}", "--")
-        if counted is not None and (behind := int(counted)):
+        listed = await git.try_run(
+            "rev-list", "--right-only", "--cherry-pick", f"HEAD...{base}", "--"
+        )
+        commits = {*(listed or "").split()}
+        if commits and anchors is not None:
+            commits -= await anchors.true_at(commits, "HEAD")
+        if commits:
             name = "its upstream" if base == "@{upstream}" else base
-            return f"the branch is {plural(behind, 'commit')} behind {name}"
+            return f"the branch is {plural(len(commits), 'commit')} behind {name}"
     return ""
 
 
