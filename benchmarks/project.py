@@ -8,6 +8,7 @@
 - `index_after_commit_s`: from a commit to its files being found, the median of some.
 - `preamble_p95_ms` and others: see `client_hooks`, here in this large repository.
 - `store_ratio`: the bank on disk with all files of the last commit, to the size of those files.
+- `anchors`, `open_after_rebase_s`, `commit_added_ms`: see `benchmarks.project_history`.
 - `own_history_at`: the same as `found_at` for questions about this project's own history, which
   were written from its diffs. Not measured where that history is not there.
 """
@@ -27,6 +28,7 @@ from benchmarks.client_hooks import measure_hooks
 from benchmarks.generated_repository import GeneratedRepository, PlantedFact, make_repository
 from benchmarks.harness import Report, millis, work_folder
 from benchmarks.history_facts import FACTS
+from benchmarks.project_history import measure_history
 from perdure.core.errors import PerdureError
 from perdure.project.file_ranking import parse_query
 from perdure.project.project import Project
@@ -57,6 +59,7 @@ async def run(report: Report, *, quick: bool) -> None:
         await measure_hooks(report, made.root, bank, rounds=2 if quick else 40)
         if not quick:
             await _own_history(report, folder)
+        await measure_history(report, folder, made.root, quick=quick)
 
 
 def located(root: Path) -> ProjectLocation:

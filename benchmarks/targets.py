@@ -257,6 +257,10 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("found_at", 0.9, "facts of a commit found when asked at it", at_least=True),
         Target("index_after_commit_s", 1, "a commit's files indexed, of 60,000"),
         Target("store_ratio", 0.5, "the bank on disk, to the text of the files"),
+        Target("anchors", 0.97, "of commits that survive rewrites are found", at_least=True),
+        Target("anchors_wrong", 0, "said to be where they are not"),
+        Target("open_after_rebase_s", 1, "opening after 60 commits were rebased"),
+        Target("commit_added_ms", 5, "what the hooks add to git commit"),
     ),
     "recall_latency": (
         Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),

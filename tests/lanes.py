@@ -54,6 +54,8 @@ _MOST = 20
 _GRACE = 30
 _CPU = "cpu_seconds"
 _HERE = Path(__file__).parent
+#: What needs a browser.
+_PAGE = _HERE / "page"
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 # The same examples in every run: a red suite is red for everybody. `make fuzz` rolls the dice.
@@ -78,6 +80,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="which tests to run: see tests/lanes.py",
     )
 
+    parser.addoption(
+        "--no-browser",
+        action="store_true",
+        help="leave out the tests of the web page, which need a browser",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Before any test is imported: what a test says of its examples may depend on it.
@@ -94,6 +102,10 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lane = config.getoption("--lane")
+    if config.getoption("--no-browser"):
+        pages = [item for item in items if item.path.is_relative_to(_PAGE)]
+        config.hook.pytest_deselected(items=pages)
+        items[:] = [item for item in items if not item.path.is_relative_to(_PAGE)]
     if lane == ALL:
         return
     kept, left = list[pytest.Item](), list[pytest.Item]()
@@ -170,6 +182,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.config.getoption("--no-browser"):
+        terminalreporter.section("Without a browser: the tests of the web page were left out")
     if not _spent:
         return
     terminalreporter.section(f"CPU seconds: {sum(_spent.values()):.0f}")

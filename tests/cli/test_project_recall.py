@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.core.client_agents import session_of_client
 from perdure.project.project_location import ProjectLocation, ProjectSettings
 from perdure.recall.memory_records import Anchor
 from tests.project.repositories import git, new_repository
@@ -113,6 +114,26 @@ def test_memories_and_tasks_count_from_their_commit_on(repository: Path) -> None
     told = " ".join(before["notes"])
     assert "1 memory" in told
     assert "1 task" in told
+
+
+async def test_a_turn_counts_from_the_commit_on_that_it_was_said_at(repository: Path) -> None:
+    async with perdure.open(f"sqlite:///{repository.parent}/memory.db") as bank:
+        session = await bank.session(session_of_client("codex", str(repository), "one"))
+        await session.describe({"cwd": str(repository)})
+        await session.append(
+            [
+                {"role": "user", "content": "The gateway speaks Italian from today on."},
+                {"role": "assistant", "content": "Noted."},
+            ]
+        )
+        await bank.settle()
+        await bank.project(repository).refresh()
+    ask = ("what does the gateway speak", "--kind", "turn")
+    (hit,) = (await asyncio.to_thread(found, repository, *ask))["hits"]
+    assert hit["commit"] == git(repository, "rev-parse", "HEAD")
+    before = await asyncio.to_thread(found, repository, *ask, "--at", "HEAD~1")
+    assert before["hits"] == []
+    assert "1 turn" in before["notes"][-1]
 
 
 async def test_what_was_rewritten_is_still_true(repository: Path) -> None:

@@ -1,16 +1,13 @@
 // The keyboard: views say which keys they take, `?` lists them.
 
 export interface Key {
-  /** As `KeyboardEvent.key`: "j", "?", "ArrowDown"; "g g" is two, one after the other. */
+  /** As `KeyboardEvent.key`: "j", "?", "ArrowDown". */
   key: string;
   says: string;
   run: () => void;
 }
 
 const layers: Key[][] = [];
-let before = "";
-let beforeAt = 0;
-const PAUSE_MS = 800;
 
 /** These keys hold until the returned function is called; later ones come first. */
 export function addKeys(keys: Key[]): () => void {
@@ -32,11 +29,7 @@ export function handleKey(event: KeyboardEvent): void {
     if (event.key === "Escape") (event.target as HTMLElement).blur();
     return;
   }
-  const now = event.timeStamp;
-  const two = now - beforeAt < PAUSE_MS ? `${before} ${event.key}` : "";
-  const found = layers.flat().find((each) => each.key === two) ?? layers.flat().find((each) => each.key === event.key);
-  before = event.key;
-  beforeAt = now;
+  const found = layers.flat().find((each) => each.key === event.key);
   if (!found) return;
   event.preventDefault();
   found.run();

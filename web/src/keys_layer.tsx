@@ -9,9 +9,7 @@ export function KeysLayer() {
         {allKeys().map(({ key, says }) => (
           <div key={key}>
             <dt>
-              {key.split(" ").map((each, at) => (
-                <kbd key={at}>{keyLabel(each)}</kbd>
-              ))}
+              <kbd>{keyLabel(key)}</kbd>
             </dt>
             <dd>{says}</dd>
           </div>

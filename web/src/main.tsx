@@ -21,8 +21,6 @@ addEventListener("hashchange", follow);
 if ("serviceWorker" in navigator) void navigator.serviceWorker.register("/worker.js").catch(() => {});
 
 async function start(): Promise<void> {
-  const hasCode = location.hash.startsWith("#code=");
-  if (!hasCode) store.setState({ place: parsePlace(location.hash) });
   await sync.start().catch((error: Error) => {
     store.setState({ connection: "out", loginError: error.message });
   });

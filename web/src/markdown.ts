@@ -20,7 +20,8 @@ export type Block =
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`\s]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^( {0,3})([-*+]|(\d{1,9})[.)])(\s+|$)/;
+// "8123." is an answer, and no list.
+const ITEM = /^( {0,3})(?:([-*+])(?:\s+|$)|((\d{1,9})[.)])\s+(?=\S))/;
 const QUOTE = /^ {0,3}> ?/;
 const TABLE_LINE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const DEEPEST = 12;
@@ -72,7 +73,7 @@ function parseLines(lines: string[], depth: number): Block[] {
     }
     const item = ITEM.exec(line);
     // A number in the middle of a paragraph begins no list, unless it is 1.
-    if (item && depth < DEEPEST && !(paragraph.length && item[3] && item[3] !== "1")) {
+    if (item && depth < DEEPEST && !(paragraph.length && item[4] && item[4] !== "1")) {
       flush();
       const [list, next] = parseList(lines, at, depth);
       blocks.push(list);
@@ -100,13 +101,13 @@ function parseLines(lines: string[], depth: number): Block[] {
 
 function parseList(lines: string[], from: number, depth: number): [Block, number] {
   const first = ITEM.exec(lines[from]!)!;
-  const ordered = first[3] !== undefined;
+  const ordered = first[4] !== undefined;
   const items: Block[][] = [];
   let at = from;
   while (at < lines.length) {
     const found = ITEM.exec(lines[at]!);
-    if (!found || (found[3] !== undefined) !== ordered || RULE.test(lines[at]!)) break;
-    const indent = Math.min(found[0].length, found[1]!.length + found[2]!.length + 4) || 2;
+    if (!found || (found[4] !== undefined) !== ordered || RULE.test(lines[at]!)) break;
+    const indent = Math.min(found[0].length, found[1]!.length + (found[2] ?? found[3])!.length + 4) || 2;
     const own = [lines[at]!.slice(found[0].length)];
     for (at++; at < lines.length; at++) {
       const line = lines[at]!;
@@ -126,7 +127,7 @@ function parseList(lines: string[], from: number, depth: number): [Block, number
     // A blank line between two items.
     if (!lines[at]?.trim() && ITEM.test(lines[at + 1] ?? "")) at++;
   }
-  return [{ kind: "list", ordered, start: Number(first[3] ?? 1), items }, at];
+  return [{ kind: "list", ordered, start: Number(first[4] ?? 1), items }, at];
 }
 
 const cells = (line: string): string[] =>

@@ -59,7 +59,7 @@ export function SearchLayer() {
     <Layer title={texts.keys.search}>
       <input
         class="search"
-        type="search"
+        type="text"
         {...COMBOBOX}
         aria-expanded={hits.length > 0}
         aria-controls="hits"

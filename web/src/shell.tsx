@@ -37,7 +37,7 @@ export function Shell() {
       <main id="content" tabIndex={-1} aria-label={view?.title ?? texts.title}>
         {connection === "out" && <Ended />}
         <Header />
-        {view ? <view.View key={`${place.session}|${place.agent}|${view.name}`} place={place} /> : <Nothing />}
+        {view ? <view.View key={`${place.session}|${place.agent}|${view.name}`} place={place} /> : <Nothing hasTitle={place.scope !== "bank"} />}
       </main>
       {layer === "keys" && <KeysLayer />}
       {layer === "search" && <SearchLayer />}
@@ -50,7 +50,12 @@ function skip(event: Event): void {
   document.getElementById("content")?.focus();
 }
 
-const Nothing = () => <p class="nothing">{texts.nothingHere}</p>;
+const Nothing = ({ hasTitle }: { hasTitle: boolean }) => (
+  <>
+    {!hasTitle && <h1 class="hidden">{texts.title}</h1>}
+    <p class="nothing">{texts.nothingHere}</p>
+  </>
+);
 
 const Ended = () => (
   <p class="banner" role="alert">

@@ -31,6 +31,7 @@ const PAGE = 30;
 const RUN = 50;
 /** Turns that are kept in memory around what is looked at. */
 const MOST_TURNS = 3_000;
+const AROUND = 10;
 const SESSIONS = 100;
 const RETRY_MS = [250, 500, 1_000, 2_000, 5_000];
 const FLUSH_MS = 40;
@@ -380,9 +381,9 @@ export class Sync {
     await this.readMissing(name);
   }
 
-  /** These turns are on screen: read those that are not known. */
+  /** These turns are on screen: read those that are not known, and some around them. */
   look(name: string, first: number, last: number): void {
-    this.lookingAt = [first, last];
+    this.lookingAt = [first - AROUND, last + AROUND];
     this.soon(name, () => this.readMissing(name));
   }
 

@@ -1,6 +1,8 @@
 // A service worker that shows the page when the server is away, and never otherwise: the page itself
 // is always asked for first. What it shows then, the page finds in its own database.
 const CACHE = "perdure-page";
+/** The server tells programs something else at the same address. */
+const ANY: CacheQueryOptions = { ignoreVary: true };
 const worker = self as unknown as {
   addEventListener: (kind: string, listen: (event: WorkerEvent) => void) => void;
   skipWaiting: () => Promise<void>;
@@ -14,7 +16,7 @@ interface WorkerEvent {
   waitUntil: (work: Promise<unknown>) => void;
 }
 
-worker.addEventListener("install", (event) => event.waitUntil(worker.skipWaiting()));
+worker.addEventListener("install", (event) => event.waitUntil(install()));
 worker.addEventListener("activate", (event) => event.waitUntil(worker.clients.claim()));
 
 worker.addEventListener("fetch", (event) => {
@@ -24,6 +26,12 @@ worker.addEventListener("fetch", (event) => {
   event.respondWith(isPage ? showPage(event.request) : showFile(event.request));
 });
 
+/** The page that brought the worker was loaded without it. */
+async function install(): Promise<void> {
+  await showPage(new Request("/", { headers: { accept: "text/html" } }));
+  await worker.skipWaiting();
+}
+
 async function showPage(request: Request): Promise<Response> {
   const cache = await caches.open(CACHE);
   try {
@@ -32,9 +40,9 @@ async function showPage(request: Request): Promise<Response> {
       await keep(cache, answer.clone());
       return answer;
     }
-    return (await cache.match("/")) ?? answer;
+    return (await cache.match("/", ANY)) ?? answer;
   } catch (error) {
-    const kept = await cache.match("/");
+    const kept = await cache.match("/", ANY);
     if (kept) return kept;
     throw error;
   }
@@ -44,15 +52,16 @@ async function showPage(request: Request): Promise<Response> {
 async function keep(cache: Cache, page: Response): Promise<void> {
   const names = [...(await page.clone().text()).matchAll(/"(\/page\/[^"]+)"/g)].map((match) => match[1]!);
   const kept = await cache.keys();
+  await cache.delete("/", ANY);
   await cache.put("/", page);
   for (const request of kept) {
     const { pathname } = new URL(request.url);
-    if (pathname !== "/" && !names.includes(pathname)) await cache.delete(request);
+    if (pathname !== "/" && !names.includes(pathname)) await cache.delete(request, ANY);
   }
-  for (const name of names) if (!(await cache.match(name))) await cache.add(name).catch(() => {});
+  for (const name of names) if (!(await cache.match(name, ANY))) await cache.add(name).catch(() => {});
 }
 
 async function showFile(request: Request): Promise<Response> {
-  const kept = await caches.match(request);
+  const kept = await caches.match(request, ANY);
   return kept ?? fetch(request);
 }

@@ -39,6 +39,7 @@ test("markdown: blocks", () => {
   assert.deepEqual(kinds, ["heading", "paragraph", "list", "list", "quote", "code", "table", "rule"]);
   assert.deepEqual(parseMarkdown("```py\nx <b>\n```"), [{ kind: "code", language: "py", text: "x <b>" }]);
   assert.equal(parseMarkdown("```\nno end")[0]?.kind, "code");
+  assert.equal(parseMarkdown("8123.")[0]?.kind, "paragraph");
   const list = parseMarkdown("- a\n  - b\n    - c")[0];
   assert.equal(list?.kind === "list" && list.items[0]?.[1]?.kind, "list");
 });

@@ -20,9 +20,17 @@ _PATH = 0.7
 #: What a word counts that the path says, and one that stands elsewhere in the part.
 _PATH_SAYS, _AROUND = 1.0, 0.2
 #: The same of each of several words that the path says: together they name it.
-_PATH_NAMES = 1.5
+_PATH_NAMES = 2.0
 #: What a word says that is nowhere, of what a rare one does; and one that is everywhere.
-_NOWHERE, _COMMON = 0.5, 0.05
+_NOWHERE, _COMMON = 0.4, 0.05
+#: Words of questions that ask for a measure or a kind; what they say of what a rare word does.
+_ASKING = frozenset(
+    """
+    big default early ever far fast high kind large late least long many most much often old
+    several size small sort still type until usually
+    """.split()  # noqa: SIM905 - as a list it would take a page
+)
+_ASKS = 0.25
 #: Letters of a word that is looked for in paths.
 _IN_PATH = 3
 
@@ -77,10 +85,11 @@ def weigh(query: FileQuery, found: TextFound) -> FileQuery:
     """The query with weights: the rarer a word, the more it says; one that is nowhere says half."""
     counts = dict(zip(query.terms, (each.documents for each in found.terms), strict=True))
     weights = []
-    for word in query.words:
+    for text, word in zip(query.texts, query.words, strict=True):
         count = max(counts[term] for term in word)
         rarity = math.log(1 + (found.documents - count + 0.5) / (count + 0.5))
-        weights.append(max(rarity if count else rarity * _NOWHERE, _COMMON))
+        share = _ASKS if text.lower().strip("?.,") in _ASKING else 1.0 if count else _NOWHERE
+        weights.append(max(rarity * share, _COMMON))
     return query._replace(weights=tuple(weights))
 
 

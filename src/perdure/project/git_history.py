@@ -219,20 +219,22 @@ def head_at(git: GitRepository, moment: int, now: GitHead) -> GitHead | None:
 
 def change_kind(git: GitRepository, change: BranchChange, *, merged: bool) -> ChangeKind:
     """What moved a branch, from its reflog and from what it lost and won."""
-    message = ""
+    messages = list[str]()
     for entry in reversed(read_reflog(git, change.ref)):
-        if entry.after == change.after:
-            message = entry.message
+        if entry.after == change.before:
             break
+        messages.append(entry.message)
     if not change.removed:
+        message = messages[0] if messages else ""
         if message.startswith("cherry-pick"):
             return "cherry-pick"
         return "merge" if merged or message.startswith("merge") else "commits"
     if not is_local(change.ref):
         return "force push"
-    for start, kind in _KINDS.items():
-        if message.startswith(start):
-            return kind
+    for message in messages:
+        for start, kind in _KINDS.items():
+            if message.startswith(start):
+                return kind
     return "rewritten" if change.added else "reset"
 
 

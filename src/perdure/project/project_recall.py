@@ -18,7 +18,7 @@ from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 from perdure.project.file_ranking import parse_query
 from perdure.project.file_search import FileHit, search_files
-from perdure.project.memory_scope import MemoryScope
+from perdure.project.memory_scope import MemoryScope, split_turn
 from perdure.project.project import Project
 from perdure.recall.memory_records import Memory, parse_key
 from perdure.recall.values import Hit, Kind
@@ -222,9 +222,12 @@ async def _anchored(project: Project, hit: Hit) -> ProjectHit:
         memory = await project.services.store.collection(Memory).get(parse_key(hit.key))
         if memory is not None and memory.anchor is not None and memory.anchor.repo == project.id:
             commit, branch = memory.anchor.commit, memory.anchor.branch
-    elif hit.kind == "turn" and hit.time and project.location.git is not None:
-        anchor = await project.anchors.at_time(hit.time)
-        commit, branch = anchor.commit, anchor.branch
+    elif hit.kind == "turn" and project.location.git is not None:
+        anchor = await project.work.anchor_of(*split_turn(hit.key))
+        if anchor is None and hit.time:
+            anchor = await project.anchors.at_time(hit.time)
+        if anchor is not None:
+            commit, branch = anchor.commit, anchor.branch
     return ProjectHit(
         kind=hit.kind,
         name=hit.key,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Up to the first cosine two words have nothing in common, from the second on nearly everything.
 _LEAST, _SPAN, _MOST = 0.3, 0.5, 0.8
+#: Words of a block up to which nearness counts in full, and how fast it falls with more.
+_FEW, _CHANCE = 8, 0.4
 #: Words whose vectors are kept.
 _REMEMBERED = 40_000
 #: Letters of a word, at least: shorter ones are names of variables.
@@ -54,7 +56,10 @@ async def likeness(
     starts = np.cumsum([0, *(len(at[number]) for number in full[:-1])])
     joined = np.concatenate([np.asarray(at[number]) for number in full])
     best = np.maximum.reduceat(similar[:, joined], starts, axis=1)
-    found[:, full] = np.clip((best - _LEAST) / _SPAN, 0.0, _MOST)
+    sizes = np.asarray([len(at[number]) for number in full], dtype=np.float32)
+    # Among many words one is near by chance.
+    chance = np.minimum(1.0, (_FEW / sizes) ** _CHANCE)
+    found[:, full] = np.clip((best - _LEAST) / _SPAN, 0.0, _MOST) * chance
     return found
 
 

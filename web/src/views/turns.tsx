@@ -65,7 +65,7 @@ function Turns({ place }: { place: Place }) {
     return addKeys([
       { key: "j", says: texts.keys.nextTurn, run: () => step(1) },
       { key: "k", says: texts.keys.previousTurn, run: () => step(-1) },
-      { key: "g g", says: texts.keys.first, run: () => choose(1) },
+      { key: "g", says: texts.keys.first, run: () => choose(1) },
       {
         key: "G",
         says: texts.keys.last,
