@@ -135,6 +135,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("growth", 1.2, "p95 with 10k turns there, to p95 with 1k"),
     ),
     "load": (Target("ratio_to_best_peer", 1, "the newest 20 turns of a session of 10k"),),
+    "frameworks": (
+        Target(
+            "worst_ratio", 1, "of append and load-20 to each framework's own store, 10k messages"
+        ),
+    ),
     "import": (
         Target("mb_per_s", 5, "of transcripts, their tokens counted as well", at_least=True),
     ),

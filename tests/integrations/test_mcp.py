@@ -306,6 +306,29 @@ def test_the_list_of_tools_needs_no_heavy_module(place: Workplace, tmp_path: Pat
     assert not imported & {"numpy", "pydantic", "apsw", "starlette", "httpx2", "perdure.bank.bank"}
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_goals_notes_and_the_preamble(place: Workplace, connect: Connect, mode: Mode) -> None:
+    place.init()
+    await place.told("codex", place.folder, "Hello.")  # makes the bank
+    async with connect(mode) as client:
+        goal = (await data_of(client, "goal_add", title="Deploy every day"))["entry"]
+        step = await data_of(client, "milestone_add", title="CI runs", goal="deploy", needs=[])
+        assert step["entry"]["of"] == goal["id"]
+        await data_of(client, "project_note", text="I stopped at the second test.")
+        done = await data_of(client, "milestone_finish", milestone="CI runs")
+        assert done["checkpoint"]["commit"] == place.git("rev-parse", "HEAD")
+        state = await data_of(client, "project_state", closed=True)
+        assert {each["title"] for each in state["entries"]} == {"Deploy every day", "CI runs"}
+        told = (await data_of(client, "project_preamble", budget=200))["text"]
+        assert "Deploy every day" in told
+        refused = await refusal_of(client, "milestone_finish", milestone="nothing")
+        assert "has no entry 'nothing'" in refused
+        journal = (await client.read_resource("perdure://project/journal")).contents[0]
+        assert "second test" in journal.text  # type: ignore[union-attr]
+        file = (await client.read_resource("perdure://project/state")).contents[0]
+        assert goal["id"] in json.loads(file.text)["goals"]  # type: ignore[union-attr]
+
+
 async def test_what_was_true_at_a_commit(place: Workplace, connect: Connect) -> None:
     place.init()
     async with perdure.open(place.bank):

@@ -8,6 +8,8 @@ from perdure.integrations.mcp_protocol import McpPrompt, McpResource
 from perdure.integrations.mcp_tools import MemoryAccess
 
 _LISTED = 50
+#: Conversations whose pages of the journal are read.
+_PAGES = 10
 
 
 def resources(access: MemoryAccess) -> tuple[McpResource, ...]:
@@ -25,7 +27,30 @@ def resources(access: MemoryAccess) -> tuple[McpResource, ...]:
         lines = [f"- {each.name} {each.title}" for each in await project.tasks.ready(_LISTED)]
         return f"# Ready tasks of {project.name}\n\n" + ("\n".join(lines) or "None.") + "\n"
 
+    async def state(_: str) -> str:
+        return await (await access.project()).state.text()
+
+    async def journal(_: str) -> str:
+        project = await access.project()
+        pages = await project.journal.pages((await project.work.list())[:_PAGES])
+        return "\n".join(pages.values()) or "The journal is empty.\n"
+
     return (
+        McpResource(
+            uri="perdure://project/state",
+            name="project-state",
+            title="Project state",
+            description="Goals, milestones, checkpoints and links, as their file has them.",
+            read=state,
+            mime="application/json",
+        ),
+        McpResource(
+            uri="perdure://project/journal",
+            name="journal",
+            title="Journal",
+            description="What was asked, done and decided in the newest conversations.",
+            read=journal,
+        ),
         McpResource(
             uri="perdure://sessions",
             name="sessions",
@@ -49,8 +74,8 @@ def project_prompts() -> tuple[McpPrompt, ...]:
         about = f" about {topic}" if topic else ""
         return (
             f"Go on with our work{about}. First call recall{about or ' with what we did last'}"
-            " and task_ready; tell me in a few lines where we stand, what is decided and what is"
-            " open; then propose the next step."
+            " and project_preamble; tell me in a few lines where we stand, what is decided and what"
+            " is open; then propose the next step."
         )
 
     async def learn(_: Mapping[str, str]) -> str:

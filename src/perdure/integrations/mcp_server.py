@@ -15,6 +15,7 @@ from pathlib import Path
 from perdure.integrations.mcp_history_tools import HistoryTools
 from perdure.integrations.mcp_project_resources import project_prompts, resources
 from perdure.integrations.mcp_protocol import McpOffer
+from perdure.integrations.mcp_state_tools import StateTools
 from perdure.integrations.mcp_task_tools import TaskTools
 from perdure.integrations.mcp_tools import BankTools, MemoryAccess
 
@@ -37,6 +38,8 @@ _MEMORY = (
 _PROJECT = (
     "- Work is kept in tasks: task_ready shows what can be begun, task_claim takes one before you"
     " begin, task_done closes it with its commits, task_add notes what you find on the way.\n"
+    "- project_preamble tells where the project stands; call it first if you were not told. Before"
+    " you stop with something unfinished, call project_note with where you are.\n"
 )
 _NO_PROJECT = (
     "- This folder has no project memory yet: tools of tasks and project state say so. The user"
@@ -49,6 +52,7 @@ def make_offer(access: MemoryAccess, *, has_project: bool, writes: bool = True) 
     tools = (
         *BankTools(access).tools(),
         *TaskTools(access).tools(),
+        *StateTools(access).tools(),
         *HistoryTools(access).tools(),
     )
     about = _MEMORY.format(place="project" if has_project else "folder")

@@ -276,8 +276,11 @@ class ProjectState:
             for _ in range(_TRIES):
                 file = self.projections.read(STATE_FILE)
                 try:
-                    for base, theirs in await self.projections.incoming(file):
-                        merged += await self._merge(base, theirs, file.changed, remarks)
+                    steps = await self.projections.incoming(file)
+                    for number, (base, theirs) in enumerate(steps, 1):
+                        # What git brought has the times of those who wrote it.
+                        at = file.changed if number == len(steps) else 0
+                        merged += await self._merge(base, theirs, at, remarks)
                 except InvalidInput as exc:
                     said = f"{exc} The file is left as it is. {exc.hint or ''}".rstrip()
                     return StateSync(merged, written=False, remarks=(*remarks, said))
@@ -298,20 +301,24 @@ class ProjectState:
     async def _merge(
         self, base: str | None, theirs: str, changed: int, remarks: builtins.list[str]
     ) -> int:
-        """Bring the bank to the merge of itself and `theirs`; returns how many entries changed."""
+        """Bring the bank to the merge of itself and `theirs`; returns how many entries changed.
+        `changed` is when somebody edited it by hand; 0: nobody did.
+        """
         if base == theirs:
             return 0
         file = read_state(theirs, self.projections.path(STATE_FILE).name)
         common = None if base is None else _readable(base)
         lines = dict(file.lines)
+        now = changed or self.services.store.now()
         for line in file.new:
             id = _id_for(line, self.project)
-            lines[id] = {**line, "id": id, "created": line.get("created") or iso(changed)}
+            lines[id] = {**line, "id": id, "created": line.get("created") or iso(now)}
         for id, line in lines.items():
             was = (common or {}).get(id, {})
-            if id != HEADER and line != was and was.get("updated") == line.get("updated"):
+            stamped = was.get("updated") != line.get("updated")
+            if changed and id != HEADER and line != was and not stamped:
                 lines[id] = {**line, "updated": iso(changed), "changed_by": "by hand"}
-        lines, refused = _checked(self.project, lines, common or {}, changed)
+        lines, refused = _checked(self.project, lines, common or {}, now)
         if refused:
             kept = self.projections.keep(STATE_FILE, theirs)
             remarks += [f"{each} A copy of the file is kept: {kept.name}." for each in refused]

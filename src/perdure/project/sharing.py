@@ -184,6 +184,7 @@ async def _mended(project: Project, name: str, text: str) -> tuple[str, tuple[st
         stages = [await git.try_run("show", f":{n}:{_FOLDER}/{name}") for n in (1, 2, 3)]
         if stages[1] is not None and stages[2] is not None:
             sides.append((stages[0], stages[1], stages[2]))
+    sides.sort(key=lambda each: each[0] is None)  # those with a common version first
     for base, ours, theirs in sides:
         try:
             return merge_files(name, base, ours, theirs)

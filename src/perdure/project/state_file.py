@@ -20,9 +20,9 @@ from perdure.project.state_records import HEADER, PREFIXES, EntryKind
 from perdure.project.task_merge import (
     TaskLine,
     TaskLines,
+    equal_fields,
     merge_task_files,
     merge_tasks,
-    older_lines,
 )
 
 STATE_FILE = "project_state.json"
@@ -112,8 +112,8 @@ def read_state(text: str, what: str = "The file") -> StateFile:
 
 
 def merge_state_files(base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
-    """The merged file and remarks. Without a common version the older one of two entries counts as
-    such. Raises `InvalidInput`.
+    """The merged file and remarks. Without a common version whatever differs was changed on both
+    sides. Raises `InvalidInput`.
     """
     sides = []
     for what, text in (("common", base or ""), ("our", ours), ("their", theirs)):
@@ -125,7 +125,7 @@ def merge_state_files(base: str | None, ours: str, theirs: str) -> tuple[str, tu
             )
         sides.append(found.lines)
     common, one, other = sides
-    merged = merge_tasks(older_lines(one, other) if base is None else common, one, other)
+    merged = merge_tasks(equal_fields(one, other) if base is None else common, one, other)
     return write_state(merged.lines), merged.remarks
 
 

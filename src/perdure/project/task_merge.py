@@ -74,10 +74,10 @@ def write_lines(lines: TaskLines) -> str:
 
 def merge_task_files(base: str | None, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
     """The merged file and remarks: the entry point of the merge driver. Without a common version
-    the older one of two lines counts as such. Raises `InvalidInput`.
+    whatever differs was changed on both sides. Raises `InvalidInput`.
     """
     one, other = read_lines(ours, "Our version"), read_lines(theirs, "Their version")
-    common = older_lines(one, other) if base is None else read_lines(base, "The common version")
+    common = equal_fields(one, other) if base is None else read_lines(base, "The common version")
     merged = merge_tasks(common, one, other)
     return write_lines(merged.lines), merged.remarks
 
@@ -112,6 +112,16 @@ def older_lines(ours: TaskLines, theirs: TaskLines) -> TaskLines:
     both = ours.keys() & theirs.keys()
     return {
         id: min(ours[id], theirs[id], key=lambda line: str(line.get("updated", ""))) for id in both
+    }
+
+
+def equal_fields(ours: TaskLines, theirs: TaskLines) -> TaskLines:
+    """The same where either side may have changed whatever differs: no edit is lost, and of two
+    texts the other is kept as a note.
+    """
+    return {
+        id: {field: value for field, value in ours[id].items() if theirs[id].get(field) == value}
+        for id in ours.keys() & theirs.keys()
     }
 
 

@@ -55,7 +55,7 @@ _left = re.compile(
     re.IGNORECASE,
 ).search
 _MOST_FILES, _MOST_COMMANDS, _MOST_WORDS = 100, 60, 5
-_COMMAND, _ASKED, _LINE = 300, 1_000, 300
+_COMMAND, _ASKED, _LINE, _ANSWER = 300, 1_000, 300, 160
 
 
 class TurnDigest(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,10 +132,13 @@ def digest_of(turn: Turn, todos: Sequence[Todo], root: str = "") -> TurnDigest:
     )
 
 
-def without_summary(turn: Turn) -> str:
-    """A summary in the turn's own words, where there is no rendition."""
-    answer = _line(_answer(turn), _LINE)
-    return " → ".join(each for each in (_line(turn.prompt, _LINE), answer) if each)
+def summary_of(turn: Turn, tiny: str) -> str:
+    """The turn at T, with the last words of the model if T has no room for them; without a T the
+    turn's own words.
+    """
+    answer = _line(_answer(turn), _ANSWER)
+    told = " ".join(tiny.split()) or f"User: {_line(turn.prompt)}"
+    return f"{told} Assistant: {answer}" if answer and "Assistant: " not in told else told
 
 
 def _said(result: ToolResult) -> str:

@@ -24,7 +24,7 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.project.git_repository import GitRepository
 from perdure.project.memory_scope import CLIENTS, MemoryScope
 from perdure.project.project_location import ProjectLocation, initialised
-from perdure.project.turn_digest import digest_of, without_summary
+from perdure.project.turn_digest import digest_of, summary_of
 from perdure.project.work_records import (
     MadeCommit,
     ProjectNote,
@@ -366,7 +366,7 @@ class WorkSessions:
             day=local_day(turn.ended),
             anchor=anchor,
             asked=found.asked,
-            summary=" ".join(tiny.split()) or without_summary(turn),
+            summary=summary_of(turn, tiny),
             files=found.files,
             commands=found.commands,
             commits=tuple(commits),

@@ -1,0 +1,229 @@
+"""State, tasks and journal under git: shared by two clones, merged by git, repaired."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure.bank import Bank
+from perdure.core.errors import InvalidInput
+from perdure.project import sharing
+from perdure.project.journal import split_page
+from perdure.project.project import Project
+from perdure.project.sharing import repair, share, unshare
+from perdure.project.state_file import STATE_FILE
+from tests.project.repositories import git, new_repository, run
+from tests.project.talks import conversation, prompt, reply
+from tests.project.test_state import project_in
+
+
+@pytest.fixture
+async def bank(tmp_path: Path) -> AsyncIterator[Bank]:
+    async with perdure.open(f"sqlite:///{tmp_path}/memory.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def project(bank: Bank, tmp_path: Path) -> Project:
+    return project_in(bank, new_repository(tmp_path / "demo"))
+
+
+@pytest.fixture
+async def other_bank(tmp_path: Path) -> AsyncIterator[Bank]:
+    async with perdure.open(f"sqlite:///{tmp_path}/other.db") as opened:
+        yield opened
+
+
+async def shared_clone(project: Project, other_bank: Bank) -> Project:
+    """A second person's clone, with a bank of their own."""
+    root = project.location.root
+    await share(project)
+    git(root, "commit", "-q", "-m", "share")
+    clone = root.parent / "clone"
+    git(root, "clone", "-q", str(root), str(clone))
+    other = project_in(other_bank, clone, shared=True)
+    assert other.location.git is not None
+    await sharing.install_driver(other.location.git)
+    await other.write_files()
+    assert sharing.is_shared(other.location.files)
+    assert git(clone, "status", "--porcelain") == ""
+    return other
+
+
+def save(project: Project, message: str) -> None:
+    git(project.location.root, "commit", "-q", "-am", message)
+
+
+async def test_nothing_is_under_git_until_it_is_shared_and_turns_never_dirty_it(
+    bank: Bank, project: Project
+) -> None:
+    root = project.location.root
+    await project.state.add("goal", "one")
+    await project.tasks.add("a task")
+    session = await conversation(bank, root)
+    await session.append([prompt("one"), reply("first")])
+    await project.refresh()
+    assert git(root, "status", "--porcelain") == ""
+    report = await share(project)
+    assert report.remarks == ()
+    names = {name.removeprefix(".perdure/") for name in report.files}
+    assert {STATE_FILE, "tasks.jsonl", ".gitignore", ".gitattributes"} <= names
+    assert any(name.startswith("journal/") for name in names)
+    assert not any(name.startswith("sessions/") for name in names)
+    git(root, "commit", "-q", "-m", "share")
+    await session.append([prompt("two"), reply("second")])
+    await project.refresh()
+    assert git(root, "status", "--porcelain") == ""
+    await project.write_files()  # a command of a person
+    assert ".perdure/journal/" in git(root, "status", "--porcelain")
+    git(root, "commit", "-q", "-am", "journal")
+    gone = await unshare(project)
+    assert f".perdure/{STATE_FILE}" in gone.files
+    git(root, "commit", "-q", "-m", "unshare")
+    assert git(root, "status", "--porcelain") == ""
+    assert git(root, "ls-files", ".perdure") == ""
+    assert (project.location.files / STATE_FILE).exists()
+
+
+async def test_edits_of_two_people_merge_without_a_conflict(
+    project: Project, other_bank: Bank
+) -> None:
+    goal = await project.state.add("goal", "Deploy every day")
+    await project.tasks.add("Write the pipeline")
+    other = await shared_clone(project, other_bank)
+    assert [each.title for each in await other.state.list()] == ["Deploy every day"]
+    assert [each.title for each in await other.tasks.list()] == ["Write the pipeline"]
+
+    await project.state.add("milestone", "mine")
+    await project.state.edit(goal.id, title="Deploy twice a day")
+    await project.tasks.add("my task")
+    await project.write_files()
+    save(project, "mine")
+    await other.state.add("milestone", "theirs")
+    await other.state.edit(goal.id, text="To Paris, too.")
+    await other.tasks.done(1)
+    await other.tasks.add("their task")
+    await other.write_files()
+    save(other, "theirs")
+
+    git(other.location.root, "pull", "-q", "--no-rebase", "--no-edit")
+    await other.write_files()
+    assert git(other.location.root, "diff") == ""
+    git(project.location.root, "pull", "-q", str(other.location.root), "main")
+    await project.write_files()
+    assert git(project.location.root, "status", "--porcelain") == ""
+    for side in (project, other):
+        entries = {each.title: each for each in await side.state.list()}
+        assert set(entries) == {"Deploy twice a day", "mine", "theirs"}
+        assert entries["Deploy twice a day"].text == "To Paris, too."
+        tasks = {each.title: each.state for each in await side.tasks.all()}
+        assert tasks == {"Write the pipeline": "done", "my task": "ready", "their task": "ready"}
+
+
+async def test_what_cannot_be_merged_fails_loudly_and_is_repaired(
+    project: Project, other_bank: Bank
+) -> None:
+    other = await shared_clone(project, other_bank)
+    for side, title in ((project, "mine"), (other, "theirs")):
+        await side.state.add("goal", title)
+        await side.write_files()
+    file = other.location.files / STATE_FILE
+    file.write_text(file.read_text().replace('"format": 1', '"format": 1,,'))
+    for side in (project, other):
+        save(side, "goals")
+    root = other.location.root
+    failed = run(root, "git", "pull", "-q", "--no-rebase", "--no-edit")
+    assert failed.returncode != 0
+    assert "perdure project repair" in failed.stderr
+    assert git(root, "diff", "--name-only", "--diff-filter=U") == f".perdure/{STATE_FILE}"
+    assert "<<<<<<<" in file.read_text()
+    said = await repair(other)
+    assert "git add" in said[-1]
+    assert {each.title for each in await other.state.list()} >= {"theirs"}
+    json.loads(file.read_text())
+    kept = "".join(path.read_text() for path in file.parent.glob("*.kept-*"))
+    assert "mine" in kept
+    assert "theirs" in kept
+
+
+async def test_marks_of_a_conflict_are_merged_by_repair(project: Project, other_bank: Bank) -> None:
+    """In a clone without the driver git merges lines."""
+    goal = await project.state.add("goal", "one")
+    other = await shared_clone(project, other_bank)
+    git(other.location.root, "config", "--remove-section", "merge.perdure")
+    await project.state.edit(goal.id, text="mine")
+    await project.state.add("goal", "of mine")
+    await project.write_files()
+    save(project, "mine")
+    await other.state.edit(goal.id, title="two")
+    await other.state.add("goal", "of theirs")
+    await other.write_files()
+    save(other, "theirs")
+    root = other.location.root
+    assert run(root, "git", "pull", "-q", "--no-rebase", "--no-edit").returncode != 0
+    assert "left as it is" in (await other.refresh()).remarks[0]
+    assert "both sides" in (await repair(other))[0]
+    found = {each.title: each.text for each in await other.state.list()}
+    assert found == {"two": "mine", "of mine": "", "of theirs": ""}
+    git(root, "add", ".perdure")
+    git(root, "commit", "-q", "--no-edit")
+    assert (await other.refresh()).remarks == ()
+    assert await repair(other) == ()
+
+
+async def test_pages_of_two_branches_never_conflict(bank: Bank, project: Project) -> None:
+    root = project.location.root
+    session = await conversation(bank, root)
+    await session.append([prompt("one"), reply("first")])
+    await project.refresh()
+    await share(project)
+    git(root, "commit", "-q", "-m", "share")
+    for branch in ("left", "right"):
+        git(root, "checkout", "-q", "-b", branch, "main")
+        await session.append([prompt(f"on {branch}"), reply("yes")])
+        await project.refresh()
+        await project.write_files()
+        save(project, branch)
+    git(root, "merge", "-q", "--no-edit", "left")
+    (file,) = (root / ".perdure" / "journal").glob("*.md")
+    assert list(split_page(file.read_text())) == ["", "T-1", "T-2", "T-3"]
+    await project.write_files()
+    assert git(root, "status", "--porcelain") == ""
+
+
+async def test_a_broken_file_without_git_is_kept_and_written_anew(
+    bank: Bank, tmp_path: Path
+) -> None:
+    project = project_in(bank, tmp_path / "bare")
+    await project.state.add("goal", "one")
+    await project.write_files()
+    file = project.location.files / STATE_FILE
+    file.write_text('{"goals": ')
+    (said,) = await repair(project)
+    assert "written anew" in said
+    assert "one" in file.read_text()
+    (kept,) = file.parent.glob("*.kept-*")
+    assert kept.read_text() == '{"goals": '
+    with pytest.raises(InvalidInput, match="no git repository"):
+        await share(project)
+
+
+def test_the_command_that_git_calls(tmp_path: Path) -> None:
+    names = [tmp_path / name for name in ("base", "ours", "theirs")]
+    for path, title in zip(names, ("a", "b", "a"), strict=True):
+        path.write_text(json.dumps({"id": "tk_1", "title": title}) + "\n")
+    command = [sys.executable, "-m", "perdure", "project", "merge-driver", *map(str, names)]
+    done = subprocess.run(
+        [*command, ".perdure/tasks.jsonl"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert json.loads(names[1].read_text())["title"] == "b"
+    refused = subprocess.run([*command, "other.txt"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "other.txt" in refused.stderr
