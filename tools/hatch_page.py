@@ -1,8 +1,8 @@
 """Builds the web page into a wheel or a source distribution: a hook of hatchling.
 
 Node and the page's packages come from PyPI and npm, into a temporary folder. A page that is there
-already, as in a source distribution, is taken as it is. Without a way to npm, `PERDURE_NO_PAGE=1`
-builds a wheel whose server has no page.
+already, as in a source distribution, and not older than its sources, is taken as it is.
+Without a way to npm, `PERDURE_NO_PAGE=1` builds a wheel whose server has no page.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ class PageBuildHook(BuildHookInterface[Any]):
     def _has_to_build(self, version: str) -> bool:
         if version == "editable" or os.environ.get("PERDURE_NO_PAGE"):
             return False
-        return not (self._page / "index.html").exists()
+        built, web = self._page / "index.html", Path(self.root) / "web"
+        if not built.exists():
+            return True
+        sources = [*(web / "src").rglob("*"), web / "build.mjs", web / "package-lock.json"]
+        made = built.stat().st_mtime
+        own = "api_types.ts"  # made by `make check`, and no part of the page
+        return any(each.stat().st_mtime > made for each in sources if each.name != own)
 
     @property
     def _page(self) -> Path:
