@@ -21,7 +21,7 @@ TURNS = 16
 
 
 async def fill(bank: Bank) -> None:
-    """A session whose prompts were all sent through contexts, and whose window had to be planned."""
+    """A session whose prompts were all composed, and whose window had to be planned."""
     session = await bank.session("ada/notes", budget=1_000)
     for number in range(1, TURNS + 1):
         context = await session.context(f"What did <b>step {number}</b> bring?", recall=False)
@@ -185,7 +185,8 @@ async def test_axe_and_a_phone(server: RunningServer, open_page: OpenPage, schem
     wide = "document.documentElement.scrollWidth <= innerWidth"
     assert await at.page.evaluate(wide)
     width = await at.page.locator("svg.window").bounding_box()
-    assert width is not None and width["width"] <= 390
+    assert width is not None
+    assert width["width"] <= 390
 
 
 async def test_a_session_without_turns(server: RunningServer, open_page: OpenPage) -> None:
