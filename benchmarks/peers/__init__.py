@@ -36,6 +36,12 @@ LITELLM_HOW = (
     f"make .venv-litellm/.litellm (or set {LITELLM_VARIABLE} to a Python that has"
     " requirements/litellm.txt)"
 )
+#: Where the integrations run beside the frameworks' own stores.
+FRAMEWORKS_VARIABLE = "PERDURE_FRAMEWORKS_PYTHON"
+FRAMEWORKS_HOW = (
+    f"make .venv-frameworks/.frameworks (or set {FRAMEWORKS_VARIABLE} to a Python that has"
+    " requirements/frameworks.txt and Perdure)"
+)
 #: What would have peers talk to others than us.
 _QUIET = {
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -97,6 +103,18 @@ def running(report: Report, module: str = FASTEST) -> Iterator[Peer | None]:
         return
     with _process(interpreter, "benchmarks.peers.worker", module) as process:
         yield Peer(module, NAMES[module], process)
+
+
+@contextmanager
+def framework_running(report: Report, module: str) -> Iterator[Peer | None]:
+    """A peer, or an integration of ours, in the frameworks' environment."""
+    interpreter = _interpreter(FRAMEWORKS_VARIABLE, ".venv-frameworks")
+    if interpreter is None:
+        report.say(f"no frameworks to compare with: {FRAMEWORKS_HOW}")
+        yield None
+        return
+    with _process(interpreter, "benchmarks.peers.worker", module) as process:
+        yield Peer(module, NAMES.get(module, module), process)
 
 
 @contextmanager

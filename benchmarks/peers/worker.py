@@ -53,9 +53,9 @@ class Worker:
     """Sessions by database file and name; kept open, as an application would."""
 
     def __init__(self, module: str) -> None:
-        self._kind: type[PeerSession] = importlib.import_module(
-            f"benchmarks.peers.{module}"
-        ).Session
+        module, _, name = module.partition(":")
+        found = importlib.import_module(f"benchmarks.peers.{module}")
+        self._kind: type[PeerSession] = getattr(found, name or "Session")
         self._sessions: dict[tuple[str, str], PeerSession] = {}
 
     async def session(self, bank: str, name: str) -> PeerSession:

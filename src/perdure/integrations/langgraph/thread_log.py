@@ -104,13 +104,15 @@ class ThreadLog:
         fresh = given.unwritten()
         new: list[Entry] = []
         complete: dict[str, list[Entry]] = {}
+        spans: dict[str, list[Span]] = {}
 
         async def within(transaction: Transaction, written: Written | None = None) -> None:
-            nonlocal new, complete
+            nonlocal new, complete, spans
             messages = [message for message, _ in fresh.values()]
             new = [] if written is None else new_entries(messages, written, self.known.last)
             complete = given.complete(dict(zip(fresh, new, strict=True)))
-            await inside(transaction, {name: spans_of(each) for name, each in complete.items()})
+            spans = {name: spans_of(each) for name, each in complete.items()}
+            await inside(transaction, spans)
 
         if fresh:
             await session.append([said for _, said in fresh.values()], within=within)
@@ -119,7 +121,7 @@ class ThreadLog:
                 await within(transaction)
         self.known.add(new)
         for channel, entries in complete.items():
-            self.known.note(channel, given.lists[channel], entries)
+            self.known.note(channel, given.lists[channel], entries, spans[channel])
         if CONVERSATION in complete:
             self._end = complete[CONVERSATION][-1].address
 

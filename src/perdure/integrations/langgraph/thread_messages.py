@@ -63,19 +63,29 @@ def is_unchanged(entry: Entry, message: BaseMessage) -> bool:
     )
 
 
+class KnownList(NamedTuple):
+    """A channel's list as it was last seen."""
+
+    messages: list[BaseMessage]
+    entries: list[Entry]
+    spans: list[Span]
+
+
+_NOTHING = KnownList([], [], [])
+
+
 class ThreadMessages:
     """What this process knows of the messages of one thread."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Entry] = {}
-        #: By channel, the list as it was last seen, and its entries.
-        self._lists: dict[str, tuple[list[BaseMessage], list[Entry]]] = {}
+        self._lists: dict[str, KnownList] = {}  # by channel
         self.last: MessageAddress | None = None  # the newest in the log, as far as is known
         self._forgets = 0  # how often something was forgotten before it was read
 
     def known(self, channel: str, messages: Sequence[BaseMessage]) -> list[Entry | None]:
         """The entry of each message; None if it has to be written."""
-        before, entries = self._lists.get(channel, ([], []))
+        before, entries = (last := self._lists.get(channel, _NOTHING)).messages, last.entries
         same = 0
         if len(before) <= len(messages) and all(map(is_, before, messages)):
             same = len(before)
@@ -92,27 +102,27 @@ class ThreadMessages:
             found.append(entry if entry is not None and is_unchanged(entry, message) else None)
         return found
 
-    def note(self, channel: str, messages: list[BaseMessage], entries: list[Entry]) -> None:
-        self._lists[channel] = (list(messages), entries)
+    def note(
+        self, channel: str, messages: list[BaseMessage], entries: list[Entry], spans: list[Span]
+    ) -> None:
+        self._lists[channel] = KnownList(list(messages), entries, spans)
 
     def learn(self, channel: str, forgets: int, entries: list[Entry]) -> None:
         """What was read."""
         self._forgets = forgets
-        self._lists[channel] = ([entry.message for entry in entries], entries)
+        self.note(channel, [entry.message for entry in entries], entries, spans_of(entries))
         self.add(entries)
 
     def copies(self, channel: str, spans: Sequence[Span], forgets: int) -> list[BaseMessage] | None:
         """The messages of spans, if they are known. Copies: a graph may change its own."""
-        messages, entries = self._lists.get(channel, ([], []))
-        if not entries or spans_of(entries) != list(map(tuple, spans)):
+        known = self._lists.get(channel, _NOTHING)
+        if not known.entries or known.spans != list(spans):
             return None
         if self._forgets != forgets:
             self.forget()
             return None
-        copied = [message.model_copy() for message in messages]
-        fresh = [entry._replace(message=new) for entry, new in zip(entries, copied, strict=True)]
-        self._lists[channel] = (copied, fresh)
-        self.add(fresh[-_WATCHED:])
+        copied = [_copied(message) for message in known.messages]
+        self._lists[channel] = known._replace(messages=copied)
         return list(copied)
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -131,10 +141,23 @@ class ThreadMessages:
         gone = set(turns)
         self._by_id = {k: e for k, e in self._by_id.items() if e.address.turn not in gone}
         self._lists = {
-            channel: pair
-            for channel, pair in self._lists.items()
-            if not any(entry.address.turn in gone for entry in pair[1])
+            channel: known
+            for channel, known in self._lists.items()
+            if not any(entry.address.turn in gone for entry in known.entries)
         }
+
+
+def _copied(message: BaseMessage) -> BaseMessage:
+    """As `model_copy`, in an eighth of its time: ten thousand are copied at once."""
+    made = object.__new__(type(message))
+    for name, value in (
+        ("__dict__", dict(message.__dict__)),
+        ("__pydantic_fields_set__", set(message.__pydantic_fields_set__)),
+        ("__pydantic_extra__", message.__pydantic_extra__ and dict(message.__pydantic_extra__)),
+        ("__pydantic_private__", message.__pydantic_private__),
+    ):
+        object.__setattr__(made, name, value)
+    return made
 
 
 def new_entries(
