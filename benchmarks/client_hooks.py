@@ -35,7 +35,12 @@ async def run(report: Report, *, quick: bool) -> None:
         repository.mkdir()
         _first_commit(repository)
         bank = f"sqlite:///{folder}/bank.db"
-        figures = await hook_figures(repository, bank, rounds=2 if quick else 40)
+        await measure_hooks(report, repository, bank, rounds=2 if quick else 40)
+
+
+async def measure_hooks(report: Report, repository: Path, bank: str, *, rounds: int) -> None:
+    """Figures of the hooks in a repository, which is a project, or gets one, in this bank."""
+    figures = await hook_figures(repository, bank, rounds=rounds)
     report.figures.update(figures)
     for name, figure in figures.items():
         report.say(f"  {name}: {figure}")
@@ -47,7 +52,6 @@ def _first_commit(folder: Path) -> None:
 
 
 async def hook_figures(repository: Path, bank: str, *, rounds: int) -> dict[str, float | None]:
-    """Figures of the hooks in a repository, which gets a project in this bank."""
     location = ProjectLocation.find(repository)
     config = msgspec.structs.replace(load(None), bank=bank)
     wishes = SetupWishes(bank=bank, hooks=False, clients=())

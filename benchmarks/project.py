@@ -6,6 +6,7 @@
   `git_grep_at` is how often `git grep` for the words of the question has that file among its first
   eight, of a part of the questions.
 - `index_after_commit_s`: from a commit to its files being found, the median of some.
+- `preamble_p95_ms` and others: see `client_hooks`, here in this large repository.
 - `store_ratio`: the bank on disk with all files of the last commit, to the size of those files.
 - `anchors`, `open_after_rebase_s`, `commit_added_ms`: see `benchmarks.project_history`.
 - `own_history_at`: the same as `found_at` for questions about this project's own history, which
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import perdure
+from benchmarks.client_hooks import measure_hooks
 from benchmarks.generated_repository import GeneratedRepository, PlantedFact, make_repository
 from benchmarks.harness import Report, millis, work_folder
 from benchmarks.history_facts import FACTS
@@ -53,6 +55,8 @@ async def run(report: Report, *, quick: bool) -> None:
             f" made in {report.figures['generate_s']} s"
         )
         await _files(report, made, folder, asked=30 if quick else 200)
+        bank = f"sqlite:///{folder / 'large.db'}"
+        await measure_hooks(report, made.root, bank, rounds=2 if quick else 40)
         if not quick:
             await _own_history(report, folder)
         await measure_history(report, folder, made.root, quick=quick)

@@ -315,3 +315,26 @@ def test_a_killed_set_up_is_finished_or_taken_out(run: Run, ask: Ask, repository
             assert ask("project", "init", *BOTH)[0] == 0
         assert ask("project", "remove", "--yes")[0] == 0
         assert all_bytes(repository) == before, number
+
+
+def test_what_was_written_by_hand_is_taken_in_before_files_go(
+    ask: Ask, run: Run, repository: Path
+) -> None:
+    ask("project", "init")
+    ask("project", "goal", "add", "A dry attic")
+    state = repository / ".perdure/project_state.json"
+    state.write_text(state.read_text().replace("A dry attic", "A very dry attic"))
+    ask("project", "remove", "--yes")
+    assert not state.exists()
+    ask("project", "init")
+    assert "A very dry attic" in run("project", "show").stdout
+
+
+def test_files_stay_if_the_bank_is_gone(ask: Ask, repository: Path, home: Path) -> None:
+    ask("project", "init", "--bank", f"sqlite:///{home}/own.db")
+    ask("project", "goal", "add", "A dry attic")
+    (home / "own.db").unlink()
+    _, removed = ask("project", "remove", "--yes")
+    assert removed["left"] == [".perdure/, because the bank cannot be asked"]
+    assert (repository / ".perdure/project_state.json").exists()
+    assert not (repository / ".git/perdure").exists()

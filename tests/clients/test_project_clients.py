@@ -110,12 +110,6 @@ class ProjectStage(Stage):
     async def aim(self) -> None:
         """Give the project something that its preamble tells."""
         await self.perdure("project", "goal", "add", "A dry attic")
-        folder = self.own / "preamble"
-        folder.mkdir(exist_ok=True)
-        head = git(self.project, "rev-parse", "HEAD")
-        branch = git(self.project, "branch", "--show-current")
-        made = {"branch": branch, "commit": head, "text": "Goal: A dry attic"}
-        (folder / "main.json").write_text(json.dumps(made))
 
     def settle(self) -> None:
         since = time.monotonic()
@@ -314,3 +308,23 @@ async def test_the_plugin_does_the_same(tmp_path: Path) -> None:
         await stage.start(CLAUDE, "Which port, elsewhere?")
         assert OPEN not in str([each.body for each in stage.model.requests[before:]])
         assert [*stage.project.iterdir()] == []
+
+
+async def test_two_clients_at_once(tmp_path: Path) -> None:
+    plan: dict[str, list[ScriptedAnswer | str]] = {
+        "Count the boxes": [shell(CLAUDE, 1, "sleep 1"), "There are two boxes."],
+        "Weigh the boxes": [shell(CODEX, 1, "sleep 1"), "They weigh a ton."],
+    }
+    async with staged(tmp_path, plan) as stage:
+        for client in (CLAUDE, CODEX):
+            await stage.init(client)
+        for day in ("Monday", "Tuesday"):
+            await asyncio.gather(
+                stage.start(CLAUDE, f"Count the boxes on {day}."),
+                stage.start(CODEX, f"Weigh the boxes on {day}."),
+            )
+        kept = await stage.kept()
+        for said in ("Count the boxes on {}.", "Weigh the boxes on {}."):
+            assert kept[said.format("Monday")] == kept[said.format("Tuesday")] == 1
+        assert kept["There are two boxes."] == kept["They weigh a ton."] == 2
+        assert stage.failures() == ""

@@ -22,10 +22,11 @@ from perdure.bank import Bank
 from perdure.config import load
 from perdure.core.messages import assistant, user
 from perdure.history.hook_context import CLOSE, OPEN, hook_context, without_hook_context
+from perdure.integrations.claude_code import PLUGIN
 from perdure.integrations.client_hooks import session_start
 from perdure.integrations.client_hooks.hook_failures import note_failure, read_failures
 from perdure.integrations.client_hooks.transcript_import import import_spooled, read_state
-from perdure.integrations.client_setup.coding_clients import CLIENTS
+from perdure.integrations.client_setup.coding_clients import EVENTS
 from perdure.integrations.client_setup.project_setup import ProjectSetup, SetupWishes
 from perdure.project.hook_spool import HookSpool
 from perdure.project.memory_scope import MemoryScope
@@ -309,13 +310,47 @@ async def test_an_import_leaves_out_what_hooks_gave(stage: Stage) -> None:
     assert await stage.told() == ["Where is it?", "Here."]
 
 
+def test_the_plugin_finds_the_project_of_a_session(stage: Stage, tmp_path: Path) -> None:
+    tree, bare = tmp_path / "side", tmp_path / "bare"
+    git(stage.repository, "worktree", "add", "-q", str(tree))
+    for folder in (tree / "deep", bare, bare / ".perdure/local", stage.repository / "deep"):
+        folder.mkdir(parents=True, exist_ok=True)
+    stage.script.write_text('printf "%s %s" "${0%/*}" "$*"\n')
+    (bare / ".perdure/local/client-hook.sh").write_text(stage.script.read_text())
+    script = PLUGIN / "hooks/perdure.sh"
+
+    def runs(folder: Path, event: str = "Stop") -> str:
+        done = subprocess.run(
+            ["sh", str(script), event],
+            env={**os.environ, "CLAUDE_PROJECT_DIR": str(folder)},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    own = stage.repository / ".claude/settings.local.json"
+    assert runs(stage.repository) == runs(tree) == ""  # its own hooks are there
+    own.unlink()
+    for folder in (stage.repository, stage.repository / "deep", tree, tree / "deep"):
+        assert runs(folder) == f"{stage.home} claude-code Stop"
+    assert runs(bare, "mcp") == f"{bare}/.perdure/local claude-code mcp"
+    assert runs(tmp_path) == ""
+    hooks = json.loads((PLUGIN / "hooks/hooks.json").read_text())["hooks"]
+    assert {event: groups[0]["hooks"][0]["timeout"] for event, groups in hooks.items()} == EVENTS[
+        "claude-code"
+    ]
+
+
 # Under fire -----------------------------------------------------------------------------------
 
 
 def test_a_missing_python_is_noticed_by_nobody_but_doctor(stage: Stage) -> None:
     text = stage.script.read_text()
     stage.script.write_text(text.replace(sys.executable, "/nowhere/python"))
-    for event in CLIENTS and ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop"):
+    for event in ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop"):
         assert stage.hook(event, prompt="Which port does staging use?") == ""
     failures = read_failures(stage.home)
     assert len(failures) == 4

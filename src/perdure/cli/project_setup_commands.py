@@ -16,7 +16,6 @@ from perdure.cli.project_access import FolderOption
 if TYPE_CHECKING:
     from perdure.integrations.client_setup.coding_clients import CodingClient
     from perdure.integrations.client_setup.project_setup import SetupReport
-    from perdure.project.project_location import ProjectSettings
 
 
 async def init(
@@ -76,8 +75,7 @@ async def remove(
 
     Files of clients become what they were, or lose only our part if somebody changed them since.
     """
-    from msgspec import structs
-
+    from perdure.bank import Bank
     from perdure.integrations.client_setup.project_setup import ProjectSetup
     from perdure.project.project_location import ProjectLocation, initialised
 
@@ -86,28 +84,8 @@ async def remove(
     settings.confirm(
         f"Take the memory of {own.name!r} out of {location.root}?", done="taken out", yes=yes
     )
-    notes = await _forget_index(settings, own)
-    report = await ProjectSetup(location).remove()
-    _show(settings, structs.replace(report, notes=(*report.notes, *notes)))
-
-
-async def _forget_index(settings: CommandSettings, own: ProjectSettings) -> tuple[str, ...]:
-    """Remove the index of the project's files from its bank. A bank that cannot be opened is no
-    reason to leave hooks where they are.
-    """
-    from perdure.cli.bank_access import existing_bank
-    from perdure.core.errors import PerdureError, Unavailable
-    from perdure.project.file_index import forget_files
-
     settings.bank = settings.bank or own.bank or None
-    try:
-        async with existing_bank(settings) as bank:
-            await forget_files(bank.services, own.project)
-    except Unavailable:
-        return ()  # there is no bank, or none that can be reached now
-    except PerdureError as exc:
-        return (f"The index of its files is still in the bank: {exc}",)
-    return ()
+    _show(settings, await ProjectSetup(location).remove(Bank(config=settings.load())))
 
 
 def plugin(settings: CommandSettings) -> None:

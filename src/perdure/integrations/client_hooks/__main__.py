@@ -65,11 +65,12 @@ def _run(what: str, home: Path, words: list[str]) -> str:
 
 async def _make_preamble(home: Path, folder: str) -> None:
     from perdure.integrations.client_hooks.project_bank import location_of, project_bank
-    from perdure.integrations.client_hooks.transcript_import import refresh
 
     location = location_of(home, folder)
     async with project_bank(location) as bank:
-        await refresh(bank, location)
+        project = bank.project(location.root)
+        await project.anchors.refresh()
+        await project.preamble.prebuild()
 
 
 def _given() -> dict[str, Any]:

@@ -102,6 +102,7 @@ async def _import_once(home: Path, spool: HookSpool) -> bool:
     async with project_bank(location, works=True) as bank:
         messages, transcripts = await _import(bank, home, read.lines)
         await refresh(bank, location)
+        await bank.index.embeddings.settle_own()  # found by meaning, too, in the next prompt
     done = ImportState(dict(read.position), int(time.time()), messages, transcripts)
     _write(home, done)
     drop_old_notes(home)
@@ -117,9 +118,9 @@ async def _refresh_only(home: Path) -> None:
 async def refresh(bank: Bank, location: ProjectLocation) -> None:
     """Bring the project up to date with what was said and committed; makes the preamble."""
     project = bank.project(location.root)
-    update = getattr(project, "refresh", None)
-    if update is not None:
-        await update()
+    for _ in range(_ROUNDS):
+        if not (await project.refresh()).more:
+            break
 
 
 async def _import(bank: Bank, home: Path, lines: Sequence[SpoolLine]) -> tuple[int, int]:

@@ -35,7 +35,7 @@ BEGIN = "# >>> perdure: memory of this project (`perdure project remove` takes i
 END = "# <<< perdure\n"
 #: Events of each client, and the seconds that a hook may take at most. Those that record return at
 #: once; Codex cuts SessionEnd at three.
-_EVENTS: Mapping[str, Mapping[str, int]] = {
+EVENTS: Mapping[str, Mapping[str, int]] = {
     "claude-code": {
         "SessionStart": 10,
         "UserPromptSubmit": 10,
@@ -217,7 +217,7 @@ def _hooked(data: dict[str, Any], places: ClientPlaces, client: str) -> dict[str
     if not places.hooks:
         return data
     hooks = data.setdefault("hooks", {})
-    for event, seconds in _EVENTS[client].items():
+    for event, seconds in EVENTS[client].items():
         groups = hooks.setdefault(event, [])
         command = hook_command(places.home, client, event)
         groups.append({"hooks": [{"type": "command", "command": command, "timeout": seconds}]})

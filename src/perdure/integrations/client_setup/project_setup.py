@@ -31,6 +31,7 @@ from perdure.integrations.client_setup.file_edits import (
     PlannedReturn,
     with_lines,
 )
+from perdure.project.file_index import forget_files
 from perdure.project.git_hooks import GitHooks
 from perdure.project.git_repository import GitRepository
 from perdure.project.hook_spool import HookSpool
@@ -44,6 +45,7 @@ from perdure.project.project_location import (
 )
 from perdure.project.projections import IGNORED
 from perdure.project.sharing import install_driver, is_shared, remove_driver
+from perdure.project.task_transfer import TASK_FILE, sync_tasks
 from perdure.storage import registry
 from perdure.storage.adapter import Capability
 
@@ -280,20 +282,24 @@ class ProjectSetup:
 
     # Take out ---------------------------------------------------------------------------------
 
-    async def remove(self) -> SetupReport:
-        """Take out all that `init` has put in. What the bank knows stays. Raises `NotFound` if
-        there is no project, `Corrupted` if a client's file cannot be understood: then nothing is
-        changed.
+    async def remove(self, bank: Bank) -> SetupReport:
+        """Take out all that `init` has put in. What the bank knows stays, and what people wrote
+        into files goes there first. Raises `NotFound` if there is no project, `Corrupted` if a
+        client's file cannot be understood: then nothing is changed.
         """
         location = self._location
         settings = initialised(location)
         returns = self._planned_returns()
+        is_safe = await self._take_in(bank)
         for planned in returns:
             if self._record.take_back(planned):
                 self._done.append(f"took it out of {self._short(planned.edit.path)}")
         if location.git is not None and await GitHooks(location).uninstall():
             self._done.append("took the git hooks out")
-        await self._remove_files(settings)
+        if is_safe:
+            await self._remove_files(settings)
+        else:
+            self._left.append(f"{location.files.name}/, because the bank cannot be asked")
         if location.git is not None:
             await remove_driver(location.git)
         _remove_folder(location.folder)
@@ -301,6 +307,22 @@ class ProjectSetup:
             _remove_if_empty(location.files)
         self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
         return self._report(settings)
+
+    async def _take_in(self, bank: Bank) -> bool:
+        """Whether the bank has all that the files say. The index of the repository's files goes."""
+        try:
+            if not await bank.store.adapter.exists():
+                return False
+            async with bank.looked_at():
+                project = bank.project(self._location.root)
+                await project.refresh()
+                if (self._location.files / TASK_FILE).exists():
+                    await sync_tasks(project.tasks)
+                await forget_files(bank.services, project.id)
+        except PerdureError as exc:
+            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
+            return False
+        return True
 
     def _planned_returns(self) -> list[PlannedReturn]:
         """The exclusions last: until then the files are to be ignored."""
