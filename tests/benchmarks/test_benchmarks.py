@@ -180,9 +180,7 @@ def test_each_runs_without_peers(
             assert figure == 0
         elif target.metric.endswith((".bands_in_range", ".bands_kept")):
             assert figure is None or 0 <= figure <= 1  # a short history fills no T
-        elif target.metric in _TOO_LITTLE | _FITTING[name] or "peer" in target.metric:
-            assert figure is None
-        elif name == "frameworks":  # all of it is against others
+        elif target.metric in _TOO_LITTLE | _FITTING[name] or "peer" in target.metric or name == "frameworks":
             assert figure is None
         else:
             assert figure is not None
