@@ -19,9 +19,10 @@ from playwright.async_api import Browser, expect
 from perdure.config import GatewayConfig, ModelsConfig
 from perdure.server import page_files
 from perdure.testing import Script, ScriptedModel
-from tests.page.browser import PATIENCE, logged_in, open_in, running_browser
-from tests.page.browser import BrowserPage as BrowserPage
+from tests.page.browser import PATIENCE, BrowserPage, logged_in, open_in, running_browser
 from tests.server.conftest import RunningServer, running_server
+
+__all__ = ["BrowserPage", "OpenPage"]
 
 _HERE = Path(__file__).parent
 
