@@ -69,6 +69,7 @@ LOCAL_METHODS = {
     "Session": {
         "answer": "streams through POST …/chat, or whoever has the bank open",
         "tail": "/api/v1/live",
+        "current_record": "what integrations keep of a session in the store",
         "leave_turn": "the server keeps no state of writers: leave `continues` out",
     },
     "Memories": {

@@ -1,5 +1,5 @@
 // Views: each is a file of src/views with a default export of this form. The build finds them, so a
-// new one touches nothing else. See docs/page.md.
+// new one touches nothing else; one for agents and for the bank exports two. See docs/page.md.
 import type { FunctionComponent } from "preact";
 import { useEffect } from "preact/hooks";
 import found from "virtual:views";
@@ -29,7 +29,7 @@ export interface PageView {
   search?: (query: string, place: Place, signal: AbortSignal) => Promise<Hit[]>;
 }
 
-export const views: PageView[] = [...(found as PageView[])].sort((one, other) => one.order - other.order);
+export const views: PageView[] = (found as (PageView | PageView[])[]).flat().sort((one, other) => one.order - other.order);
 
 export const viewsOf = (scope: Place["scope"]): PageView[] => views.filter((view) => view.scope === scope);
 

@@ -94,9 +94,9 @@ async def working_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
 async def require_agent(bank: Bank, name: str) -> None:
     """Raises `NotFound` if no session, memory or agent of the bank has this name."""
     from perdure.agents.agent_records import AgentRecord
-    from perdure.reflection.run_scope import agents
+    from perdure.sessions.session_info import agents_with_sessions
 
-    known = await agents(bank.store)
+    known = await agents_with_sessions(bank.store)
     if (
         name not in known
         and not await bank.memories.list(name, status=None, limit=1)

@@ -19,9 +19,8 @@ from perdure.core.errors import InvalidInput, NotFound
 from perdure.history.log_records import Head, SessionRecord, agent_of
 from perdure.project.project_location import ProjectLocation
 from perdure.recall.values import Filters, Hit, Kind, Question
-from perdure.reflection.run_scope import agents as agents_with_sessions
 from perdure.services import Services
-from perdure.sessions.session_info import SessionInfo, list_sessions
+from perdure.sessions.session_info import SessionInfo, agents_with_sessions, list_sessions
 
 CLIENTS = ("claude-code", "codex", "opencode")
 #: Where clients note the folder that a conversation took place in.

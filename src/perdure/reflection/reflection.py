@@ -43,9 +43,10 @@ from perdure.reflection.run_questions import (
     RunQuestion,
     RunQuestions,
 )
-from perdure.reflection.run_scope import RunScope, agents, find_scope
+from perdure.reflection.run_scope import RunScope, find_scope
 from perdure.reflection.run_walk import RunWalk
 from perdure.services import Services
+from perdure.sessions.session_info import agents_with_sessions
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -185,7 +186,7 @@ class Reflection:
             self._services.config.reflection.every * _HOUR,
             builtins.list[ReflectionRun](),
         )
-        for agent in await agents(self._store):
+        for agent in await agents_with_sessions(self._store):
             last = await self._store.collection(ReflectionCursor).get(agent)
             newest = (await self.list(agent, limit=1))[:1]
             started = max([last.time if last else 0, *(run.started for run in newest)])
@@ -210,7 +211,9 @@ class Reflection:
                     f"{session} is not a session of {agent}.", hint="Leave the agent out."
                 )
             return [agent_of(session)]
-        return [checked_agent(agent)] if agent is not None else await agents(self._store)
+        return (
+            [checked_agent(agent)] if agent is not None else await agents_with_sessions(self._store)
+        )
 
     async def _unfinished(self, agent: str) -> ReflectionRun | None:
         query = self._store.collection(ReflectionRun).query().where("agent", "=", agent)

@@ -28,12 +28,6 @@ class RunScope(msgspec.Struct, frozen=True):
     read: Mapping[str, int] = {}
 
 
-async def agents(store: Store) -> list[str]:
-    """All agents that have sessions, by name."""
-    rows = await store.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
-    return sorted(row["agent"] for row in rows)
-
-
 async def find_scope(
     store: Store,
     agent: str,

@@ -144,6 +144,12 @@ def turn_numbers(
     return sorted({place.turn for place in places})
 
 
+async def agents_with_sessions(store: Store) -> list[str]:
+    """All agents that have sessions, by name."""
+    rows = await store.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
+    return sorted(row["agent"] for row in rows)
+
+
 async def list_sessions(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:
     """The most recently used first; archived ones only if asked."""
     finder = store.collection(SessionRecord).query().order_by("-last_active")

@@ -45,8 +45,8 @@ from perdure.project.team.team_records import (
 from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.reflection import Reflection
 from perdure.reflection.reflection_records import next_number
-from perdure.reflection.run_scope import agents as agents_with_sessions
 from perdure.services import Services
+from perdure.sessions.session_info import agents_with_sessions
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -1,0 +1,137 @@
+// What views of many things share: a list beside one of them, tabs within a view, facts.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import "./panes.css";
+import { useAction } from "./acting.ts";
+import { addKeys } from "./keys.ts";
+import { turnHash, turnNumber } from "./router.ts";
+import { texts } from "./texts.ts";
+
+/**
+ * A list, and beside it what was chosen; on a phone one at a time. The list's links are walked with
+ * `j` and `k`.
+ */
+export function Panes(props: { back: string; list: ComponentChildren; children?: ComponentChildren }) {
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const step = (by: number) => {
+      const links = [...(list.current?.querySelectorAll<HTMLAnchorElement>("a.entry") ?? [])];
+      const at = links.findIndex((each) => each.getAttribute("aria-current") === "true");
+      const next = links[at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(Math.max(at + by, 0), links.length - 1)];
+      next?.scrollIntoView({ block: "nearest" });
+      next?.click();
+    };
+    return addKeys([
+      { key: "j", says: texts.panes.next, run: () => step(1) },
+      { key: "k", says: texts.panes.previous, run: () => step(-1) },
+    ]);
+  }, []);
+  const isOpen = props.children !== undefined && props.children !== null && props.children !== false;
+  return (
+    <div class={isOpen ? "panes open" : "panes"}>
+      <div class="pane-list" ref={list}>
+        {props.list}
+      </div>
+      {isOpen && (
+        <div class="pane">
+          <a class="pane-back" href={props.back}>
+            ‹ {texts.panes.back}
+          </a>
+          {props.children}
+        </div>
+      )}
+    </div>
+  );
+}
+
+export function Tabs(props: { label: string; tabs: { href: string; title: string; isHere: boolean }[] }) {
+  return (
+    <nav class="subtabs" aria-label={props.label}>
+      {props.tabs.map((each) => (
+        <a key={each.href} href={each.href} aria-current={each.isHere ? "page" : undefined}>
+          {each.title}
+        </a>
+      ))}
+    </nav>
+  );
+}
+
+/** Names and values; what is empty is left out. */
+export function Facts({ of }: { of: [string, ComponentChildren][] }) {
+  return (
+    <dl class="of">
+      {of
+        .filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false)
+        .map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+    </dl>
+  );
+}
+
+/** `planner/auth#T-12.3` leads to that turn. */
+export function TurnLink({ of }: { of: string }) {
+  const [session = "", place = ""] = of.split("#");
+  const number = turnNumber(place);
+  return number ? (
+    <a class="ref" href={turnHash(session, number)}>
+      {of}
+    </a>
+  ) : (
+    <span class="ref">{of}</span>
+  );
+}
+
+export function Quotes({ of }: { of: [string, string][] }) {
+  return (
+    <>
+      {of.map(([turn, text]) => (
+        <figure class="quote" key={`${turn} ${text}`}>
+          <blockquote>{text}</blockquote>
+          <figcaption>
+            <TurnLink of={turn} />
+          </figcaption>
+        </figure>
+      ))}
+    </>
+  );
+}
+
+export const Failure = ({ text }: { text: string }) =>
+  text ? (
+    <p class="error" role="alert">
+      {text}
+    </p>
+  ) : null;
+
+/** A button that does something, and says beside it if that failed. */
+export function Act(props: {
+  label: string;
+  work: () => Promise<unknown>;
+  id?: string;
+  class?: string;
+  title?: string;
+  isPressed?: boolean;
+  onConflict?: () => void;
+}) {
+  const action = useAction(props.onConflict);
+  return (
+    <>
+      <button
+        type="button"
+        id={props.id}
+        class={props.class}
+        title={props.title}
+        aria-pressed={props.isPressed}
+        aria-disabled={action.isBusy || undefined}
+        onClick={() => void action.run(props.work)}
+      >
+        {props.label}
+      </button>
+      <Failure text={action.error} />
+    </>
+  );
+}
