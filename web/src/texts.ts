@@ -186,6 +186,7 @@ export const texts = {
     renews: "Renews",
     per: { hour: "an hour", day: "a day", month: "a month", ever: "in all" },
     tokens: (count: string) => `${count} tokens`,
+  },
 
   turns: {
     title: "Turns",
