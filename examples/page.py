@@ -30,12 +30,14 @@ from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedModel
 SESSIONS = {
     "coder/release": 240,
     "coder/flaky-tests": 36,
-    "coder/docs": 12,
+    "coder/docs": 24,
     "planner/roadmap": 48,
     "planner/hiring": 9,
     "router/inbox": 24,
 }
 TOKENS = 900
+#: The session of the agent that works. All its prompts are composed, in a small budget.
+_WORK, _BUDGET, _SEED = "coder/docs", 8_000, 2
 #: Seconds between two messages of the agent that works.
 _PACE = 4.0
 _REPLY = """Here is what I found, in short:
@@ -68,8 +70,12 @@ def answer(_request: ReceivedRequest) -> ScriptedAnswer:
 
 async def fill(bank: Bank) -> None:
     for number, (name, turns) in enumerate(SESSIONS.items()):
-        session = await bank.session(name)
-        await fill_project(session, turns, seed=number, tokens_per_turn=TOKENS)
+        if name != _WORK:
+            await fill_project(await bank.session(name), turns, seed=number, tokens_per_turn=TOKENS)
+    session = await bank.session(_WORK, budget=_BUDGET)
+    for number in range(1, SESSIONS[_WORK] + 1):
+        prompt, *rest = project_turn(number, _SEED, TOKENS)
+        await session.append(rest, context=await session.context(prompt))
     await bank.memories.add("coder", "Releases go out on Tuesdays, after the tests passed twice.")
     await bank.memories.add("planner", "The roadmap is decided in the first week of a quarter.")
 
@@ -77,9 +83,12 @@ async def fill(bank: Bank) -> None:
 async def work(session: Session, first: int) -> None:
     """An agent at work: each message of a turn a while after the one before."""
     for number in itertools.count(first):
-        for message in project_turn(number, tokens_per_turn=TOKENS):
+        for at, message in enumerate(project_turn(number, _SEED, TOKENS)):
             await asyncio.sleep(_PACE)
-            await session.append([msgspec.structs.replace(message, time=None, ended=None)])
+            said = msgspec.structs.replace(message, time=None, ended=None)
+            if at == 0:
+                await session.context(said)  # as an agent asks its model
+            await session.append([said])
 
 
 async def serve(bank: Bank, port: int) -> None:
@@ -87,9 +96,7 @@ async def serve(bank: Bank, port: int) -> None:
     bank.config = msgspec.structs.replace(bank.config, server=config)
     async with serving(make_app(bank)) as server:
         announce(server)
-        working = asyncio.create_task(
-            work(await bank.session("coder/docs"), SESSIONS["coder/docs"])
-        )
+        working = asyncio.create_task(work(await bank.session(_WORK), SESSIONS[_WORK] + 1))
         try:
             await server.asked_to_stop()
         finally:

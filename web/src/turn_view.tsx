@@ -7,14 +7,13 @@ import { Fold } from "./fold.tsx";
 import { bytes, exactly, short, when } from "./format.ts";
 import { ALIVE_MS, type Answer, isAlive } from "./history.ts";
 import { languageOf } from "./highlight.ts";
+import { type Level, LEVELS } from "./levels.ts";
 import { Code, Markdown } from "./markdown_view.tsx";
 import { memo } from "./memo.ts";
 import { turnHash } from "./router.ts";
 import { sync } from "./sync.ts";
 import { texts } from "./texts.ts";
 
-export const LEVELS = ["R", "S", "C", "T"] as const;
-export type Level = (typeof LEVELS)[number];
 type Part = NonNullable<Message["parts"]>[number];
 
 export interface TurnProps {

@@ -3,13 +3,14 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sessionPath } from "../api.ts";
 import { isUndone, type Sending } from "../history.ts";
 import { addKeys } from "../keys.ts";
+import { type Level, LEVELS } from "../levels.ts";
 import { Markdown } from "../markdown_view.tsx";
 import { type Place, turnHash, turnNumber } from "../router.ts";
 import { store, useStore } from "../store.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
 import { type ListHandle, newStand, type Stand, TurnList } from "../turn_list.tsx";
-import { type Level, LEVELS, TurnView } from "../turn_view.tsx";
+import { TurnView } from "../turn_view.tsx";
 import type { PageView } from "../views.ts";
 
 /** Where each session's list was left. */

@@ -1,0 +1,32 @@
+// A picture of the page as a file of its own: what its classes look like now is written into it.
+const KEPT = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "font-weight", "text-anchor"];
+const SVG = "http://www.w3.org/2000/svg";
+
+export function downloadSvg(svg: SVGSVGElement, name: string): void {
+  const address = URL.createObjectURL(new Blob([svgText(svg)], { type: "image/svg+xml" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+export function svgText(svg: SVGSVGElement): string {
+  const copy = svg.cloneNode(true) as SVGSVGElement;
+  const shown = [...svg.querySelectorAll("*")];
+  [...copy.querySelectorAll("*")].forEach((element, at) => {
+    const style = getComputedStyle(shown[at]!);
+    for (const property of KEPT) element.setAttribute(property, style.getPropertyValue(property));
+    for (const attribute of ["class", "style", "role", "tabindex"]) element.removeAttribute(attribute);
+  });
+  const { width, height } = svg.getBoundingClientRect();
+  copy.setAttribute("xmlns", SVG);
+  copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const ground = document.createElementNS(SVG, "rect");
+  ground.setAttribute("width", "100%");
+  ground.setAttribute("height", "100%");
+  ground.setAttribute("fill", getComputedStyle(document.body).backgroundColor);
+  copy.prepend(ground);
+  for (const attribute of ["class", "role"]) copy.removeAttribute(attribute);
+  return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}`;
+}
