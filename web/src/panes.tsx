@@ -72,6 +72,29 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }) {
   );
 }
 
+/** One of a few. */
+export function Choice(props: {
+  label: string;
+  value: string;
+  of: readonly (readonly [value: string, title: string])[];
+  onChange: (value: string) => void;
+}) {
+  return (
+    <select
+      aria-label={props.label}
+      title={props.label}
+      value={props.value}
+      onChange={(event) => props.onChange(event.currentTarget.value)}
+    >
+      {props.of.map(([value, text]) => (
+        <option key={value} value={value}>
+          {text}
+        </option>
+      ))}
+    </select>
+  );
+}
+
 /** `planner/auth#T-12.3` leads to that turn. */
 export function TurnLink({ of }: { of: string }) {
   const [session = "", place = ""] = of.split("#");
