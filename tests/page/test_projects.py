@@ -39,9 +39,7 @@ async def test_a_day_with_tasks(
     at = await open_page(server, "#/bank/projects")
     page, tasks = at.page, project.tasks
     node = page.get_by_role("link", name=re.compile("^#1 Rotate the keys, ready"))
-    after = page.get_by_role(
-        "link", name=re.compile("^#2 Deploy .*, waits, after #1")
-    )
+    after = page.get_by_role("link", name=re.compile("^#2 Deploy .*, waits, after #1"))
     await expect(after).to_be_visible()
     left, right = await node.bounding_box(), await after.bounding_box()
     assert left is not None
