@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 import perdure
+from examples.made_up_calls import BUDGETS, fill_calls
 from examples.made_up_project import fill_project, project_turn
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ServerConfig
@@ -76,6 +77,7 @@ async def fill(bank: Bank) -> None:
     for number in range(1, SESSIONS[_WORK] + 1):
         prompt, *rest = project_turn(number, _SEED, TOKENS)
         await session.append(rest, context=await session.context(prompt))
+    await fill_calls(bank)
     await bank.memories.add("coder", "Releases go out on Tuesdays, after the tests passed twice.")
     await bank.memories.add("planner", "The roadmap is decided in the first week of a quarter.")
 
@@ -117,6 +119,7 @@ async def main() -> None:
             gateway = GatewayConfig(
                 providers={"scripted": model.provider_config()},
                 models=ModelsConfig(chat="scripted/any"),
+                budgets=BUDGETS,
             )
             config = Config(bank=f"sqlite:///{Path(folder) / 'bank.db'}", gateway=gateway)
             async with perdure.open(config=config) as bank:

@@ -6,7 +6,7 @@ import { ago, exactly, whole } from "../format.ts";
 import { addKeys } from "../keys.ts";
 import { MemoryForm, MemoryPane } from "../memory_pane.tsx";
 import { memoryPath, Weight } from "../memory_parts.tsx";
-import { Failure, Panes, Tabs } from "../panes.tsx";
+import { Choice, Failure, Panes, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
@@ -226,22 +226,10 @@ function keyOf({ agent, rest }: Place): string {
   return /^M-\d+$/.test(number) && owner !== number ? `${owner}/${number}` : "";
 }
 
-export const splitKey = (key: string): [string, string] => {
+const splitKey = (key: string): [string, string] => {
   const { agent, key: number } = memoryPath(key);
   return [agent, number];
 };
-
-export function Choice(props: { label: string; value: string; of: readonly (readonly [string, string])[]; onChange: (value: string) => void }) {
-  return (
-    <select aria-label={props.label} title={props.label} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
-      {props.of.map(([value, text]) => (
-        <option key={value} value={value}>
-          {text}
-        </option>
-      ))}
-    </select>
-  );
-}
 
 function Row(props: {
   of: KeyedMemory;

@@ -1,0 +1,232 @@
+// What model calls took and cost: by day, agent, task, model and purpose; and what budgets have left.
+import type { BudgetStatus, CostReport, CostRow, UsageRow } from "../api_types.ts";
+import { Choices, DayChart, FigureTable, Part, percent, Report, Share, Sums, type TableColumn, useRenewal } from "../figures.tsx";
+import { dollars, exactly, short, when, whole } from "../format.ts";
+import { type Place, placeHash } from "../router.ts";
+import { useStore } from "../store.ts";
+import { texts } from "../texts.ts";
+import { go, type PageView, useQuery } from "../views.ts";
+
+const words = texts.costs;
+const PERIODS = ["7d", "30d", "90d", "400d"] as const;
+const MEASURES = ["cost", "tokens", "calls"] as const;
+const DAY_MS = 86_400_000;
+type Measure = (typeof MEASURES)[number];
+type Taken = Pick<CostRow, "calls" | "input" | "output" | "unknown_costs"> & { cost: number | null };
+
+const taken: Record<Measure, (row: Taken) => number> = {
+  cost: (row) => row.cost ?? 0,
+  tokens: (row) => row.input + row.output,
+  calls: (row) => row.calls,
+};
+const say: Record<Measure, (amount: number) => string> = { cost: dollars, tokens: short, calls: whole };
+/** What is known of a cost, and that there is more. */
+const cost = (row: Taken) => (
+  <span title={row.unknown_costs ? words.unknown(row.unknown_costs) : undefined}>
+    {row.cost === null || (row.cost === 0 && row.unknown_costs === row.calls) ? "–" : dollars(row.cost)}
+    {row.unknown_costs > 0 && <span class="note"> +?</span>}
+  </span>
+);
+const seconds = (of: number | null | undefined) => (of === null || of === undefined ? "–" : `${of.toFixed(of < 10 ? 1 : 0)} s`);
+
+function Costs({ place }: { place: Place }) {
+  const own = useStore((state) => state.caller?.agent) ?? "";
+  const agents = useStore((state) => state.agents) ?? [];
+  const since = PERIODS.find((each) => place.rest.includes(each)) ?? "30d";
+  const measure = MEASURES.find((each) => place.rest.includes(each)) ?? "cost";
+  const agent = place.rest[2] ?? "";
+  const to = (next: { since?: string; measure?: string; agent?: string }) => {
+    const all = { since, measure, agent, ...next };
+    return placeHash({ scope: "bank", view: "costs", rest: [all.since, all.measure, ...(all.agent ? [all.agent] : [])] });
+  };
+  const query = { since, ...(agent ? { agent } : {}) };
+  const costsBy = (by: "day" | "agent" | "model" | "purpose") =>
+    useQuery(`costs ${by} ${since} ${agent}`, (api) => api.get("GET /api/v1/costs", { query: { ...query, by } }));
+  const [days, byAgent, models, purposes] = [costsBy("day"), costsBy("agent"), costsBy("model"), costsBy("purpose")];
+  const tasks = useQuery(`usage task ${since} ${agent}`, (api) => api.get("GET /api/v1/usage", { query: { ...query, by: "task" } }));
+  const all = [days, byAgent, models, purposes, tasks];
+  useRenewal(() => all.forEach((each) => each.refresh()));
+  const error = all.find((each) => each.error)?.error;
+  const shared = { measure };
+  return (
+    <Report label={words.title}>
+      <div class="choices">
+        <Choices label={words.period} chosen={since} choices={PERIODS.map((each) => [each, words.periods[each]])} href={(each) => to({ since: each })} />
+        <Choices label={words.measure} chosen={measure} choices={MEASURES.map((each) => [each, words.measures[each]])} href={(each) => to({ measure: each })} />
+        {!own && (
+          <select aria-label={words.agent} value={agent} onChange={(event) => go({ scope: "bank", view: "costs", rest: [since, measure, event.currentTarget.value].filter(Boolean) })}>
+            <option value="">{words.allAgents}</option>
+            {agents.map((each) => (
+              <option key={each.agent.name}>{each.agent.name}</option>
+            ))}
+          </select>
+        )}
+      </div>
+      {error && (
+        <p class="error" role="alert">
+          {error}
+        </p>
+      )}
+      {days.data && <Total of={days.data.rows} />}
+      {days.data && days.data.rows.length > 0 && (
+        <Part title={words.byDay}>
+          <DayChart
+            label={words.chart(words.measures[measure])}
+            measure={words.measures[measure]}
+            days={everyDay(days.data, measure)}
+            say={say[measure]}
+          />
+        </Part>
+      )}
+      {tasks.data && <Budgets of={tasks.data.budgets} />}
+      {!agent && (
+        <Rows title={words.byAgent} what={words.agent} of={byAgent.data?.rows} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
+      )}
+      <Tasks of={tasks.data?.rows} {...shared} />
+      <Rows title={words.byModel} what={words.model} of={models.data?.rows} name={(row) => row.of} {...shared} />
+      <Rows title={words.byPurpose} what={words.purpose} of={purposes.data?.rows} name={(row) => row.of} {...shared} />
+    </Report>
+  );
+}
+
+function Total({ of }: { of: CostRow[] }) {
+  if (!of.length) return <p class="note">{words.none}</p>;
+  const sum = (field: "calls" | "failures" | "cached" | "input" | "output" | "cache_read" | "unknown_costs") =>
+    of.reduce((total, row) => total + row[field], 0);
+  const known = of.filter((row) => row.cost !== null);
+  const unknown = sum("unknown_costs");
+  const input = sum("input");
+  return (
+    <Sums
+      of={[
+        [words.measures.cost, known.length ? dollars(known.reduce((total, row) => total + row.cost!, 0)) : "–", unknown ? words.unknown(unknown) : ""],
+        [words.measures.calls, whole(sum("calls")), sum("failures") ? words.failed(sum("failures")) : ""],
+        [words.input, short(input), ""],
+        [words.output, short(sum("output")), ""],
+        [words.promptCache, percent(input ? sum("cache_read") / input : null), words.promptCacheHint],
+        [words.answerCache, percent(sum("cached") / sum("calls")), words.answerCacheHint],
+      ]}
+    />
+  );
+}
+
+/** Days without a call are days, too. */
+function everyDay(report: CostReport, measure: Measure): [string, number][] {
+  const known = new Map(report.rows.map((row) => [row.of, taken[measure](row)]));
+  const first = Date.parse((report.since ?? report.rows[0]?.of ?? "").slice(0, 10));
+  const found: [string, number][] = [];
+  for (let at = first; at <= Date.now(); at += DAY_MS) {
+    const day = new Date(at).toISOString().slice(0, 10);
+    found.push([day, known.get(day) ?? 0]);
+  }
+  return found;
+}
+
+function sorted<T extends Taken>(rows: T[], measure: Measure): { rows: T[]; share: TableColumn<T> } {
+  const total = rows.reduce((sum, row) => sum + taken[measure](row), 0);
+  return {
+    rows: [...rows].sort((one, other) => taken[measure](other) - taken[measure](one) || other.calls - one.calls),
+    share: {
+      title: words.shareOf(words.measures[measure]),
+      class: "share",
+      cell: (row) => (total ? <Share of={taken[measure](row) / total} /> : "–"),
+    },
+  };
+}
+
+function Rows(props: { title: string; what: string; of: CostRow[] | undefined; measure: Measure; name: (row: CostRow) => preact.ComponentChildren }) {
+  if (!props.of?.length) return null;
+  const { rows, share } = sorted(props.of, props.measure);
+  return (
+    <Part title={props.title}>
+      <FigureTable
+        label={props.title}
+        rows={rows}
+        keyOf={(row) => row.of}
+        columns={[
+          { title: props.what, cell: props.name },
+          share,
+          { title: words.measures.cost, cell: cost },
+          { title: words.measures.calls, cell: (row) => whole(row.calls) },
+          { title: words.failures, cell: (row) => <Failures of={row} /> },
+          { title: words.input, cell: (row) => short(row.input) },
+          { title: words.output, cell: (row) => short(row.output) },
+          { title: words.promptCache, cell: (row) => percent(row.input ? row.cache_read / row.input : null) },
+          { title: words.answerCache, cell: (row) => whole(row.cached) },
+          { title: words.latency, cell: (row) => seconds(row.latency) },
+        ]}
+      />
+    </Part>
+  );
+}
+
+const Failures = ({ of }: { of: { failures: number } }) => (of.failures ? <span class="bad">{whole(of.failures)}</span> : <>0</>);
+
+function Tasks({ of, measure }: { of: UsageRow[] | undefined; measure: Measure }) {
+  if (!of?.length) return null;
+  const { rows, share } = sorted(of, measure);
+  return (
+    <Part title={words.byTask}>
+      <FigureTable
+        label={words.byTask}
+        rows={rows}
+        keyOf={(row) => row.group.task ?? ""}
+        columns={[
+          { title: words.task, cell: (row) => row.group.task || words.noTask },
+          share,
+          { title: words.measures.cost, cell: cost },
+          { title: words.aCall, cell: (row) => dollars(row.average_cost) },
+          { title: words.measures.calls, cell: (row) => whole(row.calls) },
+          { title: words.failures, cell: (row) => <Failures of={row} /> },
+          { title: words.quality, cell: (row) => (row.labels ? `${percent(row.quality)} (${row.labels})` : "–") },
+          { title: words.input, cell: (row) => short(row.input) },
+          { title: words.output, cell: (row) => short(row.output) },
+          { title: words.latency, cell: (row) => seconds(row.latency) },
+        ]}
+      />
+    </Part>
+  );
+}
+
+/** One row for each thing that a budget limits. */
+function Budgets({ of }: { of: BudgetStatus[] }) {
+  const rows = of.flatMap(({ budget, agent, period, renews, spending }) => {
+    const about = { name: budget.name, whose: [agent || budget.agent, budget.purpose].filter((each) => each && each !== "*").join(", "), period, renews, per: budget.per ?? "day" };
+    const limits = [
+      { ...about, limit: budget.cost, spent: spending.cost ?? 0, held: spending.held_cost ?? 0, say: dollars },
+      { ...about, limit: budget.tokens, spent: spending.tokens ?? 0, held: spending.held_tokens ?? 0, say: (tokens: number) => words.tokens(short(tokens)) },
+    ];
+    return limits.flatMap((each) => (each.limit === null || each.limit === undefined ? [] : [{ ...each, limit: each.limit }]));
+  });
+  return (
+    <Part title={words.budgets}>
+      {rows.length ? (
+        <FigureTable
+          label={words.budgets}
+          rows={rows}
+          keyOf={(row) => `${row.name} ${row.whose} ${row.say(0)}`}
+          columns={[
+            { title: words.budget, cell: (row) => [row.name, row.whose].filter(Boolean).join(" · ") },
+            {
+              title: words.used,
+              class: "share",
+              cell: (row) => <Share of={row.limit ? row.spent / row.limit : 1} held={row.limit ? row.held / row.limit : 0} />,
+            },
+            { title: words.left, cell: (row) => <Left amount={Math.max(0, row.limit - row.spent - row.held)} say={row.say} /> },
+            { title: words.spent, cell: (row) => row.say(row.spent) },
+            { title: words.reserved, cell: (row) => row.say(row.held) },
+            { title: words.limit, cell: (row) => `${row.say(row.limit)} ${words.per[row.per]}` },
+            { title: words.renews, cell: (row) => <span title={exactly(row.renews)}>{when(row.renews) || "–"}</span> },
+          ]}
+        />
+      ) : (
+        <p class="note">{words.noBudgets}</p>
+      )}
+    </Part>
+  );
+}
+
+const Left = ({ amount, say }: { amount: number; say: (amount: number) => string }) =>
+  amount ? <>{say(amount)}</> : <span class="bad">{words.nothingLeft}</span>;
+
+export default { name: "costs", title: words.title, scope: "bank", order: 60, View: Costs } satisfies PageView;
