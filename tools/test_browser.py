@@ -1,5 +1,5 @@
-"""Unpacks the Chromium that the tests of the page run, from npm's @sparticuz/chromium, and fonts from
-dejavu-fonts-ttf, so that it needs no root and no package of the system.
+"""Unpacks the Chromium that the tests of the page run, from npm's @sparticuz/chromium, and fonts
+from dejavu-fonts-ttf, so that it needs no root and no package of the system.
 
     python tools/test_browser.py NODE web/node_modules FOLDER
 

@@ -1,7 +1,7 @@
 """``make pictures``: how each view looks, over the bank of ``make page``, into docs/pictures.
 
-Views are found in the page itself: whatever stands beside the turns and at the foot of the list. Each
-has its picture, and its line in docs/page.md.
+Views are found in the page itself: whatever stands beside the turns and at the foot of the list.
+Each has its picture, and its place in docs/page.md.
 """
 
 from __future__ import annotations
