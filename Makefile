@@ -80,7 +80,7 @@ format: $(VENV)/.dev  ## let the formatter and the linter mend what they can
 
 ##@ The long ones
 .PHONY: bench
-bench: $(VENV)/.dev $(PEERS)/.peers $(LITELLM)/.litellm  ## measure, compare with peers, write benchmarks/RESULTS.md
+bench: $(VENV)/.dev $(WEB)/.browser $(PAGE) $(PEERS)/.peers $(LITELLM)/.litellm  ## measure, compare with peers, write benchmarks/RESULTS.md
 	@$(PY) -m benchmarks all
 
 .PHONY: crash

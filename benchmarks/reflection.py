@@ -49,6 +49,8 @@ from perdure.testing import ReceivedRequest, ScriptedModel
 RUNS, FACTS, MEMORIES = 10, 20, 60
 #: Characters of a long turn that a fact stands in.
 _LONG = 2_400
+#: A shorter transcript has no room for the facts.
+_LEAST_TURNS = 20
 #: Chats of each kind that are read, and questions of each.
 _CHATS, _QUESTIONS = 3, 1_000
 _QUICK = 6
@@ -548,7 +550,7 @@ async def _spoken(session: Session, said: Sequence[_Said], facts: Sequence[Fact]
 
 
 async def _transcript(report: Report) -> list[_Said] | None:
-    """The turns of a coding agent, its tools included; None if there is no transcript."""
+    """The turns of a coding agent, its tools included; None if no transcript is long enough."""
     given = transcripts.found(report)
     if given is None:
         return None
@@ -558,7 +560,8 @@ async def _transcript(report: Report) -> list[_Said] | None:
         infos = await bank.sessions(archived=True)
         longest = max(infos, key=lambda info: info.turns)
         session = await bank.existing_session(longest.name)
-        return [list(turn.messages) async for turn in _all_turns(session)]
+        said = [list(turn.messages) async for turn in _all_turns(session)]
+        return said if len(said) >= _LEAST_TURNS else None
 
 
 def _messages(line: Line) -> list[Message]:

@@ -288,6 +288,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "tasks": (
         Target("ready_ms", 20, "what can be begun, of 10,000 tasks, after an edit", strict=True),
     ),
+    "page": (
+        Target("switch_ms", 50, "p95 until stored turns stand there, the server 2 s late"),
+        Target("first_view_ms", 500, "until turns stand there, in a browser that knows nothing"),
+        Target("gzip_kb", 60, "the whole page, packed"),
+        Target("heap_mb", 150, "of the browser, after scrolling in 100,000 turns"),
+        Target(
+            "frames_per_s",
+            30,
+            "scrolling in 100,000 turns, processor throttled to a quarter",
+            at_least=True,
+        ),
+    ),
     "startup": (
         Target("mcp_s", 0.5, "`perdure mcp`: handshake, list of tools, end", strict=True),
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),

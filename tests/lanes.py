@@ -103,9 +103,9 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lane = config.getoption("--lane")
     if config.getoption("--no-browser"):
-        pages = [item for item in items if item.path.is_relative_to(_PAGE)]
+        pages = [item for item in items if _needs_browser(item)]
         config.hook.pytest_deselected(items=pages)
-        items[:] = [item for item in items if not item.path.is_relative_to(_PAGE)]
+        items[:] = [item for item in items if not _needs_browser(item)]
     if lane == ALL:
         return
     kept, left = list[pytest.Item](), list[pytest.Item]()
@@ -114,6 +114,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def _needs_browser(item: pytest.Item) -> bool:
+    return item.path.is_relative_to(_PAGE) or item.name.endswith("[page]")  # its benchmark
 
 
 def lanes_of(item: pytest.Item) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from perdure.bank.bank import Bank
 from perdure.config import Config, ServerConfig
 from perdure.server.http_server import HttpServer, serving
 from perdure.server.operations import Caller, TokenScope
-from perdure.server.server_app import make_app
+from perdure.server.server_app import ServerApp, make_app
 from tests.patience import patient
 
 ALL_SCOPES = frozenset({TokenScope.READ, TokenScope.WRITE, TokenScope.PROXY, TokenScope.ADMIN})
@@ -51,13 +51,15 @@ class StartServer(Protocol):
 
 
 @asynccontextmanager
-async def running_server(folder: Path, **sections: Any) -> AsyncIterator[RunningServer]:
+async def running_server(
+    folder: Path, *, app: Callable[[Bank], ServerApp] = make_app, **sections: Any
+) -> AsyncIterator[RunningServer]:
     sections.setdefault("server", ServerConfig())
     sections["server"] = msgspec.structs.replace(sections["server"], port=0)
     config = Config(**{"recall": patient(), "bank": f"sqlite:///{folder / 'bank.db'}", **sections})
     async with (
         Bank(config=config) as bank,
-        serving(make_app(bank)) as server,
+        serving(app(bank)) as server,
         AsyncExitStack() as stack,
     ):
         yield RunningServer(server, stack)

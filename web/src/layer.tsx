@@ -1,6 +1,6 @@
 // A layer above the page. It takes the focus, keeps it, and gives it back.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { store } from "./store.ts";
 import { texts } from "./texts.ts";
 
@@ -8,7 +8,8 @@ export const closeLayer = (): void => store.setState({ layer: "" });
 
 export function Layer({ title, children }: { title: string; children: ComponentChildren }) {
   const box = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // At once: what is typed next is meant for it, also on a busy machine.
     const before = document.activeElement as HTMLElement | null;
     box.current?.showModal();
     return () => before?.focus();

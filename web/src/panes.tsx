@@ -15,11 +15,12 @@ export function Panes(props: { back: string; list: ComponentChildren; children?:
   const list = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const step = (by: number) => {
-      const links = [...(list.current?.querySelectorAll<HTMLAnchorElement>("a.entry") ?? [])];
+      const links = [...(list.current?.querySelectorAll("a.entry, a.node") ?? [])];
       const at = links.findIndex((each) => each.getAttribute("aria-current") === "true");
       const next = links[at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(Math.max(at + by, 0), links.length - 1)];
-      next?.scrollIntoView({ block: "nearest" });
-      next?.click();
+      if (!next) return;
+      next.scrollIntoView({ block: "nearest", inline: "nearest" });
+      location.hash = next.getAttribute("href") ?? "";
     };
     return addKeys([
       { key: "j", says: texts.panes.next, run: () => step(1) },

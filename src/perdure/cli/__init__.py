@@ -16,10 +16,10 @@ def main() -> None:
         # A file name in another encoding, or "…" on an ASCII terminal, must not end in an error.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
-    from perdure.cli.app import app
+    from perdure.cli.app import run_command
 
     try:
-        app(prog_name="perdure")
+        run_command()
     finally:
         _flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -314,7 +315,10 @@ _JSON = {
 _PARSING: dict[str, dict[str, Any]] = {"proxy": {"allow_interspersed_args": False}}
 
 
-def _make_app() -> typer.Typer:
+def make_app(only: str = "") -> typer.Typer:
+    """All commands; with `only`, the first word of those that are made: typer takes as long to make
+    them all as a command takes to open a bank.
+    """
     made = typer.Typer(
         name="perdure",
         cls=Border,
@@ -328,6 +332,8 @@ def _make_app() -> typer.Typer:
     )
     groups = {"": made}
     for name, about in GROUPS.items():
+        if only and name.partition(" ")[0] != only:
+            continue
         default = _DEFAULTS.get(name)
         groups[name] = typer.Typer(
             cls=TyperGroup if default is None else _with_default(default),
@@ -338,16 +344,16 @@ def _make_app() -> typer.Typer:
         parent, _, last = name.rpartition(" ")
         groups[parent].add_typer(groups[name], name=last)
     for words, (work, example) in COMMANDS.items():
+        if only and words.partition(" ")[0] != only:
+            continue
         group, _, name = words.rpartition(" ")
         # The mark in front keeps the line as it is, however wide the terminal.
         epilog = f"\b\nExample:\n  perdure {words} {example}".rstrip()
         command = common_options(work, without=_WITHOUT.get(words, ()), json=_JSON.get(words))
         parsing = _PARSING.get(words)
         groups[group].command(name, epilog=epilog, context_settings=parsing)(command)
+    made.callback()(_global_options)
     return made
-
-
-app = _make_app()
 
 
 def _show_version(asked: bool) -> None:
@@ -356,7 +362,6 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _global_options(
     ctx: typer.Context,
     bank: BankOption = None,
@@ -368,3 +373,13 @@ def _global_options(
     ] = False,
 ) -> None:
     ctx.obj = CommandSettings(bank, config, debug=debug)
+
+
+app = make_app()
+
+
+def run_command() -> None:
+    """The command line of this process."""
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    known = any(words.partition(" ")[0] == first for words in COMMANDS)
+    (make_app(first) if known else app)(prog_name="perdure")

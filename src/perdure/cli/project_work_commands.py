@@ -83,7 +83,7 @@ async def preamble(
         made = await project.preamble.make(budget)
         tokens = project.services.counter.count(made.text)
         if budget is None:
-            await project.preamble.prebuild()
+            await project.preamble.prebuild(made)
     if settings.json:
         place = {"branch": made.branch, "commit": made.commit}
         terminal.emit({"text": made.text, "tokens": tokens, **place})

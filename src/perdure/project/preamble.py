@@ -75,11 +75,13 @@ class Preamble:
         )
         return PrebuiltPreamble(here.branch, here.commit, text)
 
-    async def prebuild(self) -> bool:
-        """Make the file that hooks print. Raises `Unavailable` if it cannot be written."""
+    async def prebuild(self, preamble: PrebuiltPreamble | None = None) -> bool:
+        """Make the file that hooks print, of a preamble that was just made or a new one. Raises
+        `Unavailable` if it cannot be written.
+        """
         location = self._project.location
         path = location.folder / "preamble" / f"{location.worktree}.json"
-        made = msgspec.json.encode(await self.make())
+        made = msgspec.json.encode(preamble or await self.make())
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and path.read_bytes() == made:

@@ -29,3 +29,13 @@ CHANGING = (
     "memory_delete",
 )
 NAMES: frozenset[str] = frozenset((*READING, *CHANGING))
+
+
+def reaches_past(tool: str) -> bool:
+    """Whether it is a tool of ours; clients that reach them by MCP put the server's name first."""
+    return tool in NAMES or (tool.startswith("mcp__perdure") and plain(tool) in NAMES)
+
+
+def plain(tool: str) -> str:
+    """Without the server's name."""
+    return tool.rpartition("__")[2]

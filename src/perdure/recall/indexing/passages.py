@@ -173,7 +173,10 @@ def _readable(piece: TurnPiece) -> list[tuple[int, tuple[Message, ...]]]:
 def fetching_calls(messages: Iterable[Message]) -> frozenset[str]:
     """The calls of tools that fetch what is indexed already."""
     return frozenset(
-        call.id for message in messages for call in message.calls if _fetches(call.name)
+        call.id
+        for message in messages
+        for call in message.calls
+        if tool_names.reaches_past(call.name)
     )
 
 
@@ -245,7 +248,7 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
                     named += asked.names
                     called.append(part.name[:_NAME])
             elif isinstance(part, ToolResult):
-                if part.call not in ignored and not _fetches(part.name):
+                if part.call not in ignored and not tool_names.reaches_past(part.name):
                     result = tool_text.answered(part.text)
                     (errors if part.is_error else results).append(result.words)
                     errors += result.faults
@@ -260,13 +263,6 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
         _joined([*errors, *calls, *results], _TOOLS),
         named,
         called,
-    )
-
-
-def _fetches(tool: str) -> bool:
-    """Whether it is a tool of ours; clients that reach them by MCP put the server's name first."""
-    return tool in tool_names.NAMES or (
-        tool.startswith("mcp__perdure") and tool.rpartition("__")[2] in tool_names.NAMES
     )
 
 

@@ -1,0 +1,136 @@
+"""Tasks of a project, as a graph and as a list."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from perdure.project.project import Project
+from perdure.project.project_directory import register_project
+from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
+from perdure.server.operations import TokenScope
+from tests.page.conftest import OpenPage
+from tests.page.test_access import violations
+from tests.page.test_memories import WIDE
+from tests.server.conftest import RunningServer
+
+
+@pytest.fixture
+async def project(server: RunningServer, tmp_path: Path) -> Project:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    location = ProjectLocation.find(folder)
+    location.write_settings(ProjectSettings(project=new_project_id(), name="demo"))
+    await register_project(server.bank.services, location)
+    found = Project(server.bank.services, location)
+    await found.tasks.add("Rotate the keys", priority=1, labels=["ops"])
+    await found.tasks.add("Deploy <b>all</b> of it", needs=["1"])
+    await found.tasks.add("Tell everybody", needs=["2"])
+    await found.tasks.add("Write the report", priority=3)
+    return found
+
+
+async def test_a_day_with_tasks(
+    server: RunningServer, project: Project, open_page: OpenPage
+) -> None:
+    at = await open_page(server, "#/bank/projects")
+    page, tasks = at.page, project.tasks
+    node = page.get_by_role("link", name=re.compile("^#1 Rotate the keys, ready"))
+    after = page.get_by_role("link", name=re.compile("^#2 Deploy .*, waits, after #1"))
+    await expect(after).to_be_visible()
+    left, right = await node.bounding_box(), await after.bounding_box()
+    assert left is not None
+    assert right is not None
+    assert left["x"] + left["width"] < right["x"]  # what is needed stands left
+    await node.click()
+    pane = page.get_by_role("article", name="Task #1")
+    await pane.get_by_role("button", name="Claim").click()
+    await expect(pane.locator(".about").first).to_contain_text("claimed")
+    await pane.get_by_role("button", name="Note").click()
+    await page.get_by_label("A remark, in Markdown").fill("Half of **them**.")
+    await pane.locator("form").get_by_role("button", name="Note").click()
+    await expect(pane.locator(".version strong")).to_have_text("them")
+    await pane.get_by_role("button", name="Done").click()
+    await page.get_by_label("What came out of it").fill("All are new.")
+    await pane.locator("form").get_by_role("button", name="Done").click()
+    await expect(pane.locator(".about").first).to_contain_text("done")
+    await expect(pane).to_contain_text("All are new.")
+    done = await tasks.get(1)
+    assert (done.state, done.reason) == ("done", "All are new.")
+    await expect(page.get_by_role("link", name=re.compile("^#2 .*, ready"))).to_be_visible()
+
+    await page.get_by_role("link", name="List").click()
+    entries = page.locator("a.entry")
+    await expect(entries).to_have_count(3)
+    await entries.filter(has_text="report").click()
+    pane = page.get_by_role("article", name="Task #4")
+    await pane.get_by_role("button", name="Block").click()
+    await page.get_by_label("Why it cannot go on").fill("No figures yet.")
+    await pane.locator("form").get_by_role("button", name="Block").click()
+    await expect(pane.locator(".about").first).to_contain_text("blocked")
+    await pane.get_by_role("button", name="Unblock").click()
+    await expect(pane.locator(".about").first).to_contain_text("ready")
+    await page.get_by_role("link", name="Add one").click()
+    await page.get_by_label("Title").fill("Rest a day")
+    await page.get_by_label("Needs these").fill("#4")
+    await page.get_by_role("button", name="Save").click()
+    pane = page.get_by_role("article", name="Task #5")
+    await expect(pane).to_contain_text("It needs #4")
+    await pane.get_by_role("link", name=re.compile("#4 Write the report")).click()
+    await expect(page.get_by_role("article", name="Task #4")).to_contain_text("Rest a day")
+
+
+async def test_somebody_else_has_it(
+    server: RunningServer, project: Project, open_page: OpenPage
+) -> None:
+    at = await open_page(server, "#/bank/projects")
+    await at.page.get_by_role("link", name=re.compile("^#1 ")).click()
+    claim = at.page.get_by_role("button", name="Claim")
+    await expect(claim).to_be_visible()
+    await at.page.route(re.compile("/tasks/|/graph"), lambda route: route.abort())
+    await project.tasks.claim("1", by="codex")
+    await claim.click()
+    await expect(at.page.get_by_role("alert")).to_contain_text("codex")
+    assert (await project.tasks.get(1)).owner == "codex"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_tasks_are_for_everybody(
+    server: RunningServer, project: Project, open_page: OpenPage, scheme: str
+) -> None:
+    await project.tasks.block("4", reason="no figures")
+    at = await open_page(server, "#/bank/projects", color_scheme=scheme)
+    for part in ("graph", "list"):
+        await at.page.set_viewport_size({"width": 1_200, "height": 800})
+        await at.go(f"#/bank/projects/{project.id}/{part}")
+        await expect(
+            at.page.get_by_role("link", name=re.compile("Rotate the keys"))
+        ).to_be_visible()
+        assert await violations(at) == []
+        await at.page.keyboard.press("j")
+        await expect(at.page.get_by_role("article")).to_be_visible()
+        await at.page.keyboard.press("n")
+        await expect(at.page.get_by_label("A remark")).to_be_focused()
+        assert await violations(at) == []
+        await at.page.set_viewport_size({"width": 360, "height": 700})
+        assert await violations(at) == []
+        assert not await at.page.evaluate(WIDE)
+        await at.page.get_by_role("link", name="Back to the list").click()
+        await expect(
+            at.page.get_by_role("link", name=re.compile("Rotate the keys"))
+        ).to_be_visible()
+        assert await violations(at) == []
+        assert not await at.page.evaluate(WIDE)
+
+
+async def test_who_may_only_read_sees_tasks(
+    server: RunningServer, project: Project, open_page: OpenPage
+) -> None:
+    reader = server.token(TokenScope.READ, name="guest")
+    at = await open_page(server, f"#/bank/projects/{project.id}/list", token=reader)
+    await at.page.locator("a.entry").first.click()
+    await expect(at.page.get_by_role("article")).to_be_visible()
+    assert await at.page.locator("main button:not(.quiet)").count() == 0
