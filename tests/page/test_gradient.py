@@ -102,6 +102,32 @@ async def test_a_drag_and_keys_change_a_fidelity(
     await expect(status).to_contain_text(f"T-{TURNS} stands at R from the next rewrite")
 
 
+async def test_a_turn_of_a_range_is_raised(server: RunningServer, open_page: OpenPage) -> None:
+    """The turn that is under the pointer; by its number, with the buttons above."""
+    await fill(server.bank)
+    at = await open_page(server, PLACE)
+    bar = await named(at, r"^T-\d+-through-\d+ at T")
+    x, y = await middle(bar)
+    box = await at.page.locator("svg.window").bounding_box()
+    assert box is not None
+    await at.page.mouse.move(x, y)
+    await at.page.mouse.down()
+    await at.page.mouse.move(x, box["y"] + 50, steps=4)
+    ghost = await at.page.locator(".ghost text").text_content() or ""
+    await at.page.mouse.up()
+    turn = int(re.findall(r"T-(\d+) → S", ghost)[0])
+    status = at.page.locator(".wish").get_by_role("status")
+    await expect(status).to_contain_text(f"T-{turn} stands at S from the next request on.")
+    await expect(at.page.get_by_role("button", name=re.compile(rf"^T-{turn} at S"))).to_have_count(
+        1
+    )
+    await (await named(at, r"^T-\d+-through-\d+ at T")).hover()
+    await at.page.get_by_label("Turn of the range").fill("2")
+    levels = at.page.get_by_role("group", name="Level of T-2")
+    await levels.get_by_role("button", name="C").click()
+    await expect(status).to_contain_text("T-2 stands at C from the next request on.")
+
+
 async def level_of(session: Any, turn: int) -> str | None:
     context = await session.context("…", keep=False, recall=False)
     return next(block.level for block in context.explain() if block.name == f"T-{turn}")

@@ -241,7 +241,10 @@ function Readout(props: {
               min={first}
               max={last}
               value={turn}
-              onInput={(event) => onTurn(Math.min(Math.max(Number(event.currentTarget.value), first), last))}
+              onInput={(event) => {
+                const number = Number(event.currentTarget.value);
+                if (number >= first && number <= last) onTurn(number);
+              }}
             />
           )}
           <a href={turnHash(session, turn || first)}>{t.open(turn || first)}</a>

@@ -84,7 +84,7 @@ export const texts = {
     howSent: "A click opens the turn.",
     download: "Save as SVG",
     free: "free",
-    below: (tokens: string) => `Below: the whole history, ${tokens} tokens as it was said`,
+    below: (tokens: string) => `Below: what it stands for, ${tokens} tokens as it was said`,
     kinds: { message: "What begins the window", block: "Text", native: "As it was said", injection: "Put beside the prompt", prompt: "Prompt" },
     element: (name: string, level: string | null, tokens: number, raw: number, kind: string) =>
       `${name || kind}${level ? ` at ${level}` : `, ${kind}`}, ${tokens} tokens${raw ? ` for ${raw}` : ""}`,
@@ -105,7 +105,7 @@ export const texts = {
     raw: "As it was said",
     epochs: "Epochs",
     epoch: (number: number) => `Epoch ${number}`,
-    noEpochs: "None yet: all of the history fits.",
+    noEpochs: "None yet.",
     chooseEpoch: "Point at an epoch to see why the window was planned anew; a click shows its prompt.",
     reasons: {
       asked: "a level was asked for",
