@@ -68,7 +68,7 @@ async def test_verify_says_what_it_found(server: RunningServer, open_page: OpenP
     await at.page.get_by_role("button", name="Verify").click()
     status = part(at, "Storage").get_by_role("status")
     await expect(status).to_contain_text("All is sound:")
-    (file,) = [each for each in Path(server.bank.artifacts.place).rglob("*") if each.is_file()]
+    (file,) = [each for each in Path(str(server.bank.artifacts.place)).rglob("*") if each.is_file()]
     file.chmod(0o600)
     file.write_bytes(b"not what it was")
     await at.page.get_by_role("button", name="Verify").click()
