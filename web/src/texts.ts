@@ -55,6 +55,7 @@ export const texts = {
     previousSession: "Previous session",
     theme: "Light, dark, or as the system",
     write: "Write a message",
+    stop: "Stop the answer",
     nextTurn: "Next turn",
     previousTurn: "Previous turn",
     first: "First turn",
@@ -66,8 +67,8 @@ export const texts = {
   },
 
   search: {
-    label: "Search this session, or go to T-12",
-    bankLabel: "Search agents and sessions",
+    label: "Search everything, or go to T-12",
+    bankLabel: "Search everything",
     none: "Nothing found.",
     turn: (turn: number) => `Go to T-${turn}`,
   },
@@ -291,6 +292,8 @@ export const texts = {
     answerAgain: "Answer again",
     discard: "Discard",
     typing: "typing",
+    stop: "Stop",
+    notStopped: "This server does not write that answer, so it cannot stop it.",
     stopped: "stopped",
     stoppedHint: "Nobody goes on with this answer.",
     reasoning: "Reasoning",
