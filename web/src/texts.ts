@@ -10,9 +10,7 @@ export const texts = {
   agents: "Agents",
   sessions: "Sessions",
   noAgents: "No agents yet. An agent appears with its first session.",
-  noSessions: "No sessions yet.",
   more: "Older sessions",
-  newSession: "New session",
   newSessionOf: (agent: string) => `New session of ${agent}`,
   sessionName: "Name of the session",
   create: "Create",
@@ -27,7 +25,6 @@ export const texts = {
   nothingHere: "Choose a session.",
   gone: "This session is no longer in the bank.",
   keysTitle: "Keyboard",
-  keysOpen: "Keys",
   close: "Close",
 
   states: {
@@ -83,7 +80,6 @@ export const texts = {
     how: "A click opens the turn. Drag an element up or down, or press an arrow key or r s c t, to show its turn at another level.",
     howSent: "A click opens the turn.",
     download: "Save as SVG",
-    free: "free",
     below: (tokens: string) => `Below: what it stands for, ${tokens} tokens as it was said`,
     kinds: { message: "What begins the window", block: "Text", native: "As it was said", injection: "Put beside the prompt", prompt: "Prompt" },
     element: (name: string, level: string | null, tokens: number, raw: number, kind: string) =>
@@ -119,7 +115,6 @@ export const texts = {
     },
     cost: (before: string, after: string, budget: string) => `${before} → ${after} tokens of ${budget}, written to the cache anew`,
     forced: "inside a turn",
-    highest: (tokens: string) => `the highest: ${tokens} tokens`,
     older: "Older",
     newer: "Newer",
     promptOf: (turn: number) => `Prompt of T-${turn}`,
@@ -130,7 +125,6 @@ export const texts = {
     difference: (other: number, turn: number) => `From the prompt of T-${other} to that of T-${turn}`,
     changed: (more: string, less: string, same: string) => `${more} lines new, ${less} gone, ${same} the same`,
     sameLines: (count: string) => `${count} lines are the same`,
-    moreLines: (count: number) => `… and ${count} lines more`,
   },
 
   figures: {
@@ -273,7 +267,6 @@ export const texts = {
     masked: (count: number) => `${count} masked`,
     tokens: (count: string) => `${count} tokens`,
     link: (turn: number) => `Link to T-${turn}`,
-    copied: "Copied",
     newest: "Newest",
     levels: {
       R: "Raw: as it was said",

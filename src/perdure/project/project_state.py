@@ -344,11 +344,14 @@ class ProjectState:
         entries, now, count = transaction.collection(StateEntry), transaction.now(), 0
         known = {each.id: each async for each in entries.walk(f"{self.project}/")}
         ours = {id: entry_line(each) for id, each in known.items() if each.status != "removed"}
+        ours.setdefault(HEADER, self._header())  # kept only if the file says something else
         if common is None:  # of two versions the older one counts as the common one
             common = older_lines(ours, theirs)
             gone = {id: iso(each.changed) for id, each in known.items() if id not in ours}
-            theirs = {id: line for id, line in theirs.items() if _age(line) > gone.get(id, "")}
-        if HEADER in ours and HEADER not in common:
+            theirs = {
+                id: line for id, line in theirs.items() if id not in gone or _age(line) > gone[id]
+            }
+        if HEADER not in common:
             common = {**common, HEADER: ours[HEADER]}
         merge = merge_tasks(common, ours, theirs)
         for id, line in merge.lines.items():
@@ -368,9 +371,11 @@ class ProjectState:
     async def _lines(self) -> TaskLines:
         entries = [each async for each in self._entries.walk(f"{self.project}/")]
         lines = {each.id: entry_line(each) for each in entries if each.status != "removed"}
-        settings = initialised(self.location)
-        header = {"project": self.project, "name": settings.name, **lines.get(HEADER, {})}
-        return lines | {HEADER: {**header, "id": HEADER, "kind": "project"}}
+        return lines | {HEADER: {**self._header(), **lines.get(HEADER, {})}}
+
+    def _header(self) -> TaskLine:
+        name = initialised(self.location).name
+        return {"project": self.project, "name": name, "id": HEADER, "kind": "project"}
 
     async def _named(self, name: str) -> str:
         """The id of an entry or a task. Raises `NotFound`, `InvalidInput`."""
