@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from perdure.project.project import Project
@@ -19,7 +20,7 @@ from tests.project.talks import conversation, prompt, reply
 from tests.server.conftest import RunningServer
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def project(server: RunningServer, tmp_path: Path) -> Project:
     folder = tmp_path / "demo"
     folder.mkdir()

@@ -209,7 +209,7 @@ function Said(props: {
   useEffect(() => field.current?.focus(), []);
   return (
     <Form
-      label={props.label}
+      label={props.save}
       save={props.save}
       onSave={() => props.onSave(text.trim(), false)}
       onCancel={props.onCancel}
