@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from perdure.bank.bank import Bank
@@ -71,7 +72,7 @@ def row(at: BrowserPage, name: str, of: str) -> Any:
     return part(at, name).get_by_role("row").filter(has_text=of)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def spent(tmp_path: Any) -> Any:
     async with running_server(tmp_path, gateway=GatewayConfig(budgets=(BUDGET,))) as server:
         await fill(server.bank)

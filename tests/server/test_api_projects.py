@@ -13,6 +13,7 @@ from perdure.project.project import Project
 from perdure.project.project_directory import register_project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 from perdure.server.operations import TokenScope
+from tests.project.repositories import commit, git, new_repository
 from tests.project.talks import conversation, prompt, reply
 from tests.server.conftest import RunningServer
 
@@ -152,3 +153,33 @@ async def test_its_state_and_journal_need_no_folder(
     assert "Build part 2 of two" in done[1]["text"]
     assert [each["turn"] for each in (await client.get(f"{JOURNAL}?limit=2")).json()] == [0, 2]
     assert (await client.get("/api/v1/projects/none/journal")).status_code == 404
+
+
+async def test_rewritten_history_is_decided_over_http(
+    server: RunningServer, client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    folder = new_repository(tmp_path / "demo")
+    location = ProjectLocation.find(folder)
+    location.write_settings(ProjectSettings(project=new_project_id(), name="demo"))
+    await register_project(server.bank.services, location)
+    path = "/api/v1/projects/demo"
+    commit(folder, "first try")
+    await client.post(f"{path}/reconcile", json={})
+    await client.post(TASKS, json={"title": "Rotate keys"})
+    git(folder, "commit", "-q", "--amend", "-m", "second try")
+    looked = (await client.post(f"{path}/reconcile", json={})).json()
+    assert looked["changes"] == ["main has its last commit amended"]
+    status = (await client.get(f"{path}/status")).json()
+    (waiting,) = status["waiting"]
+    assert (waiting["what"], waiting["entries"]) == ("main has its last commit amended", 1)
+    head = git(folder, "rev-parse", "HEAD")
+    assert [(each["place"], each["now"]) for each in status["entries"]] == [("moved", head)]
+    choice = {"decision": "fork", "number": waiting["number"]}
+    decided = (await client.post(f"{path}/reconcile", json=choice)).json()
+    assert decided["waiting"] == []
+    assert [each["place"] for each in decided["entries"]] == ["elsewhere"]
+    wrong = await client.post(f"{path}/reconcile", json={"decision": "rebase", "number": 9})
+    assert wrong.status_code == 404
+    reader = await server.client(server.token(TokenScope.READ))
+    assert (await reader.get(f"{path}/status")).status_code == 200
+    assert (await reader.post(f"{path}/reconcile", json={})).status_code == 403
