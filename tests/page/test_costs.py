@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +75,7 @@ def row(at: BrowserPage, name: str, of: str) -> Any:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def spent(tmp_path: Any) -> Any:
+async def spent(tmp_path: Path) -> AsyncIterator[RunningServer]:
     async with running_server(tmp_path, gateway=GatewayConfig(budgets=(BUDGET,))) as server:
         await fill(server.bank)
         yield server
