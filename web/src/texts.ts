@@ -332,6 +332,7 @@ export const texts = {
     back: "Back to the list",
     next: "Next of the list",
     previous: "Previous of the list",
+    keep: "Keep",
   },
 
   memories: {
@@ -374,7 +375,6 @@ export const texts = {
     delete: "Delete…",
     deleteSure: "For good, with its history?",
     deleteNow: "Delete for good",
-    keep: "Keep",
     merge: "Merge",
     mergeSome: (count: number) => `Merge ${count}`,
     mergeTitle: (count: number) => `Make ${count} memories one`,
@@ -517,7 +517,6 @@ export const texts = {
     remove: "Remove…",
     removeSure: "Remove it from the bank?",
     removeNow: "Remove",
-    keep: "Keep",
     file: "File",
     triggers: "Triggers",
     tags: "Tags",
@@ -574,6 +573,14 @@ export const texts = {
     labels: "Labels, with commas between",
     needsHow: "Needs these to be over first: #3, #4",
     save: "Save",
+    state: "State",
+    journal: "Journal",
+    noState: "No goals yet: perdure project goal add.",
+    noJournal: "Nothing yet. Conversations in the project's folder are noted here.",
+    entries: { goal: "Goals", milestone: "Milestones", checkpoint: "Checkpoints", link: "Links" },
+    statuses: { done: "done", dropped: "dropped", removed: "removed" },
+    of: (title: string) => `of ${title}`,
+    afterThose: (titles: string) => `after ${titles}`,
     keys: { note: "A note on the task" },
   },
 };
