@@ -46,6 +46,10 @@ run: $(VENV)/.run  ## set up, then show what Perdure does (no keys, no servers, 
 page: $(VENV)/.run $(PAGE)  ## build the web page, and serve it over a made-up bank (no keys; ^C ends it)
 	@$(PY) -m examples.page
 
+.PHONY: pictures
+pictures: $(VENV)/.dev $(WEB)/.browser $(PAGE)  ## screenshots of the page's views, into docs/pictures
+	@$(PY) -m tests.page.pictures
+
 .PHONY: example-email
 example-email: $(VENV)/.run  ## an agent that routes emails, heals, and gets cheaper (no keys, ends by itself)
 	@$(PY) -m examples.email_router
@@ -216,7 +220,7 @@ web/node_modules/.dev: web/package-lock.json $(WEB)/.node
 	@touch web/node_modules/.run $@
 
 $(WEB)/.browser: web/node_modules/.dev tools/test_browser.py
-	@$(PY) tools/test_browser.py $(NODE) web/node_modules/@sparticuz/chromium/bin $(WEB)/chromium
+	@$(PY) tools/test_browser.py $(NODE) web/node_modules $(WEB)/chromium
 	@touch $@
 
 $(PAGE): $(PAGE_SOURCES) | web/node_modules/.run

@@ -1,7 +1,7 @@
-"""Unpacks the Chromium that the tests of the page run: from npm's @sparticuz/chromium, so that it
-needs no root and no package of the system.
+"""Unpacks the Chromium that the tests of the page run, from npm's @sparticuz/chromium, and fonts
+from dejavu-fonts-ttf, so that it needs no root and no package of the system.
 
-    python tools/test_browser.py NODE web/node_modules/@sparticuz/chromium/bin FOLDER
+    python tools/test_browser.py NODE web/node_modules FOLDER
 
 On another system than Linux on x86-64 it does nothing, and the tests use an installed browser.
 """
@@ -28,11 +28,16 @@ _FONTS = """<?xml version="1.0"?>
 """
 
 
-def unpack(node: str, packed: Path, folder: Path) -> None:
+#: It brings letters of one kind alone, and no monospaced ones.
+_LETTERS = ("DejaVuSansMono.ttf", "DejaVuSansMono-Bold.ttf", "DejaVuSans.ttf")
+
+
+def unpack(node: str, modules: Path, folder: Path) -> None:
     import json
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    packed = modules / "@sparticuz/chromium/bin"
     archives = ("al2023.tar", "fonts.tar", "swiftshader.tar")
     pairs = [(str(packed / f"{name}.br"), str(folder / name)) for name in ("chromium", *archives)]
     subprocess.run([node, "-e", _INFLATE, json.dumps(pairs)], check=True)
@@ -40,14 +45,16 @@ def unpack(node: str, packed: Path, folder: Path) -> None:
         with tarfile.open(folder / name) as archive:
             archive.extractall(folder, filter="data")
         (folder / name).unlink()
+    for name in _LETTERS:
+        shutil.copy(modules / "dejavu-fonts-ttf/ttf" / name, folder / "fonts")
     (folder / "chromium").chmod(0o755)
     (folder / "fonts.conf").write_text(_FONTS.format(folder=folder), encoding="utf-8")
 
 
 def main() -> None:
-    node, packed, folder = sys.argv[1:]
+    node, modules, folder = sys.argv[1:]
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
-        unpack(node, Path(packed), Path(folder).resolve())
+        unpack(node, Path(modules), Path(folder).resolve())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.rewrites import VARIABLES, build, commits_of, shell
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 from tests.cli.conftest import Ask, Run
+from tests.project.repositories import git
 
 
 @pytest.fixture
@@ -55,6 +56,20 @@ def test_a_rebase_and_who_decides(folder: Path, run: Run, ask: Ask) -> None:
     assert "topic was rebased: 5 commits rewritten" in listed
     code, status = ask("project", "status", *here)
     assert {each["place"] for each in status["entries"]} == {"here", "moved"}
+
+
+def test_what_shows_that_a_task_is_done_follows_its_commit(folder: Path, run: Run) -> None:
+    here = ("-C", str(folder))
+    run("task", "add", "Rotate keys", *here)
+    run("task", "done", "1", "--commit", "HEAD", *here)
+    old = git(folder, "rev-parse", "HEAD")
+    assert "History was rewritten" not in run("task", "show", "1", *here).stdout
+    shell(folder, "git commit -q --amend -m amended")
+    new = git(folder, "rev-parse", "HEAD")
+    run("project", "reconcile", "--policy", "rebase", *here)
+    shown = run("task", "show", "1", *here).stdout
+    assert f"commit {old}" in shown
+    assert f"it is {new} now" in shown
 
 
 def test_bad_input_is_one_line(folder: Path, run: Run) -> None:

@@ -234,10 +234,10 @@ def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
 
 def test_a_clone_of_a_team_has_the_same_project(ask: Ask, repository: Path) -> None:
     (repository / ".perdure").mkdir()
-    shared = {"project": "pr_0123456789abcdef"}
+    shared = {"project": "pr_0123456789abcdef", "name": "the team's"}
     (repository / ".perdure/project_state.json").write_text(json.dumps(shared))
     _, made = ask("project", "init")
-    assert made["project"] == "pr_0123456789abcdef"
+    assert (made["project"], made["name"]) == ("pr_0123456789abcdef", "the team's")
 
 
 def test_a_bank_of_its_own_is_found_from_anywhere(ask: Ask, run: Run, repository: Path) -> None:

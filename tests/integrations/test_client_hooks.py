@@ -24,6 +24,7 @@ from perdure.core.messages import assistant, user
 from perdure.history.hook_context import CLOSE, OPEN, hook_context, without_hook_context
 from perdure.integrations.claude_code import PLUGIN
 from perdure.integrations.client_hooks import session_start
+from perdure.integrations.client_hooks.attended import is_attended
 from perdure.integrations.client_hooks.hook_failures import note_failure, read_failures
 from perdure.integrations.client_hooks.transcript_import import import_spooled, read_state
 from perdure.integrations.client_setup.coding_clients import EVENTS
@@ -276,6 +277,44 @@ class Input:
         return self._text.encode()
 
 
+@pytest.mark.parametrize(
+    ("environment", "decided"),
+    [
+        ({"CLAUDE_CODE_ENTRYPOINT": "cli"}, "waiting"),
+        ({"CLAUDE_CODE_ENTRYPOINT": "sdk-cli"}, "rebase"),
+    ],
+)
+async def test_history_rewritten_waits_only_if_somebody_is_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], decided: str
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    commit(stage.repository, "first try")
+    async with perdure.open(stage.bank) as bank:
+        await bank.project(stage.repository).tasks.add("Rotate the keys")
+    git(stage.repository, "commit", "-q", "--amend", "-m", "second try")
+    stage.say(asked("Amended.", 1), answered("Good.", 2))
+    stage.hook("Stop")
+    stage.settle()
+    async with perdure.open(stage.bank) as bank:
+        (operation,) = await bank.project(stage.repository).history.operations()
+    assert operation.decision == decided
+    told = stage.context("SessionStart", session_id="another")
+    assert ("waits for a decision" in told) == (decided == "waiting")
+
+
+def test_a_run_of_codex_exec_has_nobody_to_ask(tmp_path: Path) -> None:
+    terminal, batch = tmp_path / "terminal.jsonl", tmp_path / "batch.jsonl"
+    for path, name in ((terminal, "codex_cli_rs"), (batch, "codex_exec")):
+        path.write_text(json.dumps({"type": "session_meta", "payload": {"originator": name}}))
+    assert is_attended([terminal], {})
+    assert is_attended([terminal, batch], {})
+    assert not is_attended([batch], {})
+    assert not is_attended([terminal], {"CI": "true"})
+    assert is_attended([tmp_path / "gone.jsonl"], {})
+
+
 def test_what_hooks_gave_is_not_stored() -> None:
     ours = hook_context("Old news.")
     said = f"UserPromptSubmit hook additional context: {ours}"
@@ -390,7 +429,9 @@ def test_no_room_on_the_disk_is_no_fault_of_the_client(stage: Stage) -> None:
             check=False,
             timeout=_LIMIT,
         )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stderr) == (0, "")
+        # The preamble that was made when there was room is told.
+        assert ("Project memory of attic" in done.stdout) == (name == "SessionStart")
     commit(stage.repository, "meanwhile")
 
 

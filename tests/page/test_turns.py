@@ -160,6 +160,42 @@ async def test_a_message_is_shown_at_once_and_answered_word_by_word(
     await expect(at.turn(1).get_by_text("Hm.")).to_be_visible()
 
 
+async def test_an_answer_is_stopped(
+    talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
+) -> None:
+    """By its button or by a key; what arrived of it stays, and one goes on talking."""
+    endless = ScriptedAnswer("word " * 5_000, chunk=20, chunk_delay=0.02)
+    server = await talking([endless, endless, "At last."])
+    at = await open_page(server, "#/session/ada/notes")
+    for number in (1, 2):
+        await at.page.get_by_label("Message").fill(f"Question {number}")
+        await at.page.keyboard.press("Enter")
+        await expect(at.turn(number).locator(".arriving")).to_contain_text("word word")
+        if number == 1:
+            await at.turn(1).get_by_role("button", name="Stop").click()
+        else:
+            await at.page.locator(".scroller").focus()
+            await at.page.keyboard.press("x")
+        await expect(at.page.locator(".arriving")).to_have_count(0)
+        await expect(at.turn(number)).to_contain_text("word word")
+    await at.page.get_by_label("Message").fill("Question 3")
+    await at.page.keyboard.press("Enter")
+    await expect(at.turn(3)).to_contain_text("At last.")
+    assert len(await (await server.bank.session("ada/notes")).turns(10)) == 3
+
+
+async def test_an_answer_of_another_process_says_that_it_is_not_stopped_here(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    session = await server.bank.session("ada/notes")
+    await session.append("Tell me")
+    at = await open_page(server, "#/session/ada/notes")
+    async with session.answer() as answer:
+        await answer.text("Once upon ")
+        await at.turn(1).get_by_role("button", name="Stop").click()
+        await expect(at.turn(1).get_by_role("alert")).to_contain_text("cannot stop it")
+
+
 async def test_a_reload_in_the_middle_of_a_stream(
     server: RunningServer, open_page: OpenPage
 ) -> None:
@@ -373,6 +409,34 @@ async def test_search_and_links_to_turns(server: RunningServer, open_page: OpenP
     linked = await open_page(server, "#/session/ada/notes/turns/T-40", context=at.context)
     await expect(linked.turn(40)).to_be_in_viewport()
     await expect(linked.turn(40)).to_contain_text("w40w")
+
+
+async def test_one_search_over_the_bank(server: RunningServer, open_page: OpenPage) -> None:
+    """By the keyboard alone, from no session: turns of any, names, memories."""
+    await say(server.bank, "ada/notes", ("Which port?", "The kiwi listens on port 8123."))
+    await say(server.bank, "ada/plans", ("And then?", "We ship."))
+    await say(server.bank, "bob/kiwi", ("Hi", "Hello"))
+    await server.bank.memories.add("bob", "The kiwi is rebuilt each night.")
+    await server.bank.settle()
+    at = await open_page(server)
+    await expect(at.page.get_by_role("link", name="bob")).to_be_visible()
+    await at.page.keyboard.press("/")
+    await at.page.keyboard.type("kiwi")
+    options = at.page.get_by_role("option")
+    for found in ("bob/kiwi", "rebuilt each night", "ada/notes#T-1"):
+        await expect(options.filter(has_text=found)).to_have_count(1)
+    for _ in range(await options.count()):
+        if "ada/notes#T-1" in await at.page.locator("[aria-selected=true]").inner_text():
+            break
+        chosen = await at.page.get_by_role("combobox").get_attribute("aria-activedescendant")
+        await at.page.keyboard.press("ArrowDown")
+        await at.until(
+            "document.querySelector('[role=combobox]').getAttribute('aria-activedescendant')"
+            f" !== '{chosen}'"
+        )
+    await at.page.keyboard.press("Enter")
+    await expect(at.turn(1)).to_contain_text("port 8123")
+    assert at.page.url.endswith("#/session/ada/notes/turns/T-1")
 
 
 async def test_nothing_jumps_while_one_reads(server: RunningServer, open_page: OpenPage) -> None:

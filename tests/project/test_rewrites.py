@@ -283,8 +283,12 @@ async def test_who_can_be_asked_is_asked_and_others_follow_the_policy(
     report = await project.anchors.refresh(asks=True)
     assert report.waiting == (report.operation,)
     assert await places(project) == ["moved", "moved"]  # until somebody says otherwise
+    made = project.location.folder / "preamble" / "main.json"
+    await project.preamble.prebuild()
+    assert "waits for a decision" in made.read_text()
     assert len(await project.history.entries_of((await project.history.waiting())[0])) == 2
     (forked,) = await project.history.decide("fork", by="ada")
+    assert not made.exists()  # it would say that the decision waits
     assert (forked.decision, forked.by, await places(project)) == (
         "fork",
         "ada",

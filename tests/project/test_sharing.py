@@ -126,6 +126,41 @@ async def test_edits_of_two_people_merge_without_a_conflict(
         assert tasks == {"Write the pipeline": "done", "my task": "ready", "their task": "ready"}
 
 
+async def test_a_clone_in_a_folder_of_another_name_keeps_what_the_file_says(
+    project: Project, other_bank: Bank
+) -> None:
+    goal = await project.state.add("goal", "Deploy every day")
+    await share(project)
+    git(project.location.root, "commit", "-q", "-m", "share")
+    git(project.location.root, "clone", "-q", ".", "../clone")
+    folder = project.location.root.parent / "clone"
+    other = project_in(other_bank, folder, shared=True, name="my folder")
+    assert await other.write_files() == ()
+    assert git(folder, "status", "--porcelain") == ""
+    path = other.location.files / "project_state.json"
+    name = json.loads(path.read_text())["name"]
+    path.write_text(path.read_text().replace("every day", "every hour"))
+    assert await other.write_files() == ()
+    assert (await other.state.get(goal.id)).title == "Deploy every hour"
+    assert json.loads(path.read_text())["name"] == name == project.name
+
+
+async def test_an_entry_that_a_clone_finds_without_times_is_an_entry(
+    project: Project, other_bank: Bank
+) -> None:
+    await share(project)
+    path = project.location.files / STATE_FILE
+    data = json.loads(path.read_text())
+    data["goals"]["gl_0123456789ab"] = {"title": "Written by hand"}
+    path.write_text(json.dumps(data))
+    git(project.location.root, "add", ".perdure")
+    git(project.location.root, "commit", "-q", "-m", "share")
+    git(project.location.root, "clone", "-q", ".", "../clone")
+    other = project_in(other_bank, project.location.root.parent / "clone", shared=True)
+    await other.write_files()
+    assert [each.title for each in await other.state.list()] == ["Written by hand"]
+
+
 async def test_what_cannot_be_merged_fails_loudly_and_is_repaired(
     project: Project, other_bank: Bank
 ) -> None:
@@ -207,6 +242,7 @@ async def test_a_broken_file_without_git_is_kept_and_written_anew(
     file.write_text('{"goals": ')
     (said,) = await repair(project)
     assert "written anew" in said
+    assert "perdure project repair" not in said  # it has just been done
     assert "one" in file.read_text()
     (kept,) = file.parent.glob("*.kept-*")
     assert kept.read_text() == '{"goals": '

@@ -34,8 +34,9 @@ def project_in(bank: Bank, folder: Path, **settings: Any) -> Project:
     folder.mkdir(parents=True, exist_ok=True)
     location = ProjectLocation.find(folder)
     if location.settings is None:
-        fields = {"vectors": False, **settings}  # the index of files has tests of its own
-        location.write_settings(ProjectSettings(project=PROJECT, name="demo", **fields))
+        # The index of files has tests of its own.
+        fields = {"name": "demo", "vectors": False, **settings}
+        location.write_settings(ProjectSettings(project=PROJECT, **fields))
     return Project(bank.services, location)
 
 
@@ -83,6 +84,10 @@ async def test_a_finished_milestone_leaves_the_commit_as_a_checkpoint(
     assert (done.status, kept.commit, kept.branch, kept.of) == ("done", head, "main", step.id)
     assert done.changed_at.commit == head
     assert done.made_at != done.changed_at
+    git(repository, "commit", "-q", "--amend", "-m", "the pipeline")
+    amended = git(repository, "rev-parse", "--short=10", "HEAD")
+    await project.anchors.refresh()
+    assert f"Checkpoint: CI runs ({amended} on `main`)" in await project.preamble.text()
     await state.add("link", "docs/deploy.md", target="docs/deploy.md", of=goal.id)
     await state.sync()
     data = data_of(project)
@@ -171,6 +176,7 @@ async def test_a_file_that_cannot_be_read_is_left_alone(
     report = await project.state.sync()
     assert (report.merged, report.written) == (0, False)
     assert "left as it is" in report.remarks[0]
+    assert report.remarks[0].count("perdure project repair") == (0 if "format" in broken else 1)
     assert file_of(project).read_text() == broken
     assert [each.title for each in await project.state.list()] == ["one"]
 

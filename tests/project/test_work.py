@@ -201,6 +201,7 @@ async def test_a_broken_session_file_is_kept_and_written_anew(bank: Bank, projec
 
 async def test_notes_belong_to_the_conversation_that_goes_on(bank: Bank, project: Project) -> None:
     await project.work.note("Before anything.", by="ada")
+    assert "- Before anything." in await project.preamble.text()
     session = await conversation(bank, project.location.root)
     await session.append([prompt("one"), reply("first")])
     await project.refresh()

@@ -1,11 +1,11 @@
 // Epochs on a time line: what the window took before and after each, and why it was planned anew.
 import { useRef, useState } from "preact/hooks";
 import type { EpochSummary } from "./api_types.ts";
-import { exactly, short, when, whole } from "./format.ts";
-import { turnsOf } from "./gradient_layout.ts";
+import { focusOn, useWidth } from "./drawing.ts";
+import { exactly, when, whole } from "./format.ts";
+import { stepFrom, turnsOf } from "./gradient_layout.ts";
 import { placeHash } from "./router.ts";
 import { texts } from "./texts.ts";
-import { useWidth } from "./width.ts";
 
 const HIGH = 76;
 const FOOT = 18;
@@ -33,11 +33,10 @@ export function EpochLine({ session, epochs }: { session: string; epochs: EpochS
   const link = (epoch: EpochSummary, ...against: number[]) =>
     placeHash({ scope: "session", session, view: "gradient", rest: [turnsOf(epoch.at)[0], ...against].map((each) => `T-${each}`) });
   const onKeyDown = (event: KeyboardEvent) => {
-    const to = { ArrowLeft: focus - 1, ArrowRight: focus + 1, Home: 0, End: shown.length - 1 }[event.key];
-    if (to !== undefined) {
-      const next = Math.min(Math.max(to, 0), shown.length - 1);
+    const next = stepFrom(focus, shown.length, event.key);
+    if (next >= 0) {
       setChosen(next);
-      (picture.current?.querySelector(`[data-at="${next}"]`) as SVGElement | null)?.focus();
+      focusOn(picture.current, next);
     } else if (event.key === "Enter") location.hash = link(shown[focus]!);
     else return;
     event.preventDefault();
@@ -101,7 +100,7 @@ export function EpochLine({ session, epochs }: { session: string; epochs: EpochS
       )}
       {epochs.length > 0 && (
         <p class="about">
-          {counted(epochs)} · {t.highest(short(highest))}
+          {counted(epochs)}
           {end > most && (
             <button class="quiet" onClick={() => page(most)}>
               {t.older}

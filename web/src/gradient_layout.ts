@@ -62,3 +62,9 @@ export function turnAt({ first, last }: Placed, share: number): number {
 
 /** The level of the lane at a share of the strip's height, from above. */
 export const levelAt = (share: number): Level => LEVELS[Math.min(Math.max(Math.floor(share * 4), 0), 3)]!;
+
+/** Where an arrow key leads from one of so many; -1 if it is none. */
+export function stepFrom(at: number, count: number, key: string): number {
+  const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: count - 1 }[key];
+  return to === undefined ? -1 : Math.min(Math.max(to, 0), count - 1);
+}

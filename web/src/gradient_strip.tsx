@@ -2,13 +2,13 @@
 // the whole history, each element as wide as what it stands for.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Explained } from "./api_types.ts";
+import { focusOn, useWidth } from "./drawing.ts";
 import { short, whole } from "./format.ts";
-import { heightOf, levelAt, type Placed, place, turnAt } from "./gradient_layout.ts";
+import { heightOf, levelAt, type Placed, place, stepFrom, turnAt } from "./gradient_layout.ts";
 import { type Level, LEVELS } from "./levels.ts";
 import { turnHash } from "./router.ts";
 import { downloadSvg } from "./svg_file.ts";
 import { texts } from "./texts.ts";
-import { useWidth } from "./width.ts";
 
 const HIGH = 132;
 const APART = 54;
@@ -58,9 +58,8 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     const found = placed.findIndex((each) => each.first <= turn && turn <= each.last && mayChange(each));
     if (chosen < 0 || found < 0 || found === chosen) return;
     setChosen(found);
-    if (picture.current?.contains(document.activeElement)) focusOn(found);
+    if (picture.current?.contains(document.activeElement)) focusOn(picture.current, found);
   }, [blocks]);
-  const focusOn = (at: number) => (picture.current?.querySelector(`[data-at="${at}"]`) as SVGElement | null)?.focus();
   const open = (number: number) => {
     if (number) location.hash = turnHash(session, number);
   };
@@ -102,13 +101,12 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { key } = event;
     const element = placed[focus];
-    const to = { ArrowLeft: focus - 1, ArrowRight: focus + 1, Home: 0, End: placed.length - 1 }[key];
+    const next = stepFrom(focus, placed.length, key);
     const level = LEVELS.find((each) => each.toLowerCase() === key);
     const by = { ArrowUp: -1, ArrowDown: 1 }[key];
-    if (to !== undefined) {
-      const next = Math.min(Math.max(to, 0), placed.length - 1);
+    if (next >= 0) {
       choose(next);
-      focusOn(next);
+      focusOn(picture.current, next);
     } else if (key === "Enter" || key === " ") open(turn || element?.first || 0);
     else if (level) change(element, turn || element?.first || 0, level);
     else if (by && element?.level) change(element, turn || element.first, LEVELS[LEVELS.indexOf(element.level) + by] ?? null);
@@ -154,14 +152,7 @@ export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) 
             </g>
           ))}
           {free > 1 && (
-            <g class="free" aria-hidden="true">
-              <rect x={width - free + 0.5} y={0.5} width={free - 1} height={HIGH - 1} />
-              {free > 90 && (
-                <text x={width - free + 8} y={HIGH - 6}>
-                  {t.free}
-                </text>
-              )}
-            </g>
+            <rect class="free" x={width - free + 0.5} y={0.5} width={free - 1} height={HIGH - 1} />
           )}
           <g aria-hidden="true">{shapes}</g>
           {now && (

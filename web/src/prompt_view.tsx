@@ -92,9 +92,8 @@ export function PromptAsSent({ session, turn }: { session: string; turn: number 
   );
 }
 
-/** Lines around a change that are shown, and changed lines that are. */
+/** Lines around a change that are shown. */
 const AROUND = 2;
-const MOST_LINES = 3_000;
 
 export function PromptDifference({ session, turn, other }: { session: string; turn: number; other: number }) {
   const now = usePast(session, turn);
@@ -117,7 +116,7 @@ export function PromptDifference({ session, turn, other }: { session: string; tu
         <>
           <p class="about">{t.changed(count("new"), count("gone"), count("same"))}</p>
           <div class="sent difference" tabIndex={0} role="region" aria-label={t.difference(other, turn)}>
-            {cut(changes).map((each, at) => (
+            {changes.map((each, at) => (
               <ChangedLines key={at} change={each} isFirst={at === 0} isLast={at === changes.length - 1} />
             ))}
           </div>
@@ -125,18 +124,6 @@ export function PromptDifference({ session, turn, other }: { session: string; tu
       )}
     </section>
   );
-}
-
-/** No more lines than a browser shows at ease. */
-function cut(changes: Change[]): Change[] {
-  let left = MOST_LINES;
-  return changes.map((each) => {
-    if (each.kind === "same") return each;
-    const lines = each.lines.slice(0, Math.max(left, 0));
-    if (lines.length < each.lines.length) lines.push(t.moreLines(each.lines.length - lines.length));
-    left -= each.lines.length;
-    return { kind: each.kind, lines };
-  });
 }
 
 function ChangedLines({ change, isFirst, isLast }: { change: Change; isFirst: boolean; isLast: boolean }) {

@@ -1,10 +1,10 @@
-// One search box over what there is: agents and sessions here, the rest by the views.
+// One search box over what there is. What one source found stands there while others are asked.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { closeLayer, Layer } from "./layer.tsx";
-import { placeHash } from "./router.ts";
+import { sources } from "./search_sources.ts";
 import { store } from "./store.ts";
 import { texts } from "./texts.ts";
-import { type Hit, views } from "./views.ts";
+import type { Hit } from "./views.ts";
 
 const PAUSE_MS = 120;
 const MOST = 50;
@@ -15,23 +15,27 @@ export function SearchLayer() {
   const { place } = store.getState();
   const [query, setQuery] = useState("");
   const [hits, setHits] = useState<Hit[]>([]);
-  const [chosen, setChosen] = useState(0);
+  // By where it leads: what comes in above it does not move the choice.
+  const [choice, setChoice] = useState("");
   const [isDone, setDone] = useState(false);
   const list = useRef<HTMLUListElement>(null);
+  const chosen = Math.max(hits.findIndex((hit) => hit.href === choice), 0);
   useEffect(() => {
     const words = query.trim();
     const asking = new AbortController();
-    const here = words ? known(words) : [];
-    setHits(here);
-    setChosen(0);
+    const found: Hit[][] = sources.map(() => []);
+    const take = (at: number, hits: Hit[]) => {
+      found[at] = hits;
+      if (!asking.signal.aborted) setHits(once(found));
+    };
+    const ask = (at: number) => sources[at]!(words, place, asking.signal);
+    take(0, words ? (ask(0) as Hit[]) : []);
+    setChoice("");
     setDone(false);
     const timer = setTimeout(async () => {
       if (!words) return;
-      const asked = views.map((view) => view.search?.(words, place, asking.signal).catch(() => []) ?? []);
-      const found = (await Promise.all(asked)).flat();
-      if (asking.signal.aborted) return;
-      setHits([...found, ...here].slice(0, MOST));
-      setDone(true);
+      await Promise.all(sources.slice(1).map(async (_, at) => take(at + 1, await Promise.resolve(ask(at + 1)).catch(() => []))));
+      if (!asking.signal.aborted) setDone(true);
     }, PAUSE_MS);
     return () => {
       clearTimeout(timer);
@@ -48,7 +52,7 @@ export function SearchLayer() {
     const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (by) {
       event.preventDefault();
-      setChosen((now) => Math.min(Math.max(now + by, 0), hits.length - 1));
+      setChoice(hits[Math.min(Math.max(chosen + by, 0), hits.length - 1)]?.href ?? "");
     } else if (event.key === "Enter") {
       event.preventDefault();
       open(hits[chosen]);
@@ -72,7 +76,7 @@ export function SearchLayer() {
       />
       <ul id="hits" ref={list} class="hits" role="listbox" aria-label={texts.keys.search}>
         {hits.map((hit, at) => (
-          <li key={`${hit.href} ${at}`} id={`hit-${at}`} role="option" aria-selected={at === chosen} onClick={() => open(hit)}>
+          <li key={hit.href} id={`hit-${at}`} role="option" aria-selected={at === chosen} onClick={() => open(hit)}>
             <span class="what">{hit.title}</span>
             {hit.text && <span class="text">{hit.text}</span>}
           </li>
@@ -83,20 +87,9 @@ export function SearchLayer() {
   );
 }
 
-/** Agents and sessions that this page knows. */
-function known(query: string): Hit[] {
-  const words = query.toLowerCase();
-  const { agents, sessions } = store.getState();
-  const found: Hit[] = [];
-  for (const { agent } of agents ?? []) {
-    if (agent.name.toLowerCase().includes(words)) {
-      found.push({ href: placeHash({ scope: "agent", agent: agent.name }), title: agent.name, text: texts.agents });
-    }
-  }
-  for (const each of Object.values(sessions).flat()) {
-    if (each.name.toLowerCase().includes(words)) {
-      found.push({ href: placeHash({ scope: "session", session: each.name }), title: each.name, text: texts.sessions });
-    }
-  }
-  return found;
+/** Each place once, as it was found first. */
+function once(found: Hit[][]): Hit[] {
+  const byPlace = new Map<string, Hit>();
+  for (const hit of found.flat()) if (!byPlace.has(hit.href)) byPlace.set(hit.href, hit);
+  return [...byPlace.values()].slice(0, MOST);
 }

@@ -13,11 +13,10 @@ export function downloadSvg(svg: SVGSVGElement, name: string): void {
 
 export function svgText(svg: SVGSVGElement): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;
-  const shown = [...svg.querySelectorAll("*")];
-  [...copy.querySelectorAll("*")].forEach((element, at) => {
+  const shown = svg.querySelectorAll("*");
+  copy.querySelectorAll("*").forEach((element, at) => {
     const style = getComputedStyle(shown[at]!);
     for (const property of KEPT) element.setAttribute(property, style.getPropertyValue(property));
-    for (const attribute of ["class", "style", "role", "tabindex"]) element.removeAttribute(attribute);
   });
   const { width, height } = svg.getBoundingClientRect();
   copy.setAttribute("xmlns", SVG);
@@ -27,6 +26,5 @@ export function svgText(svg: SVGSVGElement): string {
   ground.setAttribute("height", "100%");
   ground.setAttribute("fill", getComputedStyle(document.body).backgroundColor);
   copy.prepend(ground);
-  for (const attribute of ["class", "role"]) copy.removeAttribute(attribute);
   return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}`;
 }

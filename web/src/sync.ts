@@ -487,6 +487,12 @@ export class Sync {
     }
   }
 
+  /** End the answer that arrives; false: none of this server's. Throws `ApiError`. */
+  async stop(session: string): Promise<boolean> {
+    const { cancelled } = await this.api.call("DELETE /api/v1/sessions/{agent}/{name}/chat", { path: sessionPath(session) });
+    return cancelled > 0;
+  }
+
   private async post(each: Sending): Promise<void> {
     if (this.posting.has(each.id)) return;
     this.posting.add(each.id);

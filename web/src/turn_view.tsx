@@ -1,6 +1,7 @@
 // One turn: its prompt, what the model thought, said and called, and what tools answered.
 import type { ComponentChildren } from "preact";
-import { useEffect, useReducer } from "preact/hooks";
+import { useEffect, useReducer, useState } from "preact/hooks";
+import { useAction, useMayWrite } from "./acting.ts";
 import type { Message, Rendering, ToolCall, ToolResult, Turn } from "./api_types.ts";
 import { Artifact, MediaPart } from "./artifact.tsx";
 import { Fold } from "./fold.tsx";
@@ -254,9 +255,26 @@ function AnswerView({ answer, session }: { answer: Answer; session: string }) {
       ))}
       <p class={alive ? "about typing" : "about stopped"} title={alive ? undefined : texts.turns.stoppedHint}>
         <span role="status">{alive ? texts.turns.typing : texts.turns.stopped}</span>
-        {!alive && <Again session={session} number={answer.turn} />}
+        {alive ? <Stop session={session} /> : <Again session={session} number={answer.turn} />}
       </p>
     </div>
+  );
+}
+
+/** What arrived of it is kept. */
+function Stop({ session }: { session: string }) {
+  const mayWrite = useMayWrite();
+  const { run, error } = useAction();
+  const [isElsewhere, setElsewhere] = useState(false);
+  if (!mayWrite) return null;
+  const stop = async () => setElsewhere(!(await sync.stop(session)));
+  return (
+    <>
+      <button class="quiet stop" onClick={() => void run(stop)}>
+        {texts.turns.stop}
+      </button>
+      {(error || isElsewhere) && <span role="alert">{error || texts.turns.notStopped}</span>}
+    </>
   );
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,3 +34,8 @@ async def project_here(settings: CommandSettings, folder: Path = Path()) -> Asyn
     settings.bank = settings.bank or own.bank or None
     async with existing_bank(settings) as bank:
         yield Project(bank.services, location)
+
+
+def can_ask(settings: CommandSettings) -> bool:
+    """Whether a person reads what is printed, and can answer."""
+    return not settings.json and sys.stdin.isatty()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings
-from perdure.cli.project_access import FolderOption, project_here
+from perdure.cli.project_access import FolderOption, can_ask, project_here
 from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 
@@ -38,7 +37,7 @@ async def status(
     from perdure.project.project_history import told
 
     async with project_here(settings, folder) as project:
-        report = await project.anchors.refresh(asks=_asks(settings))
+        report = await project.anchors.refresh(asks=can_ask(settings))
         found = await project.history.status(report.changes, busy=report.busy)
     if settings.json:
         terminal.emit(found)
@@ -157,7 +156,7 @@ async def _decide(
     if policy:
         return await history.decide(policy, number, by=who)
     asked = await history.waiting() if number is None else [await history.get(number)]
-    if not _asks(settings):
+    if not can_ask(settings):
         own = project.settings
         fixed = own.unattended if own.on_rewrite == "ask" else own.on_rewrite
         decided = [await history.decide(fixed, each.number, by="policy") for each in asked]
@@ -206,10 +205,6 @@ async def _preview(settings: CommandSettings, project: Project) -> None:
         terminal.say(f"  {commit[:10]} is gone")
     if not (found.changes or found.moves or found.unclear or found.gone):
         terminal.say("Nothing has changed since the last look.")
-
-
-def _asks(settings: CommandSettings) -> bool:
-    return not settings.json and sys.stdin.isatty()
 
 
 def _line(operation: ProjectOperation) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, YesOption
-from perdure.cli.project_access import FolderOption
+from perdure.cli.project_access import FolderOption, can_ask
 
 if TYPE_CHECKING:
     from perdure.integrations.client_setup.coding_clients import CodingClient
@@ -53,13 +52,13 @@ async def init(
         bank=settings.bank or "",
         hooks=not no_hooks,
         clients=[each.strip() for each in clients.split(",") if each.strip()] if clients else None,
+        asks=can_ask(settings),
     )
     settings.bank = settings.bank or (known.bank if known else "") or None
     bank = Bank(config=settings.load())
-    asks = not settings.json and sys.stdin.isatty()
 
     def agree(client: CodingClient, paths: Sequence[Path]) -> bool:
-        if yes or not asks:
+        if yes or not wishes.asks:
             return yes
         for path in paths:
             terminal.note(f"  {path}")

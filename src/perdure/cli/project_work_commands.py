@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, project_here
+from perdure.cli.project_access import FolderOption, can_ask, project_here
 from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 
@@ -41,7 +41,7 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
         turns, sessions, remarks = 0, dict[str, None](), dict[str, None]()
         history = AnchorsReport()
         while True:
-            found = await project.refresh()
+            found = await project.refresh(asks=can_ask(settings))
             turns += found.turns
             sessions |= dict.fromkeys(found.sessions)
             remarks |= dict.fromkeys(found.remarks)

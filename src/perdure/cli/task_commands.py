@@ -298,9 +298,14 @@ async def show(
             "needed_by": await graph.named(found.needed_by),
             "discovered_from": await graph.named(found.discovered_from),
         }
+        shown = {each.value for each in found.evidence if each.kind == "commit"}
+        places = await project.anchors.where(shown)
     if settings.json:
         listed = {name: [task_json(each) for each in tasks] for name, tasks in others.items()}
-        terminal.emit({**task_json(found), **listed, "parent": found.parent, "why": why})
+        moved = {commit: now for commit, now in places.items() if now != commit}
+        terminal.emit(
+            {**task_json(found), **listed, "parent": found.parent, "why": why, "moved": moved}
+        )
         return
     owner = f", {found.owner}" if found.owner else ""
     terminal.say(f"{found.name} ({found.state}, priority {found.priority}{owner}): {found.title}")
@@ -319,6 +324,9 @@ async def show(
     for evidence in found.evidence:
         where = f" on {evidence.branch}" if evidence.branch else ""
         terminal.say(f"Evidence: {evidence.kind} {evidence.value}{where}")
+        now = places.get(evidence.value, evidence.value)
+        if evidence.kind == "commit" and now != evidence.value:
+            terminal.say(f"  History was rewritten: it is {now} now." if now else "  It is gone.")
     for remark in found.notes:
         terminal.say(f"{remark.by or 'Note'}: {remark.text}")
     if found.reason:

@@ -32,6 +32,8 @@ _ABOUT = (
 #: Characters of a line; how many of each kind are looked at.
 _LINE, _LONG_LINE = 240, 600
 _GOALS, _TASKS, _TURNS, _COMMITS, _MEMORIES, _NOTES = 8, 8, 6, 5, 24, 6
+#: Microseconds for which a note without a conversation is told.
+_FRESH = 30 * 86_400 * clock.SECOND
 #: Kinds of memories that are told, the most telling first.
 _KINDS: tuple[MemoryKind, ...] = ("decision", "preference", "lesson", "fact")
 
@@ -101,6 +103,7 @@ class Preamble:
         lines += await self._tasks()
         if project.settings.state or project.settings.journal:
             lines += await self._session()
+            lines += await self._notes()
         lines += await self._memories()
         return lines
 
@@ -133,9 +136,11 @@ class Preamble:
             line = _line(f"{_entry(each)}{needs}", _LONG_LINE)
             found.append(PreambleLine("Milestones", line, 1 if place < 3 else 3))
         kept = [each for each in entries if each.kind == "checkpoint"][-2:]
+        places = await self._project.anchors.where({each.commit for each in kept})
         for each in kept:
             on = f" on `{each.branch}`" if each.branch else ""
-            text = f"Checkpoint: {_line(each.title)} ({each.commit[:10]}{on})"
+            now = places[each.commit][:10] or f"{each.commit[:10]}, which is gone"
+            text = f"Checkpoint: {_line(each.title)} ({now}{on})"
             found.append(PreambleLine("Milestones", text, 3))
         for each in [each for each in entries if each.kind == "link"][-_GOALS:]:
             title = f"{each.title}: " if each.title != each.target else ""
@@ -184,6 +189,13 @@ class Preamble:
         found += _told(heading, "Was waiting for approval", waiting)
         notes = [_words(each, "text") for each in _parts(view, "scratchpad").values()]
         return found + _told(heading, "Note", notes[-_NOTES:])
+
+    async def _notes(self) -> list[PreambleLine]:
+        """Notes that belong to no conversation, while they are fresh."""
+        project = self._project
+        since = project.services.store.now() - _FRESH
+        fresh = [each for each in await project.work.notes("") if each.at > since]
+        return [PreambleLine("Notes", _line(each.text), 2) for each in fresh[-_NOTES:]]
 
     async def _memories(self) -> list[PreambleLine]:
         """Decisions, preferences and lessons of the project's clients, the weightiest first; what

@@ -160,7 +160,9 @@ class ProjectHistory:
                 decided.append(after)
             return decided
 
-        return await self._store.transact(decide)
+        decided = await self._store.transact(decide)
+        self.location.drop_preambles()
+        return decided
 
     async def undo(self, number: int | None = None, *, by: str) -> ProjectOperation:
         """Take back a decision or a rewind, the last one if none is named. A rewrite whose first
@@ -197,7 +199,9 @@ class ProjectHistory:
             await self._mark(transaction, after, "fork" if earlier[0] == "waiting" else earlier[0])
             return after
 
-        return await self._store.transact(undo)
+        undone = await self._store.transact(undo)
+        self.location.drop_preambles()
+        return undone
 
     # Rewinding -------------------------------------------------------------------------------
 
@@ -233,6 +237,7 @@ class ProjectHistory:
         for part in self._parts():
             ids = [each.id for each in entries if each.kind == part.kind]
             await part.hide(ids, f"rewound to {commit[:10]} ({operation.number})")
+        self.location.drop_preambles()
         return operation
 
     async def entries_behind(self, commit: str) -> list[AnchoredEntry]:
@@ -272,6 +277,7 @@ class ProjectHistory:
             await part.show([each.id for each in operation.hidden if each.kind == part.kind])
         undone = replace(operation, state="undone", by=by, decided=self._store.now())
         await self._store.collection(ProjectOperation).put(undone)
+        self.location.drop_preambles()
         return undone
 
     # Parts -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from perdure.project.task_order import path_between
 from perdure.project.task_records import Task, task_key
 from perdure.recall.memory_records import Anchor
 from perdure.services import Services
+from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 _abbreviated = re.compile(r"[a-z]{2}_[0-9a-f]{3,12}", re.ASCII).fullmatch
@@ -54,6 +55,15 @@ class StateSync(msgspec.Struct, frozen=True):
     written: bool = False
     #: What a person should know.
     remarks: tuple[str, ...] = ()
+
+
+async def shown_entries(store: Store, project: str) -> list[StateEntry]:
+    """The entries of a project, wherever its folder is, in the order in which they were made;
+    without those that were taken out of the file.
+    """
+    found = [each async for each in store.collection(StateEntry).walk(f"{project}/")]
+    wanted = [each for each in found if each.kind != "project" and each.status != "removed"]
+    return sorted(wanted, key=lambda each: (each.made, each.id))
 
 
 class ProjectState:
@@ -85,14 +95,11 @@ class ProjectState:
         self, kind: EntryKind | None = None, *, closed: bool = True
     ) -> builtins.list[StateEntry]:
         """In the order in which they were made; without those that were taken out of the file."""
-        found = [each async for each in self._entries.walk(f"{self.project}/")]
-        wanted = [
+        return [
             each
-            for each in found
-            if each.kind != "project" and each.status != "removed"
+            for each in await shown_entries(self.services.store, self.project)
             if kind in {None, each.kind} and (closed or not each.is_closed)
         ]
-        return sorted(wanted, key=lambda each: (each.made, each.id))
 
     async def get(self, name: str, /) -> StateEntry:
         """Raises `NotFound`, and `InvalidInput` if the name fits several."""
@@ -282,7 +289,7 @@ class ProjectState:
                         at = file.changed if number == len(steps) else 0
                         merged += await self._merge(base, theirs, at, remarks)
                 except InvalidInput as exc:
-                    said = f"{exc} The file is left as it is. {exc.hint or ''}".rstrip()
+                    said = f"{exc.message} The file is left as it is. {exc.hint}".rstrip()
                     return StateSync(merged, written=False, remarks=(*remarks, said))
                 if not write:
                     if file.is_edited and file.text is not None:
@@ -337,11 +344,14 @@ class ProjectState:
         entries, now, count = transaction.collection(StateEntry), transaction.now(), 0
         known = {each.id: each async for each in entries.walk(f"{self.project}/")}
         ours = {id: entry_line(each) for id, each in known.items() if each.status != "removed"}
+        ours.setdefault(HEADER, self._header())  # kept only if the file says something else
         if common is None:  # of two versions the older one counts as the common one
             common = older_lines(ours, theirs)
             gone = {id: iso(each.changed) for id, each in known.items() if id not in ours}
-            theirs = {id: line for id, line in theirs.items() if _age(line) > gone.get(id, "")}
-        if HEADER in ours and HEADER not in common:
+            theirs = {
+                id: line for id, line in theirs.items() if id not in gone or _age(line) > gone[id]
+            }
+        if HEADER not in common:
             common = {**common, HEADER: ours[HEADER]}
         merge = merge_tasks(common, ours, theirs)
         for id, line in merge.lines.items():
@@ -361,9 +371,11 @@ class ProjectState:
     async def _lines(self) -> TaskLines:
         entries = [each async for each in self._entries.walk(f"{self.project}/")]
         lines = {each.id: entry_line(each) for each in entries if each.status != "removed"}
-        settings = initialised(self.location)
-        header = {"project": self.project, "name": settings.name, **lines.get(HEADER, {})}
-        return lines | {HEADER: {**header, "id": HEADER, "kind": "project"}}
+        return lines | {HEADER: {**self._header(), **lines.get(HEADER, {})}}
+
+    def _header(self) -> TaskLine:
+        name = initialised(self.location).name
+        return {"project": self.project, "name": name, "id": HEADER, "kind": "project"}
 
     async def _named(self, name: str) -> str:
         """The id of an entry or a task. Raises `NotFound`, `InvalidInput`."""

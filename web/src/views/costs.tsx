@@ -1,6 +1,7 @@
 // What model calls took and cost: by day, agent, task, model and purpose; and what budgets have left.
 import type { BudgetStatus, CostReport, CostRow, UsageRow } from "../api_types.ts";
-import { Choices, DayChart, FigureTable, Part, percent, Report, Share, Sums, type TableColumn, useRenewal } from "../figures.tsx";
+import { Calls, cost, Failures, MEASURES, type Measure, say, seconds, sortRows, taken } from "../call_table.tsx";
+import { Choices, DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { dollars, exactly, short, when, whole } from "../format.ts";
 import { type Place, placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
@@ -9,25 +10,7 @@ import { go, type PageView, useQuery } from "../views.ts";
 
 const words = texts.costs;
 const PERIODS = ["7d", "30d", "90d", "400d"] as const;
-const MEASURES = ["cost", "tokens", "calls"] as const;
 const DAY_MS = 86_400_000;
-type Measure = (typeof MEASURES)[number];
-type Taken = Pick<CostRow, "calls" | "input" | "output" | "unknown_costs"> & { cost: number | null };
-
-const taken: Record<Measure, (row: Taken) => number> = {
-  cost: (row) => row.cost ?? 0,
-  tokens: (row) => row.input + row.output,
-  calls: (row) => row.calls,
-};
-const say: Record<Measure, (amount: number) => string> = { cost: dollars, tokens: short, calls: whole };
-/** What is known of a cost, and that there is more. */
-const cost = (row: Taken) => (
-  <span title={row.unknown_costs ? words.unknown(row.unknown_costs) : undefined}>
-    {row.cost === null || (row.cost === 0 && row.unknown_costs === row.calls) ? "–" : dollars(row.cost)}
-    {row.unknown_costs > 0 && <span class="note"> +?</span>}
-  </span>
-);
-const seconds = (of: number | null | undefined) => (of === null || of === undefined ? "–" : `${of.toFixed(of < 10 ? 1 : 0)} s`);
 
 function Costs({ place }: { place: Place }) {
   const own = useStore((state) => state.caller?.agent) ?? "";
@@ -80,11 +63,11 @@ function Costs({ place }: { place: Place }) {
       )}
       {tasks.data && <Budgets of={tasks.data.budgets} />}
       {!agent && (
-        <Rows title={words.byAgent} what={words.agent} of={byAgent.data?.rows} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
+        <Rows label={words.byAgent} what={words.agent} of={byAgent.data?.rows ?? []} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
       )}
       <Tasks of={tasks.data?.rows} {...shared} />
-      <Rows title={words.byModel} what={words.model} of={models.data?.rows} name={(row) => row.of} {...shared} />
-      <Rows title={words.byPurpose} what={words.purpose} of={purposes.data?.rows} name={(row) => row.of} {...shared} />
+      <Rows label={words.byModel} what={words.model} of={models.data?.rows ?? []} name={(row) => row.of} {...shared} />
+      <Rows label={words.byPurpose} what={words.purpose} of={purposes.data?.rows ?? []} name={(row) => row.of} {...shared} />
     </Report>
   );
 }
@@ -122,49 +105,17 @@ function everyDay(report: CostReport, measure: Measure): [string, number][] {
   return found;
 }
 
-function sorted<T extends Taken>(rows: T[], measure: Measure): { rows: T[]; share: TableColumn<T> } {
-  const total = rows.reduce((sum, row) => sum + taken[measure](row), 0);
-  return {
-    rows: [...rows].sort((one, other) => taken[measure](other) - taken[measure](one) || other.calls - one.calls),
-    share: {
-      title: words.shareOf(words.measures[measure]),
-      class: "share",
-      cell: (row) => (total ? <Share of={taken[measure](row) / total} /> : "–"),
-    },
-  };
-}
-
-function Rows(props: { title: string; what: string; of: CostRow[] | undefined; measure: Measure; name: (row: CostRow) => preact.ComponentChildren }) {
-  if (!props.of?.length) return null;
-  const { rows, share } = sorted(props.of, props.measure);
-  return (
-    <Part title={props.title}>
-      <FigureTable
-        label={props.title}
-        rows={rows}
-        keyOf={(row) => row.of}
-        columns={[
-          { title: props.what, cell: props.name },
-          share,
-          { title: words.measures.cost, cell: cost },
-          { title: words.measures.calls, cell: (row) => whole(row.calls) },
-          { title: words.failures, cell: (row) => <Failures of={row} /> },
-          { title: words.input, cell: (row) => short(row.input) },
-          { title: words.output, cell: (row) => short(row.output) },
-          { title: words.promptCache, cell: (row) => percent(row.input ? row.cache_read / row.input : null) },
-          { title: words.answerCache, cell: (row) => whole(row.cached) },
-          { title: words.latency, cell: (row) => seconds(row.latency) },
-        ]}
-      />
+function Rows(props: Parameters<typeof Calls>[0]) {
+  return props.of.length ? (
+    <Part title={props.label}>
+      <Calls {...props} />
     </Part>
-  );
+  ) : null;
 }
-
-const Failures = ({ of }: { of: { failures: number } }) => (of.failures ? <span class="bad">{whole(of.failures)}</span> : <>0</>);
 
 function Tasks({ of, measure }: { of: UsageRow[] | undefined; measure: Measure }) {
   if (!of?.length) return null;
-  const { rows, share } = sorted(of, measure);
+  const { rows, share } = sortRows(of, measure);
   return (
     <Part title={words.byTask}>
       <FigureTable

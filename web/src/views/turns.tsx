@@ -6,7 +6,7 @@ import { addKeys } from "../keys.ts";
 import { type Level, LEVELS } from "../levels.ts";
 import { Markdown } from "../markdown_view.tsx";
 import { type Place, turnHash, turnNumber } from "../router.ts";
-import { store, useStore } from "../store.ts";
+import { useStore } from "../store.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
 import { type ListHandle, newStand, type Stand, TurnList } from "../turn_list.tsx";
@@ -96,6 +96,7 @@ function Turns({ place }: { place: Place }) {
           now.current.chosen &&
           void navigator.clipboard?.writeText(`${location.origin}/${turnHash(session, now.current.chosen)}`),
       },
+      { key: "x", says: texts.keys.stop, run: () => document.querySelector<HTMLElement>(".stop")?.click() },
       { key: "m", says: texts.keys.write, run: () => document.getElementById("message")?.focus() },
     ]);
   }, [session]);
@@ -230,18 +231,12 @@ function Composer({ session, onSent }: { session: string; onSent: () => void }) 
 
 async function search(query: string, place: Place, signal: AbortSignal) {
   if (!place.session) return [];
-  const number = turnNumber(query);
-  const newest = store.getState().histories[place.session]?.newest ?? 0;
-  const jump = number && number <= newest ? [{ href: turnHash(place.session, number), title: texts.search.turn(number) }] : [];
   const found = await sync.api.get(
     "GET /api/v1/sessions/{agent}/{name}/search",
     { path: sessionPath(place.session), query: { query, limit: 20 } },
     signal,
   );
-  return [
-    ...jump,
-    ...found.map((each) => ({ href: turnHash(place.session, turnNumber(each.id)), title: each.id, text: each.line })),
-  ];
+  return found.map((each) => ({ href: turnHash(place.session, turnNumber(each.id)), title: each.id, text: each.line }));
 }
 
 export default {

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +60,19 @@ def _run(what: str, home: Path, words: list[str]) -> str:
         from perdure.integrations.client_hooks.prompt_recall import answer_prompt
 
         return asyncio.run(answer_prompt(home, _given(), _SECONDS / 3))
-    asyncio.run(_make_preamble(home, words[3]))
+    asyncio.run(_make_preamble(home, words[3], words[4:]))
     return ""
 
 
-async def _make_preamble(home: Path, folder: str) -> None:
+async def _make_preamble(home: Path, folder: str, transcripts: Sequence[str]) -> None:
+    from perdure.integrations.client_hooks.attended import is_attended
     from perdure.integrations.client_hooks.project_bank import location_of, project_bank
 
     location = location_of(home, folder)
     async with project_bank(location) as bank:
         project = bank.project(location.root)
-        await project.anchors.refresh()
+        asks = is_attended([Path(each) for each in transcripts])
+        await project.anchors.refresh(asks=asks)
         await project.preamble.prebuild()
 
 

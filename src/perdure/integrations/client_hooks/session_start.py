@@ -28,7 +28,7 @@ def main(home: str, client: str) -> None:
     path = os.path.join(home, "preamble", f"{name}.json")
     found = _read(path)
     if not found or not _fits(found, git_dir):
-        _ask_perdure(home, client, tree or folder)
+        _ask_perdure(home, client, tree or folder, str(given.get("transcript_path") or ""))
         found = _read(path) or found
     text = str(found.get("text") or "")[:_MOST]
     if not text or (given.get("source") == "resume" and _was_given(home, given, text)):
@@ -50,10 +50,11 @@ def _read(path: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _ask_perdure(home: str, client: str, folder: str) -> None:
+def _ask_perdure(home: str, client: str, folder: str, transcript: str) -> None:
     import subprocess
 
-    command = ("-P", "-m", "perdure.integrations.client_hooks", "preamble", home, client, folder)
+    words = ("preamble", home, client, folder, *([transcript] if transcript else []))
+    command = ("-P", "-m", "perdure.integrations.client_hooks", *words)
     try:
         subprocess.run(  # noqa: S603
             [sys.executable, *command],

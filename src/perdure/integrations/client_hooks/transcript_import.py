@@ -22,6 +22,7 @@ import msgspec
 from perdure.bank import Bank
 from perdure.core.errors import NotFound, PerdureError
 from perdure.importers import import_files
+from perdure.integrations.client_hooks.attended import is_attended
 from perdure.integrations.client_hooks.conversation_notes import drop_old_notes
 from perdure.integrations.client_hooks.hook_failures import note_failure
 from perdure.integrations.client_hooks.project_bank import location_of, project_bank
@@ -101,7 +102,7 @@ async def _import_once(home: Path, spool: HookSpool) -> bool:
     location = location_of(home, _folder(read.lines))
     async with project_bank(location, works=True) as bank:
         messages, transcripts = await _import(bank, home, read.lines)
-        await refresh(bank, location)
+        await refresh(bank, location, [path for _, path in _named(read.lines)])
         await bank.index.embeddings.settle_own()  # found by meaning, too, in the next prompt
     done = ImportState(dict(read.position), int(time.time()), messages, transcripts)
     _write(home, done)
@@ -115,11 +116,14 @@ async def _refresh_only(home: Path) -> None:
         await refresh(bank, location)
 
 
-async def refresh(bank: Bank, location: ProjectLocation) -> None:
-    """Bring the project up to date with what was said and committed; makes the preamble."""
+async def refresh(bank: Bank, location: ProjectLocation, transcripts: Sequence[Path] = ()) -> None:
+    """Bring the project up to date with what was said and committed; makes the preamble. A rewrite
+    of history waits for a decision if somebody is there, of whose conversation the hook is.
+    """
     project = bank.project(location.root)
+    asks = is_attended(transcripts)
     for _ in range(_ROUNDS):
-        if not (await project.refresh()).more:
+        if not (await project.refresh(asks=asks)).more:
             break
 
 

@@ -45,6 +45,7 @@ from perdure.project.project_location import (
 )
 from perdure.project.projections import IGNORED
 from perdure.project.sharing import install_driver, is_shared, remove_driver
+from perdure.project.state_file import STATE_FILE
 from perdure.project.task_transfer import TASK_FILE, sync_tasks
 from perdure.storage import registry
 from perdure.storage.adapter import Capability
@@ -74,6 +75,8 @@ class SetupWishes(msgspec.Struct, frozen=True, kw_only=True):
     bank: str = ""
     hooks: bool = True
     clients: Sequence[str] | None = None
+    #: Somebody is there, and can be asked about rewritten history later.
+    asks: bool = False
 
 
 #: Whether a client's files may be changed; asked once for each client.
@@ -107,7 +110,10 @@ class ProjectSetup:
         plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
         async with bank:
             settings = before or ProjectSettings(
-                project=await self._id(bank), name=wishes.name or location.root.name or "project"
+                project=await self._id(bank),
+                name=_shared_text(location.files / STATE_FILE, "name")
+                or location.root.name
+                or "project",
             )
             settings = msgspec.structs.replace(
                 settings,
@@ -117,19 +123,19 @@ class ProjectSetup:
             )
             self._write_own(settings, is_new=before is None)
             await register_project(bank.services, location)
-            await self._refresh(bank)
+            await self._refresh(bank, asks=wishes.asks)
         await self._git_hooks(wishes)
         if location.git is not None and settings.shared:
             await install_driver(location.git)
         await self._set_up(chosen, plans, settings, agree)
         return self._report(settings)
 
-    async def _refresh(self, bank: Bank) -> None:
+    async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
         try:
-            await bank.project(self._location.root).refresh()
+            await bank.project(self._location.root).refresh(asks=asks)
         except PerdureError as exc:  # it is done again at any time
-            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
+            self._notes.append(str(exc))
 
     def _choose(self, wishes: SetupWishes) -> list[CodingClient]:
         """Raises `InvalidInput`."""
@@ -157,8 +163,8 @@ class ProjectSetup:
         """Of a clone of a team, that of the shared state; of a project that was here before, its
         own.
         """
-        shared = _shared_id(self._location.files / "project_state.json")
-        if shared:
+        shared = _shared_text(self._location.files / STATE_FILE, "project")
+        if _id(shared):
             return shared
         root = str(main_tree(self._location))
         for known in await list_projects(bank.services):
@@ -320,7 +326,7 @@ class ProjectSetup:
                     await sync_tasks(project.tasks)
                 await forget_files(bank.services, project.id)
         except PerdureError as exc:
-            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
+            self._notes.append(str(exc))
             return False
         return True
 
@@ -375,14 +381,14 @@ def main_tree(location: ProjectLocation) -> Path:
     return location.root
 
 
-def _shared_id(path: Path) -> str:
-    """The project's id in a shared state file; empty if there is none."""
+def _shared_text(path: Path, field: str) -> str:
+    """A field of a shared state file; empty if there is none."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return ""
-    project = found.get("project") if isinstance(found, dict) else None
-    return project if isinstance(project, str) and _id(project) else ""
+    value = found.get(field) if isinstance(found, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _remove_folder(folder: Path) -> None:

@@ -11,3 +11,7 @@ export function useWidth<T extends Element>() {
   }, []);
   return [element, width] as const;
 }
+
+/** One of a picture's parts takes the focus: of those only one is on the way of the Tab key. */
+export const focusOn = (picture: SVGSVGElement | null, at: number): void =>
+  picture?.querySelector<SVGElement>(`[data-at="${at}"]`)?.focus();
