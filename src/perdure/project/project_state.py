@@ -289,7 +289,7 @@ class ProjectState:
                         at = file.changed if number == len(steps) else 0
                         merged += await self._merge(base, theirs, at, remarks)
                 except InvalidInput as exc:
-                    said = f"{exc} The file is left as it is. {exc.hint or ''}".rstrip()
+                    said = f"{exc.message} The file is left as it is. {exc.hint}".rstrip()
                     return StateSync(merged, written=False, remarks=(*remarks, said))
                 if not write:
                     if file.is_edited and file.text is not None:
