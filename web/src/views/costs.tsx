@@ -1,12 +1,13 @@
 // What model calls took and cost: by day, agent, task, model and purpose; and what budgets have left.
-import type { BudgetStatus, CostReport, CostRow, UsageRow } from "../api_types.ts";
-import { Calls, cost, Failures, MEASURES, type Measure, say, seconds, sortRows, taken } from "../call_table.tsx";
-import { Choices, DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
+import type { BudgetStatus, CostReport, CostRow } from "../api_types.ts";
+import { Calls, MEASURES, type Measure, say, taken } from "../call_table.tsx";
+import { DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { dollars, exactly, short, when, whole } from "../format.ts";
+import { Choice, Failure, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
 import { texts } from "../texts.ts";
-import { go, type PageView, useQuery } from "../views.ts";
+import { type PageView, useQuery } from "../views.ts";
 
 const words = texts.costs;
 const PERIODS = ["7d", "30d", "90d", "400d"] as const;
@@ -23,33 +24,28 @@ function Costs({ place }: { place: Place }) {
     return placeHash({ scope: "bank", view: "costs", rest: [all.since, all.measure, ...(all.agent ? [all.agent] : [])] });
   };
   const query = { since, ...(agent ? { agent } : {}) };
-  const costsBy = (by: "day" | "agent" | "model" | "purpose") =>
+  const costsBy = (by: "day" | "agent" | "task" | "model" | "purpose") =>
     useQuery(`costs ${by} ${since} ${agent}`, (api) => api.get("GET /api/v1/costs", { query: { ...query, by } }));
-  const [days, byAgent, models, purposes] = [costsBy("day"), costsBy("agent"), costsBy("model"), costsBy("purpose")];
-  const tasks = useQuery(`usage task ${since} ${agent}`, (api) => api.get("GET /api/v1/usage", { query: { ...query, by: "task" } }));
-  const all = [days, byAgent, models, purposes, tasks];
+  const [days, byAgent, tasks, models, purposes] = [costsBy("day"), costsBy("agent"), costsBy("task"), costsBy("model"), costsBy("purpose")];
+  const all = [days, byAgent, tasks, models, purposes];
   useRenewal(() => all.forEach((each) => each.refresh()));
   const error = all.find((each) => each.error)?.error;
   const shared = { measure };
   return (
     <Report label={words.title}>
       <div class="choices">
-        <Choices label={words.period} chosen={since} choices={PERIODS.map((each) => [each, words.periods[each]])} href={(each) => to({ since: each })} />
-        <Choices label={words.measure} chosen={measure} choices={MEASURES.map((each) => [each, words.measures[each]])} href={(each) => to({ measure: each })} />
+        <Tabs label={words.period} tabs={PERIODS.map((each) => ({ href: to({ since: each }), title: words.periods[each], isHere: each === since }))} />
+        <Tabs label={words.measure} tabs={MEASURES.map((each) => ({ href: to({ measure: each }), title: words.measures[each], isHere: each === measure }))} />
         {!own && (
-          <select aria-label={words.agent} value={agent} onChange={(event) => go({ scope: "bank", view: "costs", rest: [since, measure, event.currentTarget.value].filter(Boolean) })}>
-            <option value="">{words.allAgents}</option>
-            {agents.map((each) => (
-              <option key={each.agent.name}>{each.agent.name}</option>
-            ))}
-          </select>
+          <Choice
+            label={words.agent}
+            value={agent}
+            of={[["", words.allAgents], ...agents.map((each) => [each.agent.name, each.agent.name] as const)]}
+            onChange={(agent) => (location.hash = to({ agent }))}
+          />
         )}
       </div>
-      {error && (
-        <p class="error" role="alert">
-          {error}
-        </p>
-      )}
+      <Failure text={error ?? ""} />
       {days.data && <Total of={days.data.rows} />}
       {days.data && days.data.rows.length > 0 && (
         <Part title={words.byDay}>
@@ -61,11 +57,11 @@ function Costs({ place }: { place: Place }) {
           />
         </Part>
       )}
-      {tasks.data && <Budgets of={tasks.data.budgets} />}
+      {days.data && <Budgets of={days.data.budgets} />}
       {!agent && (
         <Rows label={words.byAgent} what={words.agent} of={byAgent.data?.rows ?? []} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
       )}
-      <Tasks of={tasks.data?.rows} {...shared} />
+      <Rows label={words.byTask} what={words.task} of={tasks.data?.rows ?? []} name={(row) => row.of || words.noTask} {...shared} />
       <Rows label={words.byModel} what={words.model} of={models.data?.rows ?? []} name={(row) => row.of} {...shared} />
       <Rows label={words.byPurpose} what={words.purpose} of={purposes.data?.rows ?? []} name={(row) => row.of} {...shared} />
     </Report>
@@ -111,32 +107,6 @@ function Rows(props: Parameters<typeof Calls>[0]) {
       <Calls {...props} />
     </Part>
   ) : null;
-}
-
-function Tasks({ of, measure }: { of: UsageRow[] | undefined; measure: Measure }) {
-  if (!of?.length) return null;
-  const { rows, share } = sortRows(of, measure);
-  return (
-    <Part title={words.byTask}>
-      <FigureTable
-        label={words.byTask}
-        rows={rows}
-        keyOf={(row) => row.group.task ?? ""}
-        columns={[
-          { title: words.task, cell: (row) => row.group.task || words.noTask },
-          share,
-          { title: words.measures.cost, cell: cost },
-          { title: words.aCall, cell: (row) => dollars(row.average_cost) },
-          { title: words.measures.calls, cell: (row) => whole(row.calls) },
-          { title: words.failures, cell: (row) => <Failures of={row} /> },
-          { title: words.quality, cell: (row) => (row.labels ? `${percent(row.quality)} (${row.labels})` : "–") },
-          { title: words.input, cell: (row) => short(row.input) },
-          { title: words.output, cell: (row) => short(row.output) },
-          { title: words.latency, cell: (row) => seconds(row.latency) },
-        ]}
-      />
-    </Part>
-  );
 }
 
 /** One row for each thing that a budget limits. */

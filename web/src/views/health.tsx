@@ -6,7 +6,7 @@ import { useMayWrite } from "../acting.ts";
 import { Calls } from "../call_table.tsx";
 import { FigureTable, Part, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { ago, bytes, dollars, exactly, short, whole } from "../format.ts";
-import { Act } from "../panes.tsx";
+import { Act, Failure } from "../panes.tsx";
 import { placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
 import { sync } from "../sync.ts";
@@ -20,6 +20,8 @@ const BAD = ["failed", "stopped", "refused"];
 
 const State = ({ of }: { of: string }) => <span class={BAD.includes(of) ? "bad" : ""}>{of.replace("_", " ")}</span>;
 
+const Since = ({ of }: { of: number | string }) => <span title={exactly(of)}>{ago(of)}</span>;
+
 function Health() {
   const jobs = useQuery("jobs", (api) => api.get("GET /api/v1/jobs", {}), ["job"]);
   const costs = useQuery("costs purpose 30d ", (api) => api.get("GET /api/v1/costs", { query: { since: "30d", by: "purpose" } }));
@@ -32,11 +34,7 @@ function Health() {
   const error = all.find((each) => each.error)?.error;
   return (
     <Report label={words.title}>
-      {error && (
-        <p class="error" role="alert">
-          {error}
-        </p>
-      )}
+      <Failure text={error ?? ""} />
       {jobs.data && <Jobs of={jobs.data} onRetry={jobs.refresh} />}
       <Spent of={costs.data?.rows} />
       <Batches of={batches.data} />
@@ -100,7 +98,7 @@ function Failed({ of, onRetry }: { of: JobView[]; onRetry: () => void }) {
           { title: words.job, cell: (job) => job.id },
           { title: words.why, class: "words", cell: (job) => <span class="bad">{job.error}</span> },
           { title: words.attempts, cell: (job) => job.attempts },
-          { title: words.since, cell: (job) => <span title={exactly(job.due)}>{ago(job.due)}</span> },
+          { title: words.since, cell: (job) => <Since of={job.due} /> },
           ...(mayWrite ? [{ title: words.act, cell: (job: JobView) => <Act label={words.again} work={() => retry(job.id)} onConflict={onRetry} /> }] : []),
         ]}
       />
@@ -132,7 +130,7 @@ function Batches({ of }: { of: BatchView[] | undefined }) {
           { title: words.requests, cell: (batch) => whole(batch.items) },
           { title: words.failed, cell: (batch) => whole(batch.counts.failed ?? 0) },
           { title: texts.costs.measures.cost, cell: (batch) => dollars(batch.cost) },
-          { title: words.since, cell: (batch) => <span title={exactly(batch.written)}>{ago(batch.written)}</span> },
+          { title: words.since, cell: (batch) => <Since of={batch.written} /> },
           { title: words.why, class: "words", cell: (batch) => <span class="bad">{batch.error}</span> },
         ]}
       />
@@ -151,9 +149,8 @@ function Runs({ of }: { of: NamedRun[] | undefined }) {
         columns={[
           { title: words.run, cell: ({ name }) => <a href={placeHash({ scope: "bank", view: "inbox", rest: name.split("/") })}>{name}</a> },
           { title: words.state, cell: ({ run }) => <State of={run.state} /> },
-          { title: texts.costs.measures.tokens, cell: ({ run }) => short(run.tokens ?? 0) },
           { title: texts.costs.measures.cost, cell: ({ run }) => (run.mode ? dollars(run.cost) : "–") },
-          { title: words.since, cell: ({ run }) => <span title={exactly(run.started)}>{ago(run.started)}</span> },
+          { title: words.since, cell: ({ run }) => <Since of={run.started} /> },
           { title: words.why, class: "words", cell: ({ run }) => run.why ?? "" },
         ]}
       />

@@ -357,6 +357,8 @@ class ProjectSetup:
                 path.unlink(missing_ok=True)
         if folder.is_dir() and not _remove_if_empty(folder):
             self._left.append(f"{self._short(str(folder))}/, where somebody has put files")
+        else:
+            self._done.append(f"took {self._short(str(folder))}/ out")
 
     def _report(self, settings: ProjectSettings) -> SetupReport:
         return SetupReport(
