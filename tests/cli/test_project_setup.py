@@ -223,6 +223,14 @@ def test_without_git_it_works_with_less(ask: Ask, run: Run, home: Path) -> None:
     assert left == before
 
 
+def test_what_is_taken_out_without_git_is_told(ask: Ask, home: Path) -> None:
+    folder = home / "bare"
+    folder.mkdir()
+    ask("project", "init", "-C", str(folder))
+    code, removed = ask("project", "remove", "--yes", "-C", str(folder))
+    assert (code, removed["done"], [*folder.iterdir()]) == (0, ["took .perdure/ out"], [])
+
+
 def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
     _, made = ask("project", "init", "--no-hooks", *BOTH)
     assert not (repository / HOOKS).exists()

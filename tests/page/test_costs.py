@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from perdure.bank.bank import Bank
@@ -71,8 +74,8 @@ def row(at: BrowserPage, name: str, of: str) -> Any:
     return part(at, name).get_by_role("row").filter(has_text=of)
 
 
-@pytest.fixture
-async def spent(tmp_path: Any) -> Any:
+@pytest_asyncio.fixture(loop_scope="session")
+async def spent(tmp_path: Path) -> AsyncIterator[RunningServer]:
     async with running_server(tmp_path, gateway=GatewayConfig(budgets=(BUDGET,))) as server:
         await fill(server.bank)
         yield server

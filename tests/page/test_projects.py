@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from perdure.project.project import Project
@@ -18,7 +19,7 @@ from tests.page.test_memories import WIDE
 from tests.server.conftest import RunningServer
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def project(server: RunningServer, tmp_path: Path) -> Project:
     folder = tmp_path / "demo"
     folder.mkdir()

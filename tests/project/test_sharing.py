@@ -242,6 +242,7 @@ async def test_a_broken_file_without_git_is_kept_and_written_anew(
     file.write_text('{"goals": ')
     (said,) = await repair(project)
     assert "written anew" in said
+    assert "perdure project repair" not in said  # it has just been done
     assert "one" in file.read_text()
     (kept,) = file.parent.glob("*.kept-*")
     assert kept.read_text() == '{"goals": '

@@ -62,6 +62,7 @@ _OTHERS: dict[str, Any] = {
     "dispute": "#1 priority",
     "description": {"name": "Note", "types": {"": {"fields": []}}},
     "from_version": 1,
+    "job": f"episode/{OTHER}/1",
     "key": "once",
     "keys": [f"{OTHER}/M-1", f"{OTHER}/M-2"],
     "level": "R",

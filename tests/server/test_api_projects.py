@@ -14,9 +14,12 @@ from perdure.project.project_directory import register_project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 from perdure.server.operations import TokenScope
 from tests.project.repositories import commit, git, new_repository
+from tests.project.talks import conversation, prompt, reply
 from tests.server.conftest import RunningServer
 
 TASKS = "/api/v1/projects/demo/tasks"
+STATE = "/api/v1/projects/demo/state"
+JOURNAL = "/api/v1/projects/demo/journal"
 RUNS = "/api/v1/projects/demo/team/runs"
 
 
@@ -108,7 +111,7 @@ async def test_who_may_see_and_change_them(
     assert (await reader.post(TASKS, json={"title": "two"})).status_code == 403
     assert (await reader.post(f"{TASKS}/1/done", json={})).status_code == 403
     agent = await server.client(server.token(agent="ada"))
-    for path in ("/api/v1/projects", TASKS, f"{TASKS}/1", RUNS):
+    for path in ("/api/v1/projects", TASKS, f"{TASKS}/1", RUNS, STATE, JOURNAL):
         assert (await agent.get(path)).status_code == 403
     assert (await agent.patch(f"{TASKS}/1", json={"title": "mine"})).status_code == 403
 
@@ -126,6 +129,30 @@ async def test_without_its_folder_a_project_is_read_only(
     twins = await client.get(TASKS)
     assert (twins.status_code, project.id in twins.text) == (400, True)
     assert len((await client.get(f"/api/v1/projects/{project.id}/tasks")).json()) == 1
+
+
+async def test_its_state_and_journal_need_no_folder(
+    server: RunningServer, project: Project, client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    goal = await project.state.add("goal", "Sell more")
+    await project.state.add("milestone", "A shop", of=goal.id)
+    root = project.location.root
+    for id in ("one", "two"):
+        session = await conversation(server.bank, root, id=id)
+        for number in (1, 2):
+            await session.append([prompt(f"Build part {number} of {id}"), reply("Built.")])
+    await project.refresh()
+    await project.work.note("Ask Bob.")
+    shutil.rmtree(tmp_path / "demo")
+    entries = (await client.get(STATE)).json()
+    assert [each["entry"]["title"] for each in entries] == ["Sell more", "A shop"]
+    assert entries[1]["entry"]["of"] == entries[0]["id"]
+    done = (await client.get(JOURNAL)).json()
+    assert "Ask Bob." in done[0]["text"]
+    assert [each["turn"] for each in done[1:]] in ([2, 1, 2, 1], [2, 2, 1, 1])
+    assert "Build part 2 of two" in done[1]["text"]
+    assert [each["turn"] for each in (await client.get(f"{JOURNAL}?limit=2")).json()] == [0, 2]
+    assert (await client.get("/api/v1/projects/none/journal")).status_code == 404
 
 
 async def test_rewritten_history_is_decided_over_http(

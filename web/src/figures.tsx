@@ -20,17 +20,6 @@ export const Part = ({ title, children }: { title: string; children: ComponentCh
   </section>
 );
 
-/** Links to the same report, seen otherwise. */
-export const Choices = (props: { label: string; chosen: string; choices: [string, string][]; href: (choice: string) => string }) => (
-  <nav aria-label={props.label}>
-    {props.choices.map(([choice, title]) => (
-      <a key={choice} href={props.href(choice)} aria-current={choice === props.chosen ? "true" : undefined}>
-        {title}
-      </a>
-    ))}
-  </nav>
-);
-
 /** Figures that stand for themselves: what, how much, and a remark. */
 export const Sums = ({ of }: { of: [string, string, string?][] }) => (
   <dl class="sums">

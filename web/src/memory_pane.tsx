@@ -1,13 +1,13 @@
 // One memory: what it says, where that came from, what it was before, and what can be done with it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import "./memories.css";
-import { useAction, useMayWrite } from "./acting.ts";
+import { useMayWrite } from "./acting.ts";
 import type { FormerMemory, KeyedMemory, Memory, MemoryChange } from "./api_types.ts";
 import { Fold } from "./fold.tsx";
 import { exactly, when } from "./format.ts";
 import { addKeys } from "./keys.ts";
 import { memoryPath, Weight } from "./memory_parts.tsx";
-import { Act, Facts, Failure, Quotes, TurnLink } from "./panes.tsx";
+import { Act, Confirm, Facts, Failure, Form, Quotes, TurnLink } from "./panes.tsx";
 import { sync } from "./sync.ts";
 import { texts } from "./texts.ts";
 import { useQuery } from "./views.ts";
@@ -26,7 +26,6 @@ export function MemoryPane(props: {
   const path = memoryPath(name);
   const mayWrite = useMayWrite();
   const [isEditing, setEditing] = useState(false);
-  const [isDeleting, setDeleting] = useState(false);
   const own = useQuery(`memory ${name}`, (api) => api.get("GET /api/v1/memories/{agent}/{key}", { path }), ["job"]);
   const newest = [own.data?.memory, listed?.memory].filter((each) => each !== undefined);
   const memory = newest.sort((one, other) => (other.version ?? 1) - (one.version ?? 1))[0];
@@ -88,7 +87,7 @@ export function MemoryPane(props: {
       {mayWrite && !isEditing && (
         <div class="acts">
           <button onClick={() => setEditing(true)}>{words.edit}</button>
-          <Act id="memory-pin" label={words.pin} title={words.pinHint} isPressed={memory.pinned ?? false} work={() => change(pin())} onConflict={refresh} />
+          <Act id="memory-pin" label={words.pin} isPressed={memory.pinned ?? false} work={() => change(pin())} onConflict={refresh} />
           {status === "active" ? (
             <Act
               label={words.retire}
@@ -103,24 +102,16 @@ export function MemoryPane(props: {
               onConflict={refresh}
             />
           )}
-          {isDeleting ? (
-            <>
-              <span>{words.deleteSure}</span>
-              <Act
-                label={words.deleteNow}
-                work={async () => {
-                  await sync.api.call("DELETE /api/v1/memories/{agent}/{key}", { path, query: PERSON });
-                  props.onGone();
-                }}
-                onConflict={refresh}
-              />
-              <button onClick={() => setDeleting(false)}>{words.keep}</button>
-            </>
-          ) : (
-            <button class="quiet" onClick={() => setDeleting(true)}>
-              {words.delete}
-            </button>
-          )}
+          <Confirm
+            label={words.delete}
+            sure={words.deleteSure}
+            now={words.deleteNow}
+            work={async () => {
+              await sync.api.call("DELETE /api/v1/memories/{agent}/{key}", { path, query: PERSON });
+              props.onGone();
+            }}
+            onConflict={refresh}
+          />
         </div>
       )}
       <Failure text={own.error} />
@@ -246,7 +237,6 @@ export function MemoryForm(props: {
   /** What was there when the editing began. */
   const [base, setBase] = useState(memory);
   const [form, setForm] = useState(() => fieldsOf(memory));
-  const action = useAction(props.onConflict);
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
   const before = fieldsOf(base);
@@ -254,7 +244,7 @@ export function MemoryForm(props: {
   const isOvertaken = base !== undefined && (memory?.version ?? 1) !== (base.version ?? 1);
   const set = (name: keyof Fields) => (event: { currentTarget: { value: string } }) =>
     setForm({ ...form, [name]: event.currentTarget.value });
-  const save = () => {
+  const save = async () => {
     const given: Changes = {};
     if (isMine("text")) given.text = form.text;
     if (isMine("kind")) given.kind = form.kind as Memory["kind"];
@@ -262,7 +252,7 @@ export function MemoryForm(props: {
     if (isMine("tags")) given.tags = listed(form.tags);
     if (isMine("shared")) given.shared = listed(form.shared);
     if (base && Object.keys(given).length === 0) props.onCancel();
-    else void action.run(() => props.onSave(given, base ? (base.version ?? 1) : null));
+    else await props.onSave(given, base ? (base.version ?? 1) : null);
   };
   /** Go on from what somebody else wrote; with what was changed here, unless `isTheirs`. */
   const goOn = (isTheirs: boolean) => {
@@ -270,20 +260,9 @@ export function MemoryForm(props: {
     const names = Object.keys(theirs) as (keyof Fields)[];
     setForm(Object.fromEntries(names.map((name) => [name, isTheirs || !isMine(name) ? theirs[name] : form[name]])) as unknown as Fields);
     setBase(memory);
-    action.clear();
   };
   return (
-    <form
-      class="edit"
-      aria-label={words.edit}
-      onSubmit={(event) => {
-        event.preventDefault();
-        save();
-      }}
-      onKeyDown={(event) => {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
-      }}
-    >
+    <Form label={words.edit} save={words.save} onSave={save} onCancel={props.onCancel} onConflict={props.onConflict} isLocked={isOvertaken}>
       {isOvertaken && memory && (
         <div class="meanwhile" role="alert">
           <p>{words.meanwhile(memory.author?.name || words.machine)}</p>
@@ -334,16 +313,6 @@ export function MemoryForm(props: {
           <input value={form.shared} onInput={set("shared")} />
         </label>
       </div>
-      {!isOvertaken && <Failure text={action.error} />}
-      <div class="acts">
-        <button type="submit" disabled={isOvertaken}>
-          {words.save}
-        </button>
-        <button type="button" onClick={props.onCancel}>
-          {texts.cancel}
-        </button>
-      </div>
-    </form>
+    </Form>
   );
 }
-

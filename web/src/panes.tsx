@@ -1,8 +1,9 @@
 // What views of many things share: a list beside one of them, tabs within a view, facts.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import "./panes.css";
-import { useAction } from "./acting.ts";
+import { type Action, useAction } from "./acting.ts";
+import { ago, exactly } from "./format.ts";
 import { addKeys } from "./keys.ts";
 import { turnHash, turnNumber } from "./router.ts";
 import { texts } from "./texts.ts";
@@ -139,7 +140,7 @@ export function Act(props: {
   class?: string;
   title?: string;
   isPressed?: boolean;
-  onConflict?: () => void;
+  onConflict?: (() => void) | undefined;
 }) {
   const action = useAction(props.onConflict);
   return (
@@ -156,6 +157,89 @@ export function Act(props: {
         {props.label}
       </button>
       <Failure text={action.error} />
+    </>
+  );
+}
+
+/** A row of a list: what it is, when that was, and more about it. */
+export function Entry(props: {
+  href: string;
+  isChosen: boolean;
+  what: ComponentChildren;
+  at: number | undefined;
+  class?: string;
+  tags?: string[] | undefined;
+  children?: ComponentChildren;
+}) {
+  return (
+    <a class={`entry ${props.class ?? ""}`} href={props.href} aria-current={props.isChosen ? "true" : undefined}>
+      <span class="what">{props.what}</span>
+      <span class="side" title={exactly(props.at)}>
+        {ago(props.at)}
+      </span>
+      <span class="more">
+        {props.children}
+        {props.tags?.map((each) => (
+          <span key={each} class="tag">
+            {each}
+          </span>
+        ))}
+      </span>
+    </a>
+  );
+}
+
+/** Fields, a button that saves them, and what went wrong. */
+export function Form(props: {
+  label: string;
+  save: string;
+  onSave: () => Promise<unknown>;
+  onCancel: () => void;
+  isLocked?: boolean | undefined;
+  onConflict?: (() => void) | undefined;
+  more?: (run: Action["run"]) => ComponentChildren;
+  children: ComponentChildren;
+}) {
+  const action = useAction(props.onConflict);
+  return (
+    <form
+      class="edit"
+      aria-label={props.label}
+      onSubmit={(event) => {
+        event.preventDefault();
+        void action.run(props.onSave);
+      }}
+    >
+      {props.children}
+      {!props.isLocked && <Failure text={action.error} />}
+      <div class="acts">
+        <button type="submit" disabled={props.isLocked}>
+          {props.save}
+        </button>
+        {props.more?.(action.run)}
+        <button type="button" onClick={props.onCancel}>
+          {texts.cancel}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+/** A button that asks before it does something for good. */
+export function Confirm(props: { label: string; sure: string; now: string; work: () => Promise<unknown>; onConflict?: () => void }) {
+  const [isAsking, setAsking] = useState(false);
+  if (!isAsking) {
+    return (
+      <button class="quiet" onClick={() => setAsking(true)}>
+        {props.label}
+      </button>
+    );
+  }
+  return (
+    <>
+      <span>{props.sure}</span>
+      <Act label={props.now} work={props.work} onConflict={props.onConflict} />
+      <button onClick={() => setAsking(false)}>{texts.panes.keep}</button>
     </>
   );
 }

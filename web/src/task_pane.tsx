@@ -1,12 +1,11 @@
 // One task: why it waits, what hangs together with it, and what can be done about it.
-import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Action, useAction, useMayWrite } from "./acting.ts";
+import { useMayWrite } from "./acting.ts";
 import type { NewTask, TaskDetails, TaskEvidence, TaskSummary } from "./api_types.ts";
 import { exactly } from "./format.ts";
 import { addKeys } from "./keys.ts";
 import { Markdown } from "./markdown_view.tsx";
-import { Act, Facts, Failure, TurnLink } from "./panes.tsx";
+import { Act, Facts, Failure, Form, TurnLink } from "./panes.tsx";
 import { sync } from "./sync.ts";
 import { texts } from "./texts.ts";
 import { useQuery } from "./views.ts";
@@ -208,42 +207,25 @@ function Said(props: {
   const [text, setText] = useState("");
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
-  const action = useAction();
   return (
-    <form
-      class="edit"
-      onSubmit={(event) => {
-        event.preventDefault();
-        void action.run(() => props.onSave(text.trim(), false));
-      }}
+    <Form
+      label={props.save}
+      save={props.save}
+      onSave={() => props.onSave(text.trim(), false)}
+      onCancel={props.onCancel}
+      more={(run) =>
+        props.other && (
+          <button type="button" onClick={() => void run(() => props.onSave(text.trim(), true))}>
+            {props.other}
+          </button>
+        )
+      }
     >
       <label>
         {props.label}
         <textarea ref={field} rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} />
       </label>
-      <Failure text={action.error} />
-      <FormButtons action={action} save={props.save} onCancel={props.onCancel}>
-        {props.other && (
-          <button type="button" onClick={() => void action.run(() => props.onSave(text.trim(), true))}>
-            {props.other}
-          </button>
-        )}
-      </FormButtons>
-    </form>
-  );
-}
-
-function FormButtons(props: { action: Action; save: string; onCancel: () => void; children?: ComponentChildren }) {
-  return (
-    <div class="acts">
-      <button type="submit" aria-disabled={props.action.isBusy || undefined}>
-        {props.save}
-      </button>
-      {props.children}
-      <button type="button" onClick={props.onCancel}>
-        {texts.cancel}
-      </button>
-    </div>
+    </Form>
   );
 }
 
@@ -252,7 +234,6 @@ export function TaskForm({ project, onEnd }: { project: string; onEnd: (made?: s
   const [given, setGiven] = useState({ title: "", description: "", priority: "2", needs: "", labels: "" });
   const set = (name: keyof typeof given) => (event: { currentTarget: { value: string } }) =>
     setGiven({ ...given, [name]: event.currentTarget.value });
-  const action = useAction();
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => field.current?.focus(), []);
   const save = async () => {
@@ -262,14 +243,7 @@ export function TaskForm({ project, onEnd }: { project: string; onEnd: (made?: s
     onEnd(made.id);
   };
   return (
-    <form
-      class="edit"
-      aria-label={words.add}
-      onSubmit={(event) => {
-        event.preventDefault();
-        void action.run(save);
-      }}
-    >
+    <Form label={words.add} save={words.save} onSave={save} onCancel={() => onEnd()}>
       <label>
         {words.title}
         <input ref={field} required value={given.title} onInput={set("title")} />
@@ -292,8 +266,6 @@ export function TaskForm({ project, onEnd }: { project: string; onEnd: (made?: s
         {words.needsHow}
         <input value={given.needs} onInput={set("needs")} />
       </label>
-      <Failure text={action.error} />
-      <FormButtons action={action} save={words.save} onCancel={() => onEnd()} />
-    </form>
+    </Form>
   );
 }

@@ -114,6 +114,11 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     spending: BudgetPeriod
 
     @property
+    def whose(self) -> str:
+        """The only agent whose calls count on it; empty: all of them."""
+        return self.agent if self.budget.agent == EACH else self.budget.agent
+
+    @property
     def tokens_left(self) -> int | None:
         """None if tokens are not limited."""
         taken = self.spending.tokens + self.spending.held_tokens

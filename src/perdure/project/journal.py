@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from perdure.core import clock
@@ -21,9 +22,11 @@ from perdure.project.work_records import (
     ProjectNote,
     TurnSummary,
     WorkSession,
+    session_key,
     summary_key,
 )
 from perdure.project.work_sessions import WorkSessions
+from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 FOLDER = "journal"
@@ -31,6 +34,47 @@ _mark = re.compile(r"^<!-- perdure (T-[1-9]\d{0,7}|nt_[0-9a-f]{12}) -->\n", re.M
 _MOST_COMMANDS, _MOST_FILES = 8, 12
 #: The part of a page in front of its first entry.
 PREFACE = ""
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a turn, or a note, as a page of the journal has it."""
+
+    #: The conversation; empty: none. The turn; 0: a note.
+    session: str
+    turn: int
+    #: Microseconds.
+    at: int
+    #: Markdown.
+    text: str
+
+
+async def newest_entries(store: Store, project: str, *, limit: int) -> list[JournalEntry]:
+    """The newest entries of a project's journal, wherever its folder is; the newest first."""
+    found: list[JournalEntry] = []
+    works = await store.collection(WorkSession).query().where("project", "=", project).values()
+    for work in works:
+        prefix = f"{session_key(project, work.session)}/"
+        turns = await store.collection(TurnSummary).behind(
+            f"{prefix}~", prefix, limit=limit, descending=True
+        )
+        found += [
+            JournalEntry(
+                session=each.session,
+                turn=each.turn,
+                at=each.ended,
+                text=each.journal or entry_text(each),
+            )
+            for each in turns
+            if not each.open and not each.struck
+        ]
+    notes = await store.collection(ProjectNote).query().where("project", "=", project).values()
+    found += [
+        JournalEntry(session=each.session, turn=0, at=each.at, text=_note(each))
+        for each in notes
+        if not each.struck
+    ]
+    found.sort(key=lambda each: (-each.at, each.session, each.turn))
+    return found[:limit]
 
 
 class Journal:

@@ -174,19 +174,19 @@ class Project:
             await register_project(self.services, self.location)  # forgetting finds its files
             history = await self.anchors.refresh(asks=asks)
         except PerdureError as exc:
-            remarks.append(_said(exc))
+            remarks.append(str(exc))
         found = WorkRefresh()
         try:
             if self.settings.state or self.settings.journal:
                 found = await self.work.refresh(limit=limit)
         except PerdureError as exc:
-            remarks.append(_said(exc))
+            remarks.append(str(exc))
         remarks += found.remarks
         remarks += await self._write_files(tracked=not self.settings.shared)
         try:
             await self.files.refresh(_INDEXING)
         except PerdureError as exc:
-            remarks.append(_said(exc))
+            remarks.append(str(exc))
         return ProjectRefresh(
             history=history,
             sessions=found.sessions,
@@ -209,7 +209,7 @@ class Project:
         try:
             await self.preamble.prebuild()
         except PerdureError as exc:
-            remarks.append(_said(exc))
+            remarks.append(str(exc))
         return remarks
 
     @functools.cached_property
@@ -245,7 +245,3 @@ async def find_project(services: Services, name: str) -> Project:
         f"No folder of {record.name!r} is here.",
         hint="Run a command of Perdure in its repository, on this machine.",
     )
-
-
-def _said(exc: PerdureError) -> str:
-    return f"{exc} {exc.hint or ''}".rstrip()

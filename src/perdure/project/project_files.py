@@ -30,13 +30,13 @@ async def write_project_files(project: ProjectParts, *, tracked: bool) -> list[s
             remarks += (await project.state.sync(write=tracked)).remarks
         remarks += await _tasks(project, write=tracked)
     except PerdureError as exc:
-        remarks.append(_said(exc))
+        remarks.append(str(exc))
     if not (settings.state or settings.journal):
         return remarks
     try:
         remarks += await _work(project, tracked=tracked)
     except PerdureError as exc:
-        remarks.append(_said(exc))
+        remarks.append(str(exc))
     return remarks
 
 
@@ -82,7 +82,3 @@ def _versions(text: str | None) -> dict[str, dict[str, int]]:
         return msgspec.json.decode(text or "{}", type=dict[str, dict[str, int]])
     except msgspec.DecodeError:
         return {}  # all of them are written anew
-
-
-def _said(exc: PerdureError) -> str:
-    return f"{exc} {exc.hint or ''}".rstrip()

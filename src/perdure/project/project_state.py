@@ -40,6 +40,7 @@ from perdure.project.task_order import path_between
 from perdure.project.task_records import Task, task_key
 from perdure.recall.memory_records import Anchor
 from perdure.services import Services
+from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 _abbreviated = re.compile(r"[a-z]{2}_[0-9a-f]{3,12}", re.ASCII).fullmatch
@@ -54,6 +55,15 @@ class StateSync(msgspec.Struct, frozen=True):
     written: bool = False
     #: What a person should know.
     remarks: tuple[str, ...] = ()
+
+
+async def shown_entries(store: Store, project: str) -> list[StateEntry]:
+    """The entries of a project, wherever its folder is, in the order in which they were made;
+    without those that were taken out of the file.
+    """
+    found = [each async for each in store.collection(StateEntry).walk(f"{project}/")]
+    wanted = [each for each in found if each.kind != "project" and each.status != "removed"]
+    return sorted(wanted, key=lambda each: (each.made, each.id))
 
 
 class ProjectState:
@@ -85,14 +95,11 @@ class ProjectState:
         self, kind: EntryKind | None = None, *, closed: bool = True
     ) -> builtins.list[StateEntry]:
         """In the order in which they were made; without those that were taken out of the file."""
-        found = [each async for each in self._entries.walk(f"{self.project}/")]
-        wanted = [
+        return [
             each
-            for each in found
-            if each.kind != "project" and each.status != "removed"
+            for each in await shown_entries(self.services.store, self.project)
             if kind in {None, each.kind} and (closed or not each.is_closed)
         ]
-        return sorted(wanted, key=lambda each: (each.made, each.id))
 
     async def get(self, name: str, /) -> StateEntry:
         """Raises `NotFound`, and `InvalidInput` if the name fits several."""
@@ -282,7 +289,7 @@ class ProjectState:
                         at = file.changed if number == len(steps) else 0
                         merged += await self._merge(base, theirs, at, remarks)
                 except InvalidInput as exc:
-                    said = f"{exc} The file is left as it is. {exc.hint or ''}".rstrip()
+                    said = f"{exc.message} The file is left as it is. {exc.hint}".rstrip()
                     return StateSync(merged, written=False, remarks=(*remarks, said))
                 if not write:
                     if file.is_edited and file.text is not None:

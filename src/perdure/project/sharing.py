@@ -127,7 +127,7 @@ def run_driver(base: Path, ours: Path, theirs: Path, name: str) -> tuple[str, ..
             if data := merged.read():
                 ours.write_bytes(data)
         raise InvalidInput(
-            f"{name} cannot be merged by what it says: {exc}",
+            f"{name} cannot be merged by what it says: {exc.message}",
             hint="`perdure project repair` mends it; then `git add` it.",
         ) from exc
     ours.write_text(text, encoding="utf-8")
@@ -200,7 +200,7 @@ def _problem(name: str, text: str) -> str | None:
         else:
             read_lines(text)
     except InvalidInput as exc:
-        return str(exc).partition(": ")[2] or str(exc)
+        return exc.message.partition(": ")[2] or exc.message
     return None
 
 

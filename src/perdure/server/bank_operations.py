@@ -147,7 +147,7 @@ async def get_costs(call: ServerCall) -> CostReport:
         for given in (query.since, query.until)
     )
     rows = await gateway.costs(query.by, since=since, until=until, agent=agent)
-    budgets = [each for each in await gateway.budgets() if agent in (None, each.agent)]
+    budgets = [each for each in await gateway.budgets() if agent in (None, each.whose)]
     return CostReport(by=query.by, since=since, rows=rows, cost=cost_of(rows), budgets=budgets)
 
 

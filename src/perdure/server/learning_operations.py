@@ -6,7 +6,7 @@ import msgspec
 
 from perdure.agents.agent_stats import require_known_agent
 from perdure.core import clock
-from perdure.gateway.budgets import EACH, BudgetStatus
+from perdure.gateway.budgets import BudgetStatus
 from perdure.learning.analytics import UsageRow, parse_fields, usage
 from perdure.learning.evolution import AgentEvolution
 from perdure.learning.experiment_records import EvolutionStep
@@ -57,12 +57,7 @@ async def get_usage(call: ServerCall) -> UsageReport:
         provider=query.provider,
         model=query.model,
     )
-    budgets = [
-        each
-        for each in await gateway.budgets()
-        if agent is None
-        or agent == (each.agent if each.budget.agent == EACH else each.budget.agent)
-    ]
+    budgets = [each for each in await gateway.budgets() if agent in (None, each.whose)]
     return UsageReport(by, rows, budgets)
 
 

@@ -1,33 +1,17 @@
 // What model calls took and cost: by day, agent, task, model and purpose; and what budgets have left.
-import type { BudgetStatus, CostReport, CostRow, UsageRow } from "../api_types.ts";
-import { Choices, DayChart, FigureTable, Part, percent, Report, Share, Sums, type TableColumn, useRenewal } from "../figures.tsx";
+import type { BudgetStatus, CostReport, CostRow } from "../api_types.ts";
+import { Calls, MEASURES, type Measure, say, taken } from "../call_table.tsx";
+import { DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { dollars, exactly, short, when, whole } from "../format.ts";
+import { Choice, Failure, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
 import { texts } from "../texts.ts";
-import { go, type PageView, useQuery } from "../views.ts";
+import { type PageView, useQuery } from "../views.ts";
 
 const words = texts.costs;
 const PERIODS = ["7d", "30d", "90d", "400d"] as const;
-const MEASURES = ["cost", "tokens", "calls"] as const;
 const DAY_MS = 86_400_000;
-type Measure = (typeof MEASURES)[number];
-type Taken = Pick<CostRow, "calls" | "input" | "output" | "unknown_costs"> & { cost: number | null };
-
-const taken: Record<Measure, (row: Taken) => number> = {
-  cost: (row) => row.cost ?? 0,
-  tokens: (row) => row.input + row.output,
-  calls: (row) => row.calls,
-};
-const say: Record<Measure, (amount: number) => string> = { cost: dollars, tokens: short, calls: whole };
-/** What is known of a cost, and that there is more. */
-const cost = (row: Taken) => (
-  <span title={row.unknown_costs ? words.unknown(row.unknown_costs) : undefined}>
-    {row.cost === null || (row.cost === 0 && row.unknown_costs === row.calls) ? "–" : dollars(row.cost)}
-    {row.unknown_costs > 0 && <span class="note"> +?</span>}
-  </span>
-);
-const seconds = (of: number | null | undefined) => (of === null || of === undefined ? "–" : `${of.toFixed(of < 10 ? 1 : 0)} s`);
 
 function Costs({ place }: { place: Place }) {
   const own = useStore((state) => state.caller?.agent) ?? "";
@@ -40,33 +24,28 @@ function Costs({ place }: { place: Place }) {
     return placeHash({ scope: "bank", view: "costs", rest: [all.since, all.measure, ...(all.agent ? [all.agent] : [])] });
   };
   const query = { since, ...(agent ? { agent } : {}) };
-  const costsBy = (by: "day" | "agent" | "model" | "purpose") =>
+  const costsBy = (by: "day" | "agent" | "task" | "model" | "purpose") =>
     useQuery(`costs ${by} ${since} ${agent}`, (api) => api.get("GET /api/v1/costs", { query: { ...query, by } }));
-  const [days, byAgent, models, purposes] = [costsBy("day"), costsBy("agent"), costsBy("model"), costsBy("purpose")];
-  const tasks = useQuery(`usage task ${since} ${agent}`, (api) => api.get("GET /api/v1/usage", { query: { ...query, by: "task" } }));
-  const all = [days, byAgent, models, purposes, tasks];
+  const [days, byAgent, tasks, models, purposes] = [costsBy("day"), costsBy("agent"), costsBy("task"), costsBy("model"), costsBy("purpose")];
+  const all = [days, byAgent, tasks, models, purposes];
   useRenewal(() => all.forEach((each) => each.refresh()));
   const error = all.find((each) => each.error)?.error;
   const shared = { measure };
   return (
     <Report label={words.title}>
       <div class="choices">
-        <Choices label={words.period} chosen={since} choices={PERIODS.map((each) => [each, words.periods[each]])} href={(each) => to({ since: each })} />
-        <Choices label={words.measure} chosen={measure} choices={MEASURES.map((each) => [each, words.measures[each]])} href={(each) => to({ measure: each })} />
+        <Tabs label={words.period} tabs={PERIODS.map((each) => ({ href: to({ since: each }), title: words.periods[each], isHere: each === since }))} />
+        <Tabs label={words.measure} tabs={MEASURES.map((each) => ({ href: to({ measure: each }), title: words.measures[each], isHere: each === measure }))} />
         {!own && (
-          <select aria-label={words.agent} value={agent} onChange={(event) => go({ scope: "bank", view: "costs", rest: [since, measure, event.currentTarget.value].filter(Boolean) })}>
-            <option value="">{words.allAgents}</option>
-            {agents.map((each) => (
-              <option key={each.agent.name}>{each.agent.name}</option>
-            ))}
-          </select>
+          <Choice
+            label={words.agent}
+            value={agent}
+            of={[["", words.allAgents], ...agents.map((each) => [each.agent.name, each.agent.name] as const)]}
+            onChange={(agent) => (location.hash = to({ agent }))}
+          />
         )}
       </div>
-      {error && (
-        <p class="error" role="alert">
-          {error}
-        </p>
-      )}
+      <Failure text={error ?? ""} />
       {days.data && <Total of={days.data.rows} />}
       {days.data && days.data.rows.length > 0 && (
         <Part title={words.byDay}>
@@ -78,13 +57,13 @@ function Costs({ place }: { place: Place }) {
           />
         </Part>
       )}
-      {tasks.data && <Budgets of={tasks.data.budgets} />}
+      {days.data && <Budgets of={days.data.budgets} />}
       {!agent && (
-        <Rows title={words.byAgent} what={words.agent} of={byAgent.data?.rows} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
+        <Rows label={words.byAgent} what={words.agent} of={byAgent.data?.rows ?? []} name={(row) => (row.of ? <a href={to({ agent: row.of })}>{row.of}</a> : words.noAgent)} {...shared} />
       )}
-      <Tasks of={tasks.data?.rows} {...shared} />
-      <Rows title={words.byModel} what={words.model} of={models.data?.rows} name={(row) => row.of} {...shared} />
-      <Rows title={words.byPurpose} what={words.purpose} of={purposes.data?.rows} name={(row) => row.of} {...shared} />
+      <Rows label={words.byTask} what={words.task} of={tasks.data?.rows ?? []} name={(row) => row.of || words.noTask} {...shared} />
+      <Rows label={words.byModel} what={words.model} of={models.data?.rows ?? []} name={(row) => row.of} {...shared} />
+      <Rows label={words.byPurpose} what={words.purpose} of={purposes.data?.rows ?? []} name={(row) => row.of} {...shared} />
     </Report>
   );
 }
@@ -122,70 +101,12 @@ function everyDay(report: CostReport, measure: Measure): [string, number][] {
   return found;
 }
 
-function sorted<T extends Taken>(rows: T[], measure: Measure): { rows: T[]; share: TableColumn<T> } {
-  const total = rows.reduce((sum, row) => sum + taken[measure](row), 0);
-  return {
-    rows: [...rows].sort((one, other) => taken[measure](other) - taken[measure](one) || other.calls - one.calls),
-    share: {
-      title: words.shareOf(words.measures[measure]),
-      class: "share",
-      cell: (row) => (total ? <Share of={taken[measure](row) / total} /> : "–"),
-    },
-  };
-}
-
-function Rows(props: { title: string; what: string; of: CostRow[] | undefined; measure: Measure; name: (row: CostRow) => preact.ComponentChildren }) {
-  if (!props.of?.length) return null;
-  const { rows, share } = sorted(props.of, props.measure);
-  return (
-    <Part title={props.title}>
-      <FigureTable
-        label={props.title}
-        rows={rows}
-        keyOf={(row) => row.of}
-        columns={[
-          { title: props.what, cell: props.name },
-          share,
-          { title: words.measures.cost, cell: cost },
-          { title: words.measures.calls, cell: (row) => whole(row.calls) },
-          { title: words.failures, cell: (row) => <Failures of={row} /> },
-          { title: words.input, cell: (row) => short(row.input) },
-          { title: words.output, cell: (row) => short(row.output) },
-          { title: words.promptCache, cell: (row) => percent(row.input ? row.cache_read / row.input : null) },
-          { title: words.answerCache, cell: (row) => whole(row.cached) },
-          { title: words.latency, cell: (row) => seconds(row.latency) },
-        ]}
-      />
+function Rows(props: Parameters<typeof Calls>[0]) {
+  return props.of.length ? (
+    <Part title={props.label}>
+      <Calls {...props} />
     </Part>
-  );
-}
-
-const Failures = ({ of }: { of: { failures: number } }) => (of.failures ? <span class="bad">{whole(of.failures)}</span> : <>0</>);
-
-function Tasks({ of, measure }: { of: UsageRow[] | undefined; measure: Measure }) {
-  if (!of?.length) return null;
-  const { rows, share } = sorted(of, measure);
-  return (
-    <Part title={words.byTask}>
-      <FigureTable
-        label={words.byTask}
-        rows={rows}
-        keyOf={(row) => row.group.task ?? ""}
-        columns={[
-          { title: words.task, cell: (row) => row.group.task || words.noTask },
-          share,
-          { title: words.measures.cost, cell: cost },
-          { title: words.aCall, cell: (row) => dollars(row.average_cost) },
-          { title: words.measures.calls, cell: (row) => whole(row.calls) },
-          { title: words.failures, cell: (row) => <Failures of={row} /> },
-          { title: words.quality, cell: (row) => (row.labels ? `${percent(row.quality)} (${row.labels})` : "–") },
-          { title: words.input, cell: (row) => short(row.input) },
-          { title: words.output, cell: (row) => short(row.output) },
-          { title: words.latency, cell: (row) => seconds(row.latency) },
-        ]}
-      />
-    </Part>
-  );
+  ) : null;
 }
 
 /** One row for each thing that a budget limits. */

@@ -3,10 +3,10 @@ import { useState } from "preact/hooks";
 import "../inbox.css";
 import { useMayWrite } from "../acting.ts";
 import type { InboxMessage, MemoryOperation, NamedRun, RunDetails } from "../api_types.ts";
-import { ago, dollars, exactly, short } from "../format.ts";
+import { dollars, exactly, short } from "../format.ts";
 import { Markdown } from "../markdown_view.tsx";
 import { memoryPath } from "../memory_parts.tsx";
-import { Act, Choice, Facts, Failure, Panes, Quotes, Tabs, TurnLink } from "../panes.tsx";
+import { Act, Choice, Entry, Facts, Failure, Panes, Quotes, Tabs, TurnLink } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
@@ -77,21 +77,17 @@ function Messages({ agent, chosen, link }: { agent: string; chosen: string; link
             <ul class="entries">
               {found.map(({ name, message }) => (
                 <li key={name}>
-                  <a
-                    class={message.status && message.status !== "open" ? "entry read" : "entry"}
+                  <Entry
+                    class={message.status && message.status !== "open" ? "read" : ""}
                     href={link(name)}
-                    aria-current={name === chosen ? "true" : undefined}
+                    isChosen={name === chosen}
+                    what={message.title}
+                    at={message.created}
                   >
-                    <span class="what">{message.title}</span>
-                    <span class="side" title={exactly(message.created)}>
-                      {ago(message.created)}
-                    </span>
-                    <span class="more">
-                      <span>{words.kinds[message.kind]}</span>
-                      {message.status && message.status !== "open" && <span>{words.statuses[message.status]}</span>}
-                      {!agent && <span>{message.agent}</span>}
-                    </span>
-                  </a>
+                    <span>{words.kinds[message.kind]}</span>
+                    {message.status && message.status !== "open" && <span>{words.statuses[message.status]}</span>}
+                    {!agent && <span>{message.agent}</span>}
+                  </Entry>
                 </li>
               ))}
             </ul>
@@ -157,7 +153,7 @@ function Message(props: { name: string; listed: InboxMessage | undefined; link: 
       {mayWrite && status === "open" && (
         <div class="acts">
           {ACCEPTED.includes(message.kind) && (
-            <Act label={words.accept} title={words.acceptHint} work={() => decide("accept")} onConflict={own.refresh} />
+            <Act label={words.accept} work={() => decide("accept")} onConflict={own.refresh} />
           )}
           <Act label={words.dismiss} work={() => decide("dismiss")} onConflict={own.refresh} />
         </div>
@@ -266,18 +262,12 @@ function RunRow({ of: { name, run }, href, isChosen, hasAgent }: { of: NamedRun;
   const { counts = {} } = run;
   return (
     <li>
-      <a class="entry" href={href} aria-current={isChosen ? "true" : undefined}>
-        <span class="what">{words.did(total(counts.applied), counts.messages ?? 0)}</span>
-        <span class="side" title={exactly(run.started)}>
-          {ago(run.started)}
-        </span>
-        <span class="more">
-          <span class="ref">{hasAgent ? name : memoryPath(name).key}</span>
-          <span class={run.state === "stopped" || run.state === "refused" ? "error" : ""}>{words.states[run.state]}</span>
-          <span>{run.mode ? words.modes[run.mode] : words.algorithm}</span>
-          {run.mode && <span>{dollars(run.cost)}</span>}
-        </span>
-      </a>
+      <Entry href={href} isChosen={isChosen} what={words.did(total(counts.applied), counts.messages ?? 0)} at={run.started}>
+        <span class="ref">{hasAgent ? name : memoryPath(name).key}</span>
+        <span class={run.state === "stopped" || run.state === "refused" ? "error" : ""}>{words.states[run.state]}</span>
+        <span>{run.mode ? words.modes[run.mode] : words.algorithm}</span>
+        {run.mode && <span>{dollars(run.cost)}</span>}
+      </Entry>
     </li>
   );
 }
@@ -350,19 +340,6 @@ function Run({ name, link, onChange }: { name: string; link: Links; onChange: ()
           </ul>
         </>
       )}
-      {run.calls?.length ? (
-        <>
-          <h2 class="part">{words.calls}</h2>
-          <ul>
-            {run.calls.map((each) => (
-              <li key={each.id} class="about">
-                {words.phases[each.phase]} · {each.model || "–"} · {words.tokens(short(each.tokens ?? 0))} · {dollars(each.cost)}
-                {each.error && <span class="error"> {each.error}</span>}
-              </li>
-            ))}
-          </ul>
-        </>
-      ) : null}
     </article>
   );
 }
@@ -395,22 +372,9 @@ function Operations({ of, agent }: { of: RunDetails; agent: string }) {
   );
 }
 
-async function search(query: string, place: Place, signal: AbortSignal) {
-  const { agent } = place;
-  const found = await sync.api.get("GET /api/v1/inbox", { query: { status: "open", ...(agent ? { agent } : {}) } }, signal);
-  const sought = query.toLowerCase();
-  return found
-    .filter(({ name, message }) => `${name} ${message.title}`.toLowerCase().includes(sought))
-    .slice(0, 5)
-    .map(({ name, message }) => {
-      const { agent, key } = memoryPath(name);
-      return { href: placeHash({ scope: "bank", view: "inbox", rest: [agent, key] }), title: name, text: message.title };
-    });
-}
-
 const of = { name: "inbox", title: words.name, View: Inbox };
 export default [
   { ...of, scope: "agent", order: 45 },
-  { ...of, scope: "bank", order: 45, search },
+  { ...of, scope: "bank", order: 45 },
 ] satisfies PageView[];
 

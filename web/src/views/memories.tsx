@@ -1,12 +1,12 @@
 // Memories: of an agent, or of all; what is known of one, and what a person may change about it.
 import { useEffect, useState } from "preact/hooks";
-import { useAction, useMayWrite } from "../acting.ts";
+import { useMayWrite } from "../acting.ts";
 import type { KeyedMemory, Memory } from "../api_types.ts";
-import { ago, exactly, whole } from "../format.ts";
+import { whole } from "../format.ts";
 import { addKeys } from "../keys.ts";
 import { MemoryForm, MemoryPane } from "../memory_pane.tsx";
 import { memoryPath, Weight } from "../memory_parts.tsx";
-import { Choice, Failure, Panes, Tabs } from "../panes.tsx";
+import { Choice, Entry, Failure, Form, Panes, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
@@ -245,25 +245,21 @@ function Row(props: {
   return (
     <li>
       {onMark && <input type="checkbox" aria-label={words.mark(key)} checked={props.isMarked} onChange={() => onMark(key)} />}
-      <a class={status === "active" ? "entry" : "entry over"} href={props.href} aria-current={props.isChosen ? "true" : undefined}>
-        <span class="what">{memory.text}</span>
-        <span class="side" title={exactly(memory.last)}>
-          {ago(memory.last)}
-        </span>
-        <span class="more">
-          <Weight of={memory.weight} />
-          <span>{words.kinds[memory.kind]}</span>
-          {memory.pinned && <span class="mark">{words.pinned}</span>}
-          {status !== "active" && <span>{words.statuses[status]}</span>}
-          {(memory.contradicts ?? []).length > 0 && <span class="error">{words.contradicted}</span>}
-          {props.hasAgent && <span>{memory.agent}</span>}
-          {memory.tags?.map((each) => (
-            <span key={each} class="tag">
-              {each}
-            </span>
-          ))}
-        </span>
-      </a>
+      <Entry
+        class={status === "active" ? "" : "over"}
+        href={props.href}
+        isChosen={props.isChosen}
+        what={memory.text}
+        at={memory.last}
+        tags={memory.tags}
+      >
+        <Weight of={memory.weight} />
+        <span>{words.kinds[memory.kind]}</span>
+        {memory.pinned && <span class="mark">{words.pinned}</span>}
+        {status !== "active" && <span>{words.statuses[status]}</span>}
+        {(memory.contradicts ?? []).length > 0 && <span class="error">{words.contradicted}</span>}
+        {props.hasAgent && <span>{memory.agent}</span>}
+      </Entry>
     </li>
   );
 }
@@ -294,19 +290,12 @@ function Merge({ keys, memories, onEnd }: { keys: string[]; memories: KeyedMemor
   const own = keys.filter((key) => splitKey(key)[0] === agent);
   const chosen = own.flatMap((key) => memories.find((each) => each.key === key) ?? []);
   const [text, setText] = useState(() => chosen.map((each) => each.memory.text).join("\n"));
-  const action = useAction();
+  const merge = async () => {
+    const body = { keys: own.map((key) => splitKey(key)[1]), text, person: true };
+    onEnd((await sync.api.call("POST /api/v1/memories/{agent}/merge", { path: { agent }, body })).key);
+  };
   return (
-    <form
-      class="edit"
-      onSubmit={(event) => {
-        event.preventDefault();
-        void action.run(async () => {
-          const body = { keys: own.map((key) => splitKey(key)[1]), text, person: true };
-          const kept = await sync.api.call("POST /api/v1/memories/{agent}/merge", { path: { agent }, body });
-          onEnd(kept.key);
-        });
-      }}
-    >
+    <Form label={words.mergeTitle(own.length)} save={words.merge} onSave={merge} onCancel={() => onEnd()} isLocked={own.length < 2}>
       <h2>{words.mergeTitle(own.length)}</h2>
       <p class="about">{words.mergeHint(first)}</p>
       {own.length < keys.length && <p class="error">{words.mergeOthers(agent)}</p>}
@@ -321,16 +310,7 @@ function Merge({ keys, memories, onEnd }: { keys: string[]; memories: KeyedMemor
         {words.text}
         <textarea rows={6} value={text} onInput={(event) => setText(event.currentTarget.value)} />
       </label>
-      <div class="acts">
-        <button type="submit" disabled={own.length < 2}>
-          {words.merge}
-        </button>
-        <button type="button" onClick={() => onEnd()}>
-          {texts.cancel}
-        </button>
-      </div>
-      <Failure text={action.error} />
-    </form>
+    </Form>
   );
 }
 

@@ -1,10 +1,9 @@
-// Projects: their tasks as a graph and as a list.
+// Projects: their tasks as a graph and as a list, their state, their journal.
 import { useState } from "preact/hooks";
 import "../projects.css";
 import { useMayWrite } from "../acting.ts";
 import type { ProjectRecord, RankedTask } from "../api_types.ts";
-import { ago, exactly } from "../format.ts";
-import { Choice, Failure, Panes, Tabs } from "../panes.tsx";
+import { Choice, Entry, Failure, Panes, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { TaskGraph } from "../task_graph.tsx";
@@ -45,25 +44,25 @@ function Project({ project, projects, part, task }: { project: string; projects:
     .filter(fits)
     .sort((one, other) => order(one) - order(other) || one.task.priority - other.task.priority || one.task.number - other.task.number);
   const isList = part === "list";
+  const parts = (["graph", "list"] as const).map((each) => ({
+    href: link(project, each, task),
+    title: words[each],
+    isHere: each === part,
+  }));
   const to = (id: string) => link(project, part, id);
+  const choice = projects.length > 1 && (
+    <Choice
+      label={words.project}
+      value={project}
+      of={projects.map((each): [string, string] => [each.id, each.name])}
+      onChange={(id) => go({ scope: "bank", view: "projects", rest: [id, part] })}
+    />
+  );
   return (
     <>
-      <Tabs
-        label={words.partsOf}
-        tabs={[
-          { href: link(project, "graph", task), title: words.graph, isHere: !isList },
-          { href: link(project, "list", task), title: words.list, isHere: isList },
-        ]}
-      />
+      <Tabs label={words.partsOf} tabs={parts} />
       <div class="bar">
-        {projects.length > 1 && (
-          <Choice
-            label={words.project}
-            value={project}
-            of={projects.map((each): [string, string] => [each.id, each.name])}
-            onChange={(id) => go({ scope: "bank", view: "projects", rest: [id, part] })}
-          />
-        )}
+        {choice}
         <input
           type="search"
           aria-label={words.words}
@@ -129,28 +128,20 @@ function List({ of, chosen, link }: { of: RankedTask[]; chosen: string; link: (t
         const needs = task.needs.flatMap((need) => numbers.get(need) ?? []);
         return (
           <li key={task.id}>
-            <a
-              class={task.state === "done" || task.state === "dropped" ? "entry over" : "entry"}
+            <Entry
+              class={task.state === "done" || task.state === "dropped" ? "over" : ""}
               href={link(task.id)}
-              aria-current={task.id === chosen ? "true" : undefined}
+              isChosen={task.id === chosen}
+              what={task.title}
+              at={task.changed}
+              tags={task.labels}
             >
-              <span class="what">{task.title}</span>
-              <span class="side" title={exactly(task.changed)}>
-                {ago(task.changed)}
-              </span>
-              <span class="more">
-                <span class="ref">#{task.number}</span>
-                <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{words.states[task.state]}</span>
-                <span>{words.priority(task.priority)}</span>
-                {task.owner && <span>{task.owner}</span>}
-                {needs.length > 0 && <span>{words.after(needs)}</span>}
-                {task.labels.map((each) => (
-                  <span key={each} class="tag">
-                    {each}
-                  </span>
-                ))}
-              </span>
-            </a>
+              <span class="ref">#{task.number}</span>
+              <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{words.states[task.state]}</span>
+              <span>{words.priority(task.priority)}</span>
+              {task.owner && <span>{task.owner}</span>}
+              {needs.length > 0 && <span>{words.after(needs)}</span>}
+            </Entry>
           </li>
         );
       })}

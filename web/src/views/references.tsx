@@ -1,13 +1,13 @@
 // Reference layers: knowledge that is loaded when it is relevant. Those that were added here can be
 // changed and removed; those of files are changed in their files.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { useAction, useMayWrite } from "../acting.ts";
+import { useMayWrite } from "../acting.ts";
 import type { LayerInfo, Layer as LayerText } from "../api_types.ts";
 import { Fold } from "../fold.tsx";
-import { ago, exactly, whole } from "../format.ts";
+import { exactly, whole } from "../format.ts";
 import { Markdown } from "../markdown_view.tsx";
 import { Weight } from "../memory_parts.tsx";
-import { Act, Facts, Failure, Panes } from "../panes.tsx";
+import { Confirm, Entry, Facts, Failure, Form, Panes } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { texts } from "../texts.ts";
@@ -59,23 +59,12 @@ function References({ place }: { place: Place }) {
             <ul class="entries">
               {found.map((each) => (
                 <li key={each.name}>
-                  <a class="entry" href={link(each.name)} aria-current={each.name === chosen ? "true" : undefined}>
-                    <span class="what">{each.title || each.name}</span>
-                    <span class="side" title={exactly(each.updated)}>
-                      {ago(each.updated)}
-                    </span>
-                    <span class="more">
-                      <Weight of={each.weight} />
-                      <span class="ref">{each.name}</span>
-                      <span>{words.tokens(whole(each.tokens))}</span>
-                      <span>{each.file === null ? words.added : words.ofFile}</span>
-                      {each.tags.map((tag) => (
-                        <span key={tag} class="tag">
-                          {tag}
-                        </span>
-                      ))}
-                    </span>
-                  </a>
+                  <Entry href={link(each.name)} isChosen={each.name === chosen} what={each.title || each.name} at={each.updated} tags={each.tags}>
+                    <Weight of={each.weight} />
+                    <span class="ref">{each.name}</span>
+                    <span>{words.tokens(whole(each.tokens))}</span>
+                    <span>{each.file === null ? words.added : words.ofFile}</span>
+                  </Entry>
                 </li>
               ))}
             </ul>
@@ -123,7 +112,6 @@ function References({ place }: { place: Place }) {
 function Layer({ name, info, onChange }: { name: string; info: LayerInfo | undefined; onChange: () => void }) {
   const mayWrite = useMayWrite();
   const [isEditing, setEditing] = useState(false);
-  const [isRemoving, setRemoving] = useState(false);
   const path = { layer: name };
   const { data, error, refresh } = useQuery(`reference ${name}`, (api) => api.get("GET /api/v1/references/{layer}", { path }));
   if (!data) return <p class={error ? "error" : "nothing"}>{error}</p>;
@@ -139,24 +127,16 @@ function Layer({ name, info, onChange }: { name: string; info: LayerInfo | undef
       {mayWrite && info?.file === null && !isEditing && (
         <div class="acts">
           <button onClick={() => setEditing(true)}>{words.edit}</button>
-          {isRemoving ? (
-            <>
-              <span>{words.removeSure}</span>
-              <Act
-                label={words.removeNow}
-                work={async () => {
-                  await sync.api.call("DELETE /api/v1/references/{layer}", { path });
-                  onChange();
-                  location.hash = link();
-                }}
-              />
-              <button onClick={() => setRemoving(false)}>{words.keep}</button>
-            </>
-          ) : (
-            <button class="quiet" onClick={() => setRemoving(true)}>
-              {words.remove}
-            </button>
-          )}
+          <Confirm
+            label={words.remove}
+            sure={words.removeSure}
+            now={words.removeNow}
+            work={async () => {
+              await sync.api.call("DELETE /api/v1/references/{layer}", { path });
+              onChange();
+              location.hash = link();
+            }}
+          />
         </div>
       )}
       <Facts
@@ -213,20 +193,17 @@ function LayerForm(props: {
   const [name, setName] = useState(props.name);
   const [text, setText] = useState(props.text);
   const [replace, setReplace] = useState(false);
-  const action = useAction();
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     field.current?.setSelectionRange(0, 0);
     field.current?.focus();
   }, []);
   return (
-    <form
-      class="edit"
-      aria-label={isNew ? words.add : words.edit}
-      onSubmit={(event) => {
-        event.preventDefault();
-        void action.run(() => props.onSave(text, name.trim(), replace));
-      }}
+    <Form
+      label={isNew ? words.add : words.edit}
+      save={words.save}
+      onSave={() => props.onSave(text, name.trim(), replace)}
+      onCancel={props.onCancel}
     >
       {isNew && (
         <label>
@@ -244,24 +221,8 @@ function LayerForm(props: {
           {words.replace}
         </label>
       )}
-      <Failure text={action.error} />
-      <div class="acts">
-        <button type="submit">{words.save}</button>
-        <button type="button" onClick={props.onCancel}>
-          {texts.cancel}
-        </button>
-      </div>
-    </form>
+    </Form>
   );
-}
-
-async function search(query: string, _: Place, signal: AbortSignal) {
-  const sought = query.toLowerCase();
-  const found = await sync.api.get("GET /api/v1/references", {}, signal);
-  return found
-    .filter((each) => `${each.name} ${each.title} ${each.tags.join(" ")}`.toLowerCase().includes(sought))
-    .slice(0, 5)
-    .map((each) => ({ href: link(each.name), title: each.name, text: each.title }));
 }
 
 export default {
@@ -270,5 +231,4 @@ export default {
   scope: "bank",
   order: 42,
   View: References,
-  search,
 } satisfies PageView;

@@ -135,7 +135,7 @@ class ProjectSetup:
         try:
             await bank.project(self._location.root).refresh(asks=asks)
         except PerdureError as exc:  # it is done again at any time
-            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
+            self._notes.append(str(exc))
 
     def _choose(self, wishes: SetupWishes) -> list[CodingClient]:
         """Raises `InvalidInput`."""
@@ -326,7 +326,7 @@ class ProjectSetup:
                     await sync_tasks(project.tasks)
                 await forget_files(bank.services, project.id)
         except PerdureError as exc:
-            self._notes.append(f"{exc} {exc.hint or ''}".rstrip())
+            self._notes.append(str(exc))
             return False
         return True
 
@@ -357,6 +357,8 @@ class ProjectSetup:
                 path.unlink(missing_ok=True)
         if folder.is_dir() and not _remove_if_empty(folder):
             self._left.append(f"{self._short(str(folder))}/, where somebody has put files")
+        else:
+            self._done.append(f"took {self._short(str(folder))}/ out")
 
     def _report(self, settings: ProjectSettings) -> SetupReport:
         return SetupReport(
