@@ -16,7 +16,6 @@ from perdure.server.operations import TokenScope
 from tests.page.conftest import OpenPage
 from tests.page.test_access import violations
 from tests.page.test_memories import WIDE
-from tests.project.talks import conversation, prompt, reply
 from tests.server.conftest import RunningServer
 
 
@@ -126,31 +125,6 @@ async def test_tasks_are_for_everybody(
         ).to_be_visible()
         assert await violations(at) == []
         assert not await at.page.evaluate(WIDE)
-
-
-async def test_state_and_journal(
-    server: RunningServer, project: Project, open_page: OpenPage
-) -> None:
-    goal = await project.state.add("goal", "Sell <i>more</i>")
-    await project.state.add("milestone", "A shop", of=goal.id)
-    session = await conversation(server.bank, project.location.root)
-    await session.append([prompt("Build the till, please."), reply("It stands.")])
-    await project.refresh()
-    await project.work.note("Ask **Bob**.")
-    at = await open_page(server, "#/bank/projects")
-    await at.page.get_by_role("link", name="State").click()
-    await expect(at.page.get_by_role("region", name="State")).to_contain_text("Sell <i>more</i>")
-    await expect(at.page.get_by_text("of Sell <i>more</i>")).to_be_visible()
-    assert await violations(at) == []
-    await at.page.get_by_role("link", name="Journal").click()
-    journal = at.page.get_by_role("region", name="Journal")
-    await expect(journal.locator("strong", has_text="Bob")).to_be_visible()
-    await expect(journal).to_contain_text("Build the till")
-    assert await violations(at) == []
-    await at.page.set_viewport_size({"width": 360, "height": 700})
-    assert not await at.page.evaluate(WIDE)
-    await journal.get_by_role("link", name=re.compile("#T-1$")).click()
-    await expect(at.turn(1)).to_contain_text("It stands.")
 
 
 async def test_who_may_only_read_sees_tasks(

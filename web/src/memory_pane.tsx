@@ -87,7 +87,7 @@ export function MemoryPane(props: {
       {mayWrite && !isEditing && (
         <div class="acts">
           <button onClick={() => setEditing(true)}>{words.edit}</button>
-          <Act id="memory-pin" label={words.pin} title={words.pinHint} isPressed={memory.pinned ?? false} work={() => change(pin())} onConflict={refresh} />
+          <Act id="memory-pin" label={words.pin} isPressed={memory.pinned ?? false} work={() => change(pin())} onConflict={refresh} />
           {status === "active" ? (
             <Act
               label={words.retire}

@@ -153,7 +153,7 @@ function Message(props: { name: string; listed: InboxMessage | undefined; link: 
       {mayWrite && status === "open" && (
         <div class="acts">
           {ACCEPTED.includes(message.kind) && (
-            <Act label={words.accept} title={words.acceptHint} work={() => decide("accept")} onConflict={own.refresh} />
+            <Act label={words.accept} work={() => decide("accept")} onConflict={own.refresh} />
           )}
           <Act label={words.dismiss} work={() => decide("dismiss")} onConflict={own.refresh} />
         </div>
@@ -340,19 +340,6 @@ function Run({ name, link, onChange }: { name: string; link: Links; onChange: ()
           </ul>
         </>
       )}
-      {run.calls?.length ? (
-        <>
-          <h2 class="part">{words.calls}</h2>
-          <ul>
-            {run.calls.map((each) => (
-              <li key={each.id} class="about">
-                {words.phases[each.phase]} · {each.model || "–"} · {words.tokens(short(each.tokens ?? 0))} · {dollars(each.cost)}
-                {each.error && <span class="error"> {each.error}</span>}
-              </li>
-            ))}
-          </ul>
-        </>
-      ) : null}
     </article>
   );
 }
@@ -385,22 +372,9 @@ function Operations({ of, agent }: { of: RunDetails; agent: string }) {
   );
 }
 
-async function search(query: string, place: Place, signal: AbortSignal) {
-  const { agent } = place;
-  const found = await sync.api.get("GET /api/v1/inbox", { query: { status: "open", ...(agent ? { agent } : {}) } }, signal);
-  const sought = query.toLowerCase();
-  return found
-    .filter(({ name, message }) => `${name} ${message.title}`.toLowerCase().includes(sought))
-    .slice(0, 5)
-    .map(({ name, message }) => {
-      const { agent, key } = memoryPath(name);
-      return { href: placeHash({ scope: "bank", view: "inbox", rest: [agent, key] }), title: name, text: message.title };
-    });
-}
-
 const of = { name: "inbox", title: words.name, View: Inbox };
 export default [
   { ...of, scope: "agent", order: 45 },
-  { ...of, scope: "bank", order: 45, search },
+  { ...of, scope: "bank", order: 45 },
 ] satisfies PageView[];
 

@@ -4,7 +4,6 @@ import "../projects.css";
 import { useMayWrite } from "../acting.ts";
 import type { ProjectRecord, RankedTask } from "../api_types.ts";
 import { Choice, Entry, Failure, Panes, Tabs } from "../panes.tsx";
-import { Journal, ProjectState } from "../project_records.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { TaskGraph } from "../task_graph.tsx";
@@ -45,8 +44,8 @@ function Project({ project, projects, part, task }: { project: string; projects:
     .filter(fits)
     .sort((one, other) => order(one) - order(other) || one.task.priority - other.task.priority || one.task.number - other.task.number);
   const isList = part === "list";
-  const parts = (["graph", "list", "state", "journal"] as const).map((each) => ({
-    href: link(project, each, each === "graph" || each === "list" ? task : ""),
+  const parts = (["graph", "list"] as const).map((each) => ({
+    href: link(project, each, task),
     title: words[each],
     isHere: each === part,
   }));
@@ -59,15 +58,6 @@ function Project({ project, projects, part, task }: { project: string; projects:
       onChange={(id) => go({ scope: "bank", view: "projects", rest: [id, part] })}
     />
   );
-  if (part === "state" || part === "journal") {
-    return (
-      <>
-        <Tabs label={words.partsOf} tabs={parts} />
-        {choice && <div class="bar">{choice}</div>}
-        {part === "state" ? <ProjectState project={project} /> : <Journal project={project} />}
-      </>
-    );
-  }
   return (
     <>
       <Tabs label={words.partsOf} tabs={parts} />

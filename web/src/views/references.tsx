@@ -225,20 +225,10 @@ function LayerForm(props: {
   );
 }
 
-async function search(query: string, _: Place, signal: AbortSignal) {
-  const sought = query.toLowerCase();
-  const found = await sync.api.get("GET /api/v1/references", {}, signal);
-  return found
-    .filter((each) => `${each.name} ${each.title} ${each.tags.join(" ")}`.toLowerCase().includes(sought))
-    .slice(0, 5)
-    .map((each) => ({ href: link(each.name), title: each.name, text: each.title }));
-}
-
 export default {
   name: "references",
   title: words.view,
   scope: "bank",
   order: 42,
   View: References,
-  search,
 } satisfies PageView;
