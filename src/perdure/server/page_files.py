@@ -94,6 +94,7 @@ class PageFiles:
 
 
 def _read_file(path: Path) -> _PageFile:
-    body = path.read_bytes()
+    body, packed = path.read_bytes(), path.with_name(f"{path.name}.gz")
     etag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-    return _PageFile(body, gzip.compress(body, mtime=0), etag, _MEDIA[path.suffix])
+    small = packed.read_bytes() if packed.exists() else gzip.compress(body, mtime=0)
+    return _PageFile(body, small, etag, _MEDIA[path.suffix])
