@@ -211,12 +211,12 @@ $(WEB)/.node: requirements/web.txt $(WEB)/.made
 
 # As with the environments: the tools' stamp stands for both.
 web/node_modules/.run: web/package-lock.json $(WEB)/.node
-	@$(NPM) ci --omit=dev --silent
+	@$(NPM) ci --omit=dev --loglevel=error
 	@touch $@
 
 web/node_modules/.dev: web/package-lock.json $(WEB)/.node
 	@echo "Installing what the page is built, checked and tested with ..."
-	@$(NPM) ci --silent
+	@$(NPM) ci --loglevel=error
 	@touch web/node_modules/.run $@
 
 $(WEB)/.browser: web/node_modules/.dev tools/test_browser.py

@@ -43,7 +43,9 @@ def unpack(node: str, modules: Path, folder: Path) -> None:
     subprocess.run([node, "-e", _INFLATE, json.dumps(pairs)], check=True)
     for name in archives:
         with tarfile.open(folder / name) as archive:
-            archive.extractall(folder, filter="data")
+            # The first releases of Python 3.11 do not have the filter.
+            safe = {"filter": "data"} if sys.version_info >= (3, 11, 4) else {}
+            archive.extractall(folder, **safe)
         (folder / name).unlink()
     for name in _LETTERS:
         shutil.copy(modules / "dejavu-fonts-ttf/ttf" / name, folder / "fonts")
