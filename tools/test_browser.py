@@ -43,9 +43,10 @@ def unpack(node: str, modules: Path, folder: Path) -> None:
     subprocess.run([node, "-e", _INFLATE, json.dumps(pairs)], check=True)
     for name in archives:
         with tarfile.open(folder / name) as archive:
-            # The first releases of Python 3.11 do not have the filter.
-            safe = {"filter": "data"} if sys.version_info >= (3, 11, 4) else {}
-            archive.extractall(folder, **safe)
+            if sys.version_info >= (3, 11, 4):
+                archive.extractall(folder, filter="data")
+            else:
+                archive.extractall(folder)  # of a package whose hash is pinned
         (folder / name).unlink()
     for name in _LETTERS:
         shutil.copy(modules / "dejavu-fonts-ttf/ttf" / name, folder / "fonts")
