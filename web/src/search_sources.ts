@@ -46,8 +46,10 @@ async function turnsElsewhere(query: string, place: Place, signal: AbortSignal):
     const body = { query, kinds: "turn", wide: true, limit: MOST_TURNS };
     const { hits = [] } = await sync.api.call("POST /api/v1/sessions/{agent}/{name}/recall", { path: sessionPath(session), body }, signal);
     return hits.flatMap(({ key, text }) => {
-      const [name = "", turn = ""] = key.split("#");
-      return name === place.session ? [] : [{ href: turnHash(name, turnNumber(turn)), title: key, text }];
+      // The session that was asked does not name itself.
+      const full = key.includes("#") ? key : `${session}#${key}`;
+      const [name = "", turn = ""] = full.split("#");
+      return name === place.session ? [] : [{ href: turnHash(name, turnNumber(turn)), title: full, text }];
     });
   });
   return (await Promise.all(asked)).flat();
