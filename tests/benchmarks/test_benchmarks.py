@@ -20,10 +20,12 @@ from perdure.storage.backends.sqlite import SQLiteAdapter
 
 #: Of so few calls, the slower one may come out ahead.
 _DIFFERENCES = {"overhead_ms", "chunk_ms", "p95_added_ms", "added_ms", "added_ms_long"}
+_DIFFERENCES |= {"commit_added_ms"}
 #: In so short a chat, everything is among the first, whoever ranks.
 _DIFFERENCES |= {f"{kind}.{of}" for kind in KINDS for of in ("gain", "worst_chat", "lost")}
 #: What is good about these is that there are none.
-_NONE = {"60000.prefix_violations", "120000.prefix_violations", "trend.false_alarms", "duplicates"}
+_NONE = {"60000.prefix_violations", "120000.prefix_violations", "trend.false_alarms"}
+_NONE |= {"duplicates", "anchors_wrong"}
 #: What was said is too short for these.
 _TOO_LITTLE = {"t", "15000.gap_closed", "30000.gap_closed", "fix_precision"} | {
     f"{kind}.{level}_in_range" for kind in levels.KINDS[1:] for level in "ct"
