@@ -179,6 +179,30 @@ async def test_one_that_cannot_be_stored_does_not_stop_the_others(store: Store) 
 # Feedback ---------------------------------------------------------------------------------------
 
 
+async def test_feedback_on_what_is_being_written(clock: ManualClock) -> None:
+    begun, held = asyncio.Event(), asyncio.Event()
+
+    async def hold_writes(call: Call, proceed: Handler) -> Any:
+        if isinstance(call, Commit) and not held.is_set():
+            begun.set()
+            await held.wait()
+        return await proceed(call)
+
+    store = Store(adapter_for("memory://", clock), middleware=[hold_writes], clock=clock)
+    await store.open()
+    recorder = OutcomeRecorder(store)
+    noted = outcome()
+    recorder.note(noted)
+    writing = asyncio.create_task(recorder.flush())
+    await begun.wait()
+    rating = asyncio.create_task(recorder.feedback(noted.id, 0.5, "user"))
+    await asyncio.sleep(0)
+    held.set()
+    assert (await rating).quality == 0.5
+    await writing
+    await store.close()
+
+
 async def test_feedback_takes_the_place_of_the_guess(store: Store) -> None:
     recorder = OutcomeRecorder(store)
     noted = outcome(quality=1.0)

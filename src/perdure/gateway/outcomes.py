@@ -202,6 +202,8 @@ class OutcomeRecorder:
 
     async def flush(self) -> None:
         """Write what was noted. Raises `StorageError`; the outcomes are kept for later then."""
+        # At least once: another task may be writing what was noted.
+        await self._write_some()
         while self._waiting:
             await self._write_some()
 
@@ -271,6 +273,8 @@ class OutcomeRecorder:
     async def _write_some(self) -> None:
         async with self._lock:
             portion = [self._waiting.popleft() for _ in range(min(PORTION, len(self._waiting)))]
+            if not portion:
+                return
             try:
                 await self._write(portion)
             except BaseException:
