@@ -71,7 +71,8 @@ export function TurnList({ stand, count, label, item, tail, onLook, onEnd, handl
   };
 
   const onScroll = () => {
-    const box = scroller.current!;
+    const box = scroller.current;
+    if (!box) return; // the event of a list that has just gone
     const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - END;
     if (isAtEnd !== stand.isAtEnd) {
       stand.isAtEnd = isAtEnd;
