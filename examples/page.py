@@ -100,6 +100,7 @@ async def serve(bank: Bank, port: int) -> None:
         announce(server)
         working = asyncio.create_task(work(await bank.session(_WORK), SESSIONS[_WORK] + 1))
         try:
+            server.listen_to_signals()
             await server.asked_to_stop()
         finally:
             working.cancel()

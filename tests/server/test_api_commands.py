@@ -16,6 +16,7 @@ READS = {
     "models": "GET /api/v1/models",
     "costs": "GET /api/v1/costs",
     "batches": "GET /api/v1/batches",
+    "jobs list": "GET /api/v1/jobs",
     "context": "POST /api/v1/sessions/{agent}/{name}/context/preview",
     "recall": "POST /api/v1/sessions/{agent}/{name}/recall",
     "share": "GET /api/v1/sessions/{agent}/{name}/readers",
@@ -93,6 +94,7 @@ CHANGES = {
     "agent answer": "POST /api/v1/agents/{agent}/messages/{number}/questions/{question}",
     "agent schedule": "POST /api/v1/agents/{agent}/schedules",
     "agent unschedule": "DELETE /api/v1/agents/{agent}/schedules/{schedule}",
+    "jobs retry": "POST /api/v1/jobs/retry",
     "agent rate": "POST /api/v1/outcomes/{outcome}/feedback",
     "agent evolve accept": "POST /api/v1/agents/{agent}/evolution/accept",
     "agent evolve dismiss": "POST /api/v1/agents/{agent}/evolution/dismiss",
@@ -118,8 +120,8 @@ CHANGES = {
 }
 #: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
 APART = {
-    *("import", "simulate", "doctor", "conformance", "serve", "proxy", "index rebuild"),
-    *("run", "runs", "agent add", "mcp"),
+    *("import", "simulate", "doctor", "conformance", "serve", "worker", "proxy"),
+    *("index rebuild", "run", "runs", "agent add", "mcp"),
     *("task import", "task export", "task sync", "team run", "team replay"),
     *("project recall", "project index"),
     *(f"project {name}" for name in ("checkpoint", "link", "unlink")),

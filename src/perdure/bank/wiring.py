@@ -103,7 +103,7 @@ def make_services(
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
     reader = TurnReader(store)
-    jobs = Runner(store, concurrency=config.jobs.concurrency)
+    jobs = Runner(store, concurrency=config.jobs.concurrency, queues=config.jobs.queues)
     token_counts = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
     subscriptions = Subscriptions(store)

@@ -27,6 +27,7 @@ from perdure.cli import (
     forget_commands,
     inbox_commands,
     index_commands,
+    job_commands,
     key_commands,
     mcp_commands,
     memory_commands,
@@ -117,6 +118,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     ),
     "proxy": (proxy_commands.proxy, "--budget 60000 -- claude"),
     "serve": (serve_commands.serve, "--upstream anthropic=https://api.anthropic.com"),
+    "worker": (job_commands.worker, "--queues renditions,agents --concurrency 8"),
     "mcp": (mcp_commands.mcp, "--folder ~/demo"),
     "run": (run_commands.run, 'SPEC.md --tasks TASKS.md --check "make test" -- claude -p'),
     "runs": (run_commands.runs, ""),
@@ -246,6 +248,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "agent episodes": (agent_stats_commands.episodes, "planner --failed --since 7d"),
     "index check": (index_commands.check, ""),
     "index rebuild": (index_commands.rebuild, ""),
+    "jobs list": (job_commands.list_, "--limit 20"),
+    "jobs retry": (job_commands.retry, "renditions/planner/auth/7"),
     "bank init": (bank_commands.init, "--bank sqlite:///memory.db"),
     "bank info": (bank_commands.info, "--json"),
     "bank backup": (backup_commands.backup, "~/backups --keep 7"),
@@ -285,6 +289,7 @@ GROUPS = {
     "canon": "Look at the canon, knowledge that agents share, and write it.",
     "agent evolve": "Look at tests of how an agent works, and decide on what won.",
     "index": "Look after the index that recall searches in.",
+    "jobs": "Look at background work, and try again what failed; alone, it lists.",
     "bank": "Make a bank, look at one, keep it safe, move it.",
     "schema": "Show what record types look like, and check records against them.",
     "keys": "Make a master key; look at keys, replace or destroy them.",
@@ -292,7 +297,7 @@ GROUPS = {
     "artifacts": "Look at artifacts: content that is kept by its hash.",
 }
 #: Groups that do something without a further word.
-_DEFAULTS = {"reflect": "run", "inbox": "list"}
+_DEFAULTS = {"reflect": "run", "inbox": "list", "jobs": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
     "project plugin": ("bank", "config"),
@@ -306,6 +311,7 @@ _JSON = {
     "proxy": "Print what was kept and saved as a JSON object, in the last line on stderr.",
     "run": "Print the run as a JSON object on stdout when it stops; progress goes to stderr.",
     "serve": "Print the addresses as a JSON object, in the first line on stdout.",
+    "worker": "Print what it does as a JSON object when it begins, and what it did when it ends.",
     "tail": "Print one JSON object a line for each message.",
     "export": "With -o: print what was written as a JSON object.",
 }

@@ -150,6 +150,7 @@ async def _serve(settings: CommandSettings, config: Config) -> None:
         # What is there now stays: the collector need not look at it in the middle of a stream.
         gc.collect()
         gc.freeze()
+        server.listen_to_signals()
         _announce(server, as_json=settings.json)
         await server.asked_to_stop()
         if not settings.json:

@@ -41,6 +41,8 @@ class JobsConfig(Section, frozen=True):
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    #: The kinds of jobs that are run here; none: all. The others are left to other processes.
+    queues: tuple[str, ...] = ()
 
 
 class Config(Section, frozen=True):

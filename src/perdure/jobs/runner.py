@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Self
 
 import msgspec
@@ -49,11 +49,17 @@ class Runner:
 
     `concurrency` is how many jobs run at the same time; `poll` the seconds between two looks for
     work of other processes (one's own begins at once); `lease` the seconds after which the jobs of
-    a dead process are taken over.
+    a dead process are taken over. With `queues`, jobs of other kinds are left to other processes.
     """
 
     def __init__(
-        self, store: Store, *, concurrency: int = 4, poll: float = 1.0, lease: float = 30.0
+        self,
+        store: Store,
+        *,
+        concurrency: int = 4,
+        poll: float = 1.0,
+        lease: float = 30.0,
+        queues: Collection[str] = (),
     ) -> None:
         self.counts = JobCounts()
         self._store = store
@@ -61,6 +67,9 @@ class Runner:
         self._concurrency = concurrency
         self._poll_every = poll
         self._lease = lease
+        self._queues = frozenset(queues)
+        #: Those that are registered, and those of them that are run here.
+        self._registered: dict[str, JobKind] = {}
         self._kinds: dict[str, JobKind] = {}
         self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
@@ -93,16 +102,19 @@ class Runner:
         """Run jobs of a kind here: one attempt and up to `retries` more, the first after `pause`
         seconds. A handler has to bear being cancelled: by its timeout in seconds, and by `stop`.
         """
-        if check_kind(kind) in self._kinds:
+        if check_kind(kind) in self._registered:
             raise InvalidInput(f"Jobs of kind {kind!r} have a handler.", hint="Register it once.")
-        self._kinds[kind] = JobKind(handler, retries, timeout, pause)
+        self._registered[kind] = JobKind(handler, retries, timeout, pause)
+        if not self._queues or kind in self._queues:
+            self._kinds[kind] = self._registered[kind]
         self._wake.set()
 
     def handles(self, kind: str) -> bool:
-        return kind in self._kinds
+        return kind in self._registered
 
     async def unregister(self, kind: str) -> None:
         """Begin no more jobs of this kind; cancel those that run, which are pending again."""
+        self._registered.pop(kind, None)
         self._kinds.pop(kind, None)
         running = {task for task, run in self._running.items() if run.kind == kind}
         for task in running:

@@ -1,6 +1,7 @@
 """Runs the app on a socket, and stops it without losing anything.
 
     async with perdure.open(...) as bank, serving(make_app(bank)) as server:
+        server.listen_to_signals()
         print(server.url)
         await server.asked_to_stop()
 
@@ -16,7 +17,6 @@ import asyncio
 import errno
 import ipaddress
 import math
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -28,8 +28,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
 from perdure.server.server_app import ServerApp
+from perdure.server.stop_signals import StopSignals
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds between two looks of uvicorn at its limits.
 _TICK = 1.0
 #: Seconds between two looks whether everything has ended.
@@ -59,23 +59,13 @@ class HttpServer:
         #: Where other machines reach it; empty if they cannot, or that is not known.
         self.outer_url = "" if address.is_loopback or not outer else _url(outer, port)
         self.is_loopback = address.is_loopback
-        self._asked = asyncio.Event()
-
-    def stop(self) -> None:
-        self._asked.set()
+        self._signals = StopSignals()
+        self.stop = self._signals.stop
+        self.listen_to_signals = self._signals.listen
 
     async def asked_to_stop(self) -> None:
-        """Wait for `stop`, SIGINT or SIGTERM. A second signal ends the process at once."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._stop_by_signal)
-        await self._asked.wait()
-
-    def _stop_by_signal(self) -> None:
-        for number in _SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        self.stop()
+        """Wait for `stop`, and for SIGINT or SIGTERM once `listen_to_signals` was called."""
+        await self._signals.wait()
 
 
 @asynccontextmanager

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.jobs.job import Job, JobState
+from perdure.jobs.job_list import JobSum, JobView, list_jobs
 from perdure.jobs.job_run import JobCounts
 from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
-
-_LISTED = (JobState.FAILED, JobState.RUNNING, JobState.PENDING)
 
 
 class JobsQuery(RequestQuery, frozen=True):
@@ -24,32 +22,6 @@ class JobChoice(RequestBody, frozen=True):
     """Which job."""
 
     job: Annotated[str, msgspec.Meta(max_length=2_000)]
-
-
-class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, without its payload."""
-
-    id: str
-    kind: str
-    state: JobState
-    #: When it is to begin. Microseconds.
-    due: int
-    #: How often it was begun.
-    attempts: int
-    #: What went wrong the last time.
-    error: str
-
-    @classmethod
-    def of(cls, job: Job) -> JobView:
-        return cls(**{name: getattr(job, name) for name in cls.__struct_fields__})
-
-
-class JobSum(msgspec.Struct, frozen=True):
-    """How many jobs of a kind are in a state."""
-
-    kind: str
-    state: JobState
-    count: int
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,19 +48,7 @@ async def retry_job(call: ServerCall) -> JobReport:
 
 async def _report(call: ServerCall, limit: int) -> JobReport:
     call.require_all_agents()
-    jobs = call.bank.collection(Job)
-    counted = await jobs.query().group_by("kind", "state").aggregate(count="count")
-    sums = [JobSum(each["kind"], JobState(each["state"]), each["count"]) for each in counted]
-    sums.sort(key=lambda each: (each.kind, each.state))
-    listed = [
-        JobView.of(job)
-        for state in _LISTED
-        for job in await jobs.query()
-        .where("state", "=", state.value)
-        .order_by("due")
-        .limit(limit)
-        .values()
-    ]
+    sums, listed = await list_jobs(call.bank.store, limit)
     return JobReport(sums=sums, jobs=listed, ended=call.bank.jobs.counts)
 
 
