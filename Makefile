@@ -17,10 +17,10 @@ PEERS := .venv-peers
 LITELLM := .venv-litellm
 MODEL := .venv-model
 FRAMEWORKS := .venv-frameworks
-# Node, for the page's build and tests; and what is built.
+# Node, for the page's build and tests; and what is built. npm trusts the certificates that this machine trusts.
 WEB := .venv-web
 NODE := $(WEB)/nodejs/bin/node
-NPM := PATH="$(CURDIR)/$(WEB)/nodejs/bin:$$PATH" $(NODE) $(WEB)/nodejs/lib/node_modules/npm/bin/npm-cli.js --prefix web
+NPM := NODE_USE_SYSTEM_CA=1 PATH="$(CURDIR)/$(WEB)/nodejs/bin:$$PATH" $(NODE) $(WEB)/nodejs/lib/node_modules/npm/bin/npm-cli.js --prefix web
 PAGE := src/perdure/server/page/index.html
 PAGE_SOURCES := $(shell find web/src -type f ! -name api_types.ts) web/build.mjs
 # The browser of the tests. NO_BROWSER=1 leaves out what needs one, and Node with it.
