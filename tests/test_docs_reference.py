@@ -12,7 +12,13 @@ from perdure import config
 from perdure.config.section import Section
 from perdure.server.operations import Operation
 from perdure.server.server_app import all_routes
-from tools.docs_site import command_reference, config_reference, http_reference, python_reference
+from tools.docs_site import (
+    command_reference,
+    config_reference,
+    drawings,
+    http_reference,
+    python_reference,
+)
 from tools.docs_site.stage import ROOT, navigation, reference, relink, sources
 
 
@@ -94,3 +100,10 @@ def test_links_lead_to_pages_of_the_site() -> None:
     assert (
         relink("[a](../README.md) [b](https://c.d)", why, "why") == "[a](index.md) [b](https://c.d)"
     )
+
+
+def test_drawings_show_the_code_as_it_is() -> None:
+    """They are made anew by `python -m tools.docs_site.drawings`."""
+    assert drawings.rooms() == drawings.layers()
+    for name, draw in drawings.DRAWINGS.items():
+        assert (drawings.FOLDER / name).read_text("utf-8") == draw(), name
