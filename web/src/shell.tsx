@@ -12,7 +12,7 @@ import { placeHash } from "./router.ts";
 import { SearchLayer } from "./search_layer.tsx";
 import { store, useStore } from "./store.ts";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import { nextTheme } from "./theme.ts";
 import { go, viewAt, viewsOf } from "./views.ts";
 
@@ -137,7 +137,7 @@ const AgentRow = memo(function AgentRow({ activity, isChosen }: { activity: Agen
         <span class="when">{state === "idle" ? ago(agent.active) : ""}</span>
         {state !== "idle" && (
           <span class="doing">
-            {texts.states[state]} {where && `· ${where}`}
+            {texts.agentStates[state]} {where && `· ${where}`}
           </span>
         )}
         {waiting > 0 && <span class="doing">{texts.waiting(waiting)}</span>}
@@ -240,7 +240,7 @@ function Foot() {
       ))}
       <span class="who">
         {caller?.name.replace(/^page of (.*) \w+$/, "$1")}
-        <button class="quiet" onClick={nextTheme} aria-label={texts.theme[theme]} title={texts.theme[theme]}>
+        <button class="quiet" onClick={nextTheme} aria-label={texts.themes[theme]} title={texts.themes[theme]}>
           {texts.themeLabel}
         </button>
         <button class="quiet" onClick={() => void sync.logOut()}>

@@ -8,10 +8,10 @@ import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { TaskGraph } from "../task_graph.tsx";
 import { TaskForm, TaskPane } from "../task_pane.tsx";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { tasks as words } from "../texts.ts";
 import { go, type PageView, useQuery } from "../views.ts";
 
-const words = texts.tasks;
 /** Tasks that a graph shows, the most urgent; the list has all of them. */
 const MOST = 300;
 /** No task is called so. */
@@ -46,7 +46,7 @@ function Project({ project, projects, part, task }: { project: string; projects:
   const isList = part === "list";
   const parts = (["graph", "list"] as const).map((each) => ({
     href: link(project, each, task),
-    title: words[each],
+    title: each === "list" ? words.list : words.graph,
     isHere: each === part,
   }));
   const to = (id: string) => link(project, part, id);
@@ -137,7 +137,7 @@ function List({ of, chosen, link }: { of: RankedTask[]; chosen: string; link: (t
               tags={task.labels}
             >
               <span class="ref">#{task.number}</span>
-              <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{words.states[task.state]}</span>
+              <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{texts.taskStates[task.state]}</span>
               <span>{words.priority(task.priority)}</span>
               {task.owner && <span>{task.owner}</span>}
               {needs.length > 0 && <span>{words.after(needs)}</span>}
