@@ -6,11 +6,13 @@ export const title = "Perdure";
 export const skip = "Go to the content";
 export const failed = "That failed.";
 export const away = "Offline";
+export const unreachable = "The server cannot be reached.";
 export const awayHint = "The server cannot be reached. This is what the browser kept; it goes on by itself.";
 export const agents = "Agents";
 export const sessions = "Sessions";
 export const noAgents = "No agents yet. An agent appears with its first session.";
 export const more = "Older sessions";
+export const olderEntries = "Older entries";
 export const newSessionOf = (agent: string) => `New session of ${agent}`;
 export const sessionName = "Name of the session";
 export const create = "Create";
@@ -19,11 +21,17 @@ export const menu = "Agents and sessions";
 export const views = "Views";
 export const themeLabel = "Theme";
 export const themes = { "": "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+export const extent = (turns: string, tokens: string) => `${turns} turns · ${tokens} tokens`;
+export const markdown = "↓ Markdown";
+export const jsonl = "↓ JSONL";
+export const exportMarkdown = "Save the session as Markdown, for people";
+export const exportJsonl = "Save the session as JSON lines, which can be imported";
 export const logOut = "Log out";
 export const nothingHere = "Choose a session.";
 export const gone = "This session is no longer in the bank.";
 export const keysTitle = "Keyboard";
 export const close = "Close";
+export const table = "Table";
 
 export const agentStates = {
   asking: "asks you",
@@ -177,6 +185,61 @@ export const costs = {
 export const periods = { "7d": "7 days", "30d": "30 days", "90d": "90 days", "400d": "All" };
 export const measures = { cost: "Cost", tokens: "Tokens", calls: "Calls" };
 export const budgetPeriods = { hour: "an hour", day: "a day", month: "a month", ever: "in all" };
+
+export const learning = {
+  title: "Which model is asked, and tests",
+  how: "Worth is success times quality, less what cost and time count for. The model that is worth most is asked first.",
+  none: "Nothing was learnt yet: success, cost and time are learnt from agents' calls, quality from ratings.",
+  of: (agent: string) => `Models of ${agent}`,
+  task: "Task",
+  model: "Model",
+  order: "Asked",
+  then: "then",
+  worth: "Worth",
+  quality: "Quality",
+  success: "Success",
+  cost: "Cost of a call",
+  time: "Time",
+  modelFor: (model: string, task: string) => `${model} for ${task}`,
+  prompt: (version: number) => `version ${version} of its prompt`,
+  budget: (tokens: string) => `a context of ${tokens} tokens`,
+  recall: "recall",
+  noRecall: "no recall",
+  configured: "what is configured",
+  works: (what: string) => `It works with ${what}, which won a test.`,
+  running: "In test:",
+  won: "It won its test:",
+  test: (what: string, since: string, why: string) => `${what}, since ${since}. Begun because: ${why}.`,
+  evidence: (before: number, worth: string, after: number, other: string) =>
+    `${before} sessions as before are worth ${worth} each, ${after} with the variant ${other}.`,
+  difference: (bounds: string) => `Difference ${bounds}`,
+  between: (mean: string, low: string, high: string) => `${mean}, with 95 % from ${low} to ${high}`,
+  accept: "Use the variant",
+  dismiss: "Stop the test",
+  revert: "Take it back",
+  steps: (count: number) => (count === 1 ? "One step so far" : `${count} steps so far`),
+  when: "When",
+  what: "What",
+  why: "Why",
+  differs: "Difference",
+  by: "By",
+};
+export const choiceReasons = {
+  promoted: "first: it won a test",
+  learned: "first: worth most",
+  configured: "first: as configured, nothing is rated",
+  table: "first: by the table of tiers",
+  seed: "first: by the first design's formula",
+};
+export const evolutionSteps = {
+  started: "began",
+  better: "won",
+  harm: "did harm",
+  equal: "no difference",
+  promoted: "in use",
+  reverted: "taken back",
+  dismissed: "stopped",
+};
 
 export const health = {
   title: "Jobs and health",
@@ -341,7 +404,7 @@ export const memories = {
   status: "Status",
   tag: "Tag",
   anyTag: "All tags",
-  count: (count: string) => `${count} memories`,
+  count: (count: string) => (count === "1" ? "one memory" : `${count} memories`),
   none: "No memories yet. Reflection makes them, and so does a person.",
   noneFit: "None fits.",
   more: "Show more",
@@ -517,6 +580,13 @@ export const references = {
 export const tasks = {
   view: "Projects",
   partsOf: "Parts of the project",
+  state: "State",
+  noState: "No goals, milestones, checkpoints or links yet. perdure project goal adds one.",
+  partOf: "Part of",
+  target: "Leads to",
+  commit: "Commit",
+  journal: "Journal",
+  noJournal: "No entries yet. What clients of the project do is written here, and perdure project note.",
   graph: "Graph",
   graphOf: (count: number) => `What waits for what: ${count === 1 ? "one task" : `${count} tasks`}`,
   list: "List",
@@ -565,5 +635,6 @@ export const tasks = {
   save: "Save",
   keys: { note: "A note on the task" },
 };
+export const entryKinds = { goal: "Goals", milestone: "Milestones", checkpoint: "Checkpoints", link: "Links" };
 export const taskStates = { ready: "ready", claimed: "claimed", blocked: "blocked", waiting: "waits", done: "done", dropped: "dropped" };
 

@@ -142,7 +142,7 @@ def _show_choices(choices: list[TaskChoice]) -> None:
             each.model,
             _REASONS[choice.by] if place == 0 else "",
             f"{each.utility:.2f}",
-            f"{each.quality:.2f} ±{each.uncertainty:.2f}",
+            f"{min(max(each.quality, 0.0), 1.0):.2f} ±{each.uncertainty:.2f}",
             f"{each.success:.0%}",
             f"${each.dollars:.4f}",
             f"{each.seconds:.1f} s",

@@ -3,6 +3,7 @@ import type { BudgetStatus, CostReport, CostRow } from "../api_types.ts";
 import { Calls, MEASURES, type Measure, say, taken } from "../call_table.tsx";
 import { DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { dollars, exactly, short, when, whole } from "../format.ts";
+import { Learning } from "../learning_part.tsx";
 import { Choice, Failure, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
@@ -64,6 +65,7 @@ function Costs({ place }: { place: Place }) {
       <Rows label={words.byTask} what={words.task} of={tasks.data?.rows ?? []} name={(row) => row.of || words.noTask} {...shared} />
       <Rows label={words.byModel} what={words.model} of={models.data?.rows ?? []} name={(row) => row.of} {...shared} />
       <Rows label={words.byPurpose} what={words.purpose} of={purposes.data?.rows ?? []} name={(row) => row.of} {...shared} />
+      <Learning agent={agent} />
     </Report>
   );
 }

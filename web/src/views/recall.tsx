@@ -139,7 +139,7 @@ function Steps({ steps, took }: { steps: NonNullable<Recalled["steps"]>; took: n
           return (
             <tr key={at}>
               <th scope="row">{texts.recallSteps[each.name] ?? each.name}</th>
-              <td class="bar">
+              <td class="lasted">
                 <svg width="100%" height="12" aria-hidden="true">
                   <rect x={`${x}%`} y="1" height="10" rx="1" width={`${Math.max((each.took_ms / all) * 100, 0.4)}%`} class={each.failed ? "failed" : ""} />
                 </svg>
