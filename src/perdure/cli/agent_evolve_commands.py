@@ -29,7 +29,7 @@ _REASONS = {
 
 
 async def show(settings: CommandSettings, agent: AgentArgument) -> None:
-    """Show how an agent works, which models it asks and why, its test, and how it came to that.
+    """Show how an agent works, which models it asks and why, and its tests.
 
     A test compares a variant (another model, prompt, budget, recall) with how the agent works now,
     by session. The bounds of the difference hold however often you look.
