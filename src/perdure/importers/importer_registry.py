@@ -25,6 +25,7 @@ _OWN = {
     "codex": "perdure.importers.codex:CodexImporter",
     "perdure": "perdure.importers.export_reader:ExportImporter",
     "openai-chat": "perdure.importers.chat_files:OpenAIChatImporter",
+    "opencode": "perdure.importers.opencode:OpencodeImporter",
 }
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}").fullmatch
 
