@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -52,9 +51,10 @@ class ForeignDatabase:
         except apsw.Error as exc:
             raise OSError(str(exc)) from exc
 
-    def rows(self, sql: str, *values: str | int | None) -> Iterator[tuple[Any, ...]]:
+    def rows(self, sql: str, *values: str | int | None) -> list[tuple[Any, ...]]:
+        """All of them: a question that stays open would keep its owner from writing."""
         try:
-            yield from cast("Iterator[tuple[Any, ...]]", self._database.execute(sql, values))
+            return cast("list[tuple[Any, ...]]", self._database.execute(sql, values).fetchall())
         except apsw.Error as exc:
             raise OSError(str(exc)) from exc
 

@@ -105,7 +105,8 @@ _SESSIONS = """
             WHERE session_id = session.id)
     FROM session ORDER BY parent_id IS NOT NULL, time_created, id
 """
-_MESSAGES = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+_MESSAGES = "SELECT id FROM message WHERE session_id = ? ORDER BY time_created, id"
+_MESSAGE = "SELECT data FROM message WHERE id = ?"
 _PARTS = "SELECT data FROM part WHERE message_id = ? ORDER BY id"
 #: What newer versions begin to write beside the messages, and perhaps instead of them.
 _NEXT = "SELECT type FROM session_message WHERE session_id = ? ORDER BY seq"
@@ -130,12 +131,12 @@ def _in_database(path: Path) -> Iterator[Transcript]:
 
 def _rows(database: ForeignDatabase, info: dict[str, Any], *, has_next: bool) -> Iterator[bytes]:
     yield from _head(info)
-    is_empty = True
-    for message, data in database.rows(_MESSAGES, info["id"]):
-        is_empty = False
+    messages = database.rows(_MESSAGES, info["id"])
+    for (message,) in messages:
         parts = [_raw(part) for (part,) in database.rows(_PARTS, message)]
-        yield _encode({"id": message, "info": _raw(data), "parts": parts})
-    if is_empty and has_next:
+        for (data,) in database.rows(_MESSAGE, message):
+            yield _encode({"id": message, "info": _raw(data), "parts": parts})
+    if has_next and not messages:
         for (kind,) in database.rows(_NEXT, info["id"]):
             yield _encode({"session_message": kind})
     yield from _tail(info)
