@@ -75,8 +75,6 @@ TALK = [
     model("b5", "boiler.py is missing.", tokenCount={"inputTokens": 100, "outputTokens": 5}),
 ]
 HERE: dict[str, Any] = {"workspaceIdentifier": {"id": "w1", "uri": {"fsPath": FOLDER}}}
-    "workspaceIdentifier": {"id": "w1", "uri": {"fsPath": FOLDER, "scheme": "file"}}
-}
 
 
 @pytest.fixture
