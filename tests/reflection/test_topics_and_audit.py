@@ -107,6 +107,18 @@ async def test_an_audit_finds_what_is_wrong_and_proposes_mends() -> None:
         assert without in stale
 
 
+async def test_a_topic_covers_what_speaks_of_it_in_other_forms() -> None:
+    async with perdure.open("memory://") as bank:
+        await bank.memories.add("planner", "Ports", kind="topic")
+        await bank.memories.add("planner", "art", kind="topic")
+        await bank.memories.add("planner", "Staging listens on port 8123.")
+        start = await bank.memories.add("planner", "Deploys start at night.")
+        report = await MemoryAudit(bank.services).run("planner")
+        uncovered = [each.keys for each in report.findings if each.kind == "without topic"]
+        assert uncovered == [(start.name,)]
+        assert report.latest.coverage == 0.5
+
+
 async def test_duplicates_are_found_among_many_that_share_their_words() -> None:
     texts = [f"The nightly deploy of staging host {number} runs." for number in range(420)]
     texts[210:210] = same = (
