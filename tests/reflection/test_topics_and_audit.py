@@ -46,6 +46,28 @@ async def test_topics_that_nobody_speaks_of_fade() -> None:
         assert await bank.memories.topic_weights("planner") == before
 
 
+async def test_a_topic_fades_as_if_what_is_undone_had_never_been() -> None:
+    clock = ManualClock(1_770_000_000_000_000)
+
+    async def weight(*, undo: bool) -> float:
+        async with Bank("memory://", clock=clock) as bank:
+            await talk(bank, "planner/a", "Good morning.")
+            await bank.memories.add("planner", "billing", kind="topic", weight=0.8)
+            await bank.reflect()
+            for _ in range(2):
+                clock.advance("30d")
+                await talk(bank, "planner/a", "Good morning.")
+                (run,) = await bank.reflect()
+                if undo:
+                    await bank.reflection.undo(run.name)
+            clock.advance("30d")
+            await talk(bank, "planner/a", "Good morning.")
+            await bank.reflect()
+            return (await bank.memories.topic_weights("planner"))["billing"]
+
+    assert await weight(undo=False) == await weight(undo=True) == 0.1
+
+
 async def test_recall_puts_what_belongs_to_a_heavy_topic_first() -> None:
     """Two memories fit alike; the weight of their topics says which one a small layer has."""
 
