@@ -1,5 +1,5 @@
 // One memory: what it says, where that came from, what it was before, and what can be done with it.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import "./memories.css";
 import { useMayWrite } from "./acting.ts";
 import type { FormerMemory, KeyedMemory, Memory, MemoryChange } from "./api_types.ts";
@@ -39,7 +39,7 @@ export function MemoryPane(props: {
   };
   const pin = () =>
     sync.api.call("PATCH /api/v1/memories/{agent}/{key}", { path, body: { pinned: !memory?.pinned, ...PERSON } });
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!mayWrite) return;
     return addKeys([
       { key: "e", says: words.keys.edit, run: () => setEditing(true) },

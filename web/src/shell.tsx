@@ -1,6 +1,6 @@
 // The frame around the views: agents and sessions at the left, the view of the place at the right,
 // and the layers above (keys, search).
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AgentActivity, SessionInfo } from "./api_types.ts";
 import { ago, exactly, short } from "./format.ts";
 import { isAlive } from "./history.ts";
@@ -21,7 +21,7 @@ export function Shell() {
   const isKnown = useStore((state) => state.agents !== null);
   const layer = useStore((state) => state.layer);
   const place = useStore((state) => state.place);
-  useEffect(() => addKeys(shellKeys()), []);
+  useLayoutEffect(() => addKeys(shellKeys()), []);
   useEffect(() => {
     const name = place.session || place.agent;
     document.title = name ? `${name} · ${texts.title}` : texts.title;

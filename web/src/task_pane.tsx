@@ -1,5 +1,5 @@
 // One task: why it waits, what hangs together with it, and what can be done about it.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useMayWrite } from "./acting.ts";
 import type { NewTask, TaskDetails, TaskEvidence, TaskSummary } from "./api_types.ts";
 import { exactly } from "./format.ts";
@@ -28,7 +28,7 @@ export function TaskPane(props: { project: string; id: string; link: (task: stri
   const mayWrite = useMayWrite();
   const [form, setForm] = useState<Form>("");
   const { data, error, refresh } = useQuery(`task ${project} ${id}`, (api) => api.get("GET /api/v1/projects/{project}/tasks/{task}", { path }));
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!mayWrite) return;
     return addKeys([{ key: "n", says: words.keys.note, run: () => setForm("note") }]);
   }, [mayWrite]);

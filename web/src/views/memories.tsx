@@ -1,5 +1,5 @@
 // Memories: of an agent, or of all; what is known of one, and what a person may change about it.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { useMayWrite } from "../acting.ts";
 import type { KeyedMemory, Memory } from "../api_types.ts";
 import { whole } from "../format.ts";
@@ -81,7 +81,7 @@ function Memories({ place }: { place: Place }) {
   const mark = (key: string) =>
     setMarked((all) => (all.includes(key) ? all.filter((each) => each !== key) : [...all, key]));
 
-  useEffect(
+  useLayoutEffect(
     () =>
       addKeys([
         { key: "x", says: words.keys.mark, run: () => mayWrite && chosen && mark(chosen) },
