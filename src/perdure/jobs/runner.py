@@ -5,8 +5,8 @@ A job is pending, running or failed; one that is done is deleted. Guaranteed:
 * A committed job runs at least once. It runs again if its process dies, or cannot record the end of
   it: handlers must bear that. `Job.id` tells repetitions.
 * Several processes may run the jobs of one bank. A `JobEngine` gives each job to one of them at a
-  time, and to another if that one dies. Whoever begins a job writes itself into its row, so one that
-  was given up for dead cannot record an end.
+  time, and to another if that one dies. Whoever begins a job writes itself into its row, so who was
+  given up for dead cannot record an end.
 * A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds, or
   what it was registered with; after the last attempt the job is failed, with the error, until
   `retry`. Attempts that ended with the death of the process count, so a job that kills its worker
