@@ -213,6 +213,7 @@ export const texts = {
     failedUpstream: (count: number) => `${count} failed at the provider`,
     alone: (amount: string) => `${amount} without Perdure`,
     ownFailures: "Failures of its own",
+    paused: "Paused: nothing is recorded until `perdure resume`.",
     storage: "Storage",
     collection: "Collection",
     size: "Size",
