@@ -24,7 +24,10 @@ _OWN = {
     "claude-code": "perdure.importers.claude_code:ClaudeCodeImporter",
     "codex": "perdure.importers.codex:CodexImporter",
     "perdure": "perdure.importers.export_reader:ExportImporter",
+    "cursor": "perdure.importers.cursor:CursorImporter",
+    "gemini": "perdure.importers.gemini:GeminiImporter",
     "openai-chat": "perdure.importers.chat_files:OpenAIChatImporter",
+    "opencode": "perdure.importers.opencode:OpencodeImporter",
 }
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}").fullmatch
 
