@@ -44,7 +44,7 @@ def pause(
 
 
 def resume(settings: CommandSettings) -> None:
-    """End a pause: hooks, proxy, importers and MCP record again, from the next prompt on."""
+    """End a pause: Perdure records again, from the next prompt on."""
     from perdure.config.pauses import Pauses
 
     ended = Pauses().end()
