@@ -21,7 +21,9 @@ GROUP = "perdure.importers"
 
 _OWN = {
     "anthropic": "perdure.importers.chat_files:AnthropicImporter",
+    "chatgpt": "perdure.importers.chatgpt:ChatGPTImporter",
     "claude-code": "perdure.importers.claude_code:ClaudeCodeImporter",
+    "claude-export": "perdure.importers.claude_export:ClaudeExportImporter",
     "codex": "perdure.importers.codex:CodexImporter",
     "perdure": "perdure.importers.export_reader:ExportImporter",
     "cursor": "perdure.importers.cursor:CursorImporter",
