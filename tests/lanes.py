@@ -54,8 +54,8 @@ _MOST = 20
 _GRACE = 30
 _CPU = "cpu_seconds"
 _HERE = Path(__file__).parent
-#: What needs a browser.
-_PAGE = _HERE / "page"
+#: What needs a browser, or builds the page.
+_PAGES = (_HERE / "page", _HERE / "release" / "test_dist.py")
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 # The same examples in every run: a red suite is red for everybody. `make fuzz` rolls the dice.
@@ -117,7 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs_browser(item: pytest.Item) -> bool:
-    return item.path.is_relative_to(_PAGE) or item.name.endswith("[page]")  # its benchmark
+    is_page = any(item.path.is_relative_to(each) for each in _PAGES)
+    return is_page or item.name.endswith("[page]")  # its benchmark
 
 
 def lanes_of(item: pytest.Item) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from perdure.config.section import Section, checked, trouble
 from perdure.config.settings import (
     AgentsConfig,
     ArtifactsConfig,
@@ -25,11 +26,8 @@ from perdure.config.settings import (
     ReflectionConfig,
     RenditionsConfig,
     SecretsConfig,
-    Section,
     ServerConfig,
     StorageConfig,
-    checked,
-    trouble,
 )
 from perdure.core.errors import InvalidConfig
 from perdure.core.input_types import require_path
@@ -38,6 +36,7 @@ from perdure.core.input_types import require_path
 class JobsConfig(Section, frozen=True):
     """Background work."""
 
+    #: Jobs that run at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
