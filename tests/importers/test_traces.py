@@ -204,12 +204,7 @@ async def test_threads_of_several_agents(bank: Bank, tmp_path: Path) -> None:
     to_helper = [text("system", "Help."), text("user", "Find it.")]
     calls = [
         chat(1, [text("user", "Go.")], text("assistant", "Yes."), "lead"),
-        chat(
-            2,
-            [text("system", "Help."), text("user", "Find it.")],
-            text("assistant", "Found."),
-            "helper",
-        ),
+        chat(2, to_helper, text("assistant", "Found."), "helper"),
         chat(3, [text("user", "Go.")], text("assistant", "Again."), "lead"),
         chat(4, [text("user", "More.")], text("assistant", "No."), "lead"),
         chat(5, longer, text("assistant", "Now."), "lead"),
