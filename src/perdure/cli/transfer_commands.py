@@ -34,7 +34,8 @@ async def import_(
         str,
         typer.Argument(
             metavar="FORMAT",
-            help="claude-code, codex, opencode, cursor, gemini, openai-chat, anthropic or perdure.",
+            help="claude-code, codex, opencode, cursor, gemini; chatgpt, claude-export; langsmith,"
+            " otel; openai-chat, anthropic; perdure.",
         ),
     ],
     paths: Annotated[

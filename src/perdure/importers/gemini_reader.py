@@ -189,7 +189,7 @@ class GeminiReader(TranscriptReader):
         if ran := mapping(part.get("codeExecutionResult")):
             return Text(word(ran.get("output")))
         if part:
-            self.skip(f"part: {kind(next(iter(part)))}")
+            self.skip_part(f"part: {kind(next(iter(part)))}")
         return None
 
     def _results(self, call: dict[str, Any]) -> Iterator[ToolResult]:

@@ -217,6 +217,11 @@ class TranscriptReader:
         self.report.skip(reason)
         return ()
 
+    def skip_part(self, reason: str) -> None:
+        """Count a part of a record that is used otherwise: as a record of its own."""
+        self.report.read += 1
+        self.report.skip(reason)
+
 
 def stored_form(message: Message) -> bytes:
     """The message as it would be stored; nothing if it cannot be."""

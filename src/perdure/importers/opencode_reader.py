@@ -94,7 +94,7 @@ class OpencodeReader(TranscriptReader):
             elif what == "subtask":
                 said.append(Text(word(part.get("prompt"))))
             else:
-                self.skip(f"part: {kind(what)}")
+                self.skip_part(f"part: {kind(what)}")
         if said:
             before = self._cutter.turn
             yield self._say(Message("user", tuple(said), time=time))
@@ -159,7 +159,7 @@ class OpencodeReader(TranscriptReader):
             elif what == "step-finish":
                 usage = _usage(mapping(part.get("tokens")))
             else:
-                self.skip(f"part: {kind(what)}")
+                self.skip_part(f"part: {kind(what)}")
         time = began or moment_of(mapping(info.get("time")).get("created"), _MILLISECOND)
         if parts:
             name = f"{PIECE}{word(record.get('id'))}.{number}"
