@@ -118,6 +118,17 @@ frameworks: $(FRAMEWORKS)/.frameworks  ## the integrations with the frameworks t
 	@$(FRAMEWORKS)/bin/python -m pytest tests/frameworks --confcutdir=tests/frameworks \
 		-o filterwarnings=default -p no:warnings $(ARGS)
 
+##@ Release
+# The time in the files is that of the last commit, so that two builds have the same bytes.
+.PHONY: dist
+dist: $(VENV)/.dev $(PAGE)  ## a wheel and a source distribution, with the page inside, into dist
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m hatchling build --directory dist
+
+.PHONY: check-dist
+check-dist: dist  ## build it again, install it on each Python that is here, by pip, pipx and uv
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m tools.check_dist dist --installers $(ARGS)
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)

@@ -6,7 +6,7 @@ import { type Action, useAction } from "./acting.ts";
 import { ago, exactly } from "./format.ts";
 import { addKeys } from "./keys.ts";
 import { turnHash, turnNumber } from "./router.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 /**
  * A list, and beside it what was chosen; on a phone one at a time. The list's links are walked with

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import shlex
 
+from perdure.config.pauses import pauses_file
+
 #: The hooks that tell of history.
 HOOKS = ("post-commit", "post-merge", "post-checkout", "post-rewrite")
 #: What runs if a folder of hooks stands in for another one: every hook of a client's repository.
@@ -36,7 +38,7 @@ PROBE = "PERDURE_HOOK_PROBE"
 #: Fields: version, time, hook, commit, branch, work tree, arguments. Lines stay below 4,000 bytes,
 #: so that each is one write. A line begins with a newline: a torn one before it does not take it
 #: along. Branches and commits are read from files, because every process costs a millisecond.
-SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks, in a subshell.
+_SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks, in a subshell.
 note() {
   printf '\n1\t%s\t%s\t%s\t%s\t%s\t%s\n' \
     "${EPOCHSECONDS:-$(date +%s)}" "$hook" "$commit" "$branch" "$tree" "$1" >>"$home/spool/git"
@@ -47,6 +49,11 @@ if [ -n "$PERDURE_HOOK_PROBE" ]; then
   commit= branch= tree=$PWD
   hook=probe note "$PERDURE_HOOK_PROBE $hook"
   exit 0
+fi
+pauses=@pauses@
+if [ -s "$pauses" ]; then
+  until=; while read -r _ line; do until=$line; done <"$pauses"
+  if [ "$until" = - ] || [ "$(date +%s)" -lt "$until" ]; then exit 0; fi
 fi
 dir=${GIT_DIR:-.git}
 if [ ! -d "$dir" ]; then
@@ -91,6 +98,12 @@ while read -r old new rest; do
 done
 [ -z "$pairs" ] || note "$1$pairs"
 """
+
+
+def git_hook_script() -> str:
+    """The script, for this user: it looks where `perdure pause` writes."""
+    return _SCRIPT.replace("@pauses@", shlex.quote(str(pauses_file())))
+
 
 BEGIN = "# >>> perdure: notes commits for project memory (`perdure project remove` takes it out)\n"
 END = "# <<< perdure\n"
