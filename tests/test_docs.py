@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -121,6 +122,14 @@ def test_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert "$ make run" in text
     assert "$ make test" in text
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """A new page of docs/ is named in docs/navigation.toml."""
+    parts = tomllib.loads((ROOT / "docs" / "navigation.toml").read_text("utf-8"))["part"]
+    named = [name for part in parts for name, _ in part["pages"]]
+    assert len(named) == len(set(named))
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", *named} == set()
 
 
 LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]

@@ -21,6 +21,8 @@ from tools.docs_site import (
 )
 from tools.docs_site.stage import ROOT, navigation, reference, relink, sources
 
+_WHOLE = re.MULTILINE | re.DOTALL
+
 
 @pytest.fixture(scope="module")
 def python() -> str:
@@ -34,9 +36,10 @@ def test_every_public_name_is_documented_once(python: str) -> None:
 
 def test_every_public_method_of_what_callers_hold_is_documented(python: str) -> None:
     for cls in (perdure.Bank, perdure.Session, perdure.Context, perdure.Gateway, perdure.Agents):
-        text = python.partition(f"{{py:class}} {cls.__name__}")[2].partition("\n::::::\n")[0]
+        found = re.search(rf"^::::::{{py:class}} {cls.__name__}\b.*?^::::::$", python, _WHOLE)
+        assert found, cls
         for name, _ in python_reference.members(cls):
-            assert re.search(rf"{{py:\w+}} {name}\b", text), f"{cls.__name__}.{name}"
+            assert re.search(rf"{{py:\w+}} {name}\b", found[0]), f"{cls.__name__}.{name}"
 
 
 def test_the_python_reference_says_what_the_code_says(python: str) -> None:
