@@ -162,6 +162,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "memory delete": (memory_commands.delete, "planner/M-7"),
     "memory history": (memory_commands.history, "planner/M-7"),
     "memory audit": (memory_commands.audit, "planner --propose"),
+    "memory import": (memory_commands.import_, "mem0 export.json --agent planner"),
     "reflect run": (reflection_commands.run, "--agent planner --dry-run"),
     "reflect list": (reflection_commands.list_, "--agent planner"),
     "reflect show": (reflection_commands.show, "planner/R-3"),
