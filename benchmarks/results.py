@@ -90,8 +90,9 @@ def _beside(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
     for metric, figure in {**figures, **inside}.items():
         if metric in promised:
             continue
-        if isinstance(figure, float):
-            yield f"- {name}: `{metric}` {_shown(figure)}{_spread(figures, metric)}"
+        if isinstance(figure, int | float) and not isinstance(figure, bool):
+            shown = f"{figure:,}" if isinstance(figure, int) else _shown(figure)
+            yield f"- {name}: `{metric}` {shown}{_spread(figures, metric)}"
         elif metric == "best_peer" and figure is not None:
             yield f"- {name}: the fastest peer is {figure}"
 
