@@ -50,7 +50,7 @@ class GitRepository:
         """The work tree that a folder is in. None if it is in none, also in a bare repository.
         Files are read; no process is started.
         """
-        folder = folder.absolute()
+        folder = absolute(folder)
         for root in (folder, *folder.parents):
             git_dir = _git_dir(root / ".git")
             if git_dir is not None:
@@ -230,6 +230,11 @@ def _git_dir(link: Path) -> Path | None:
 def _common_dir(git_dir: Path) -> Path:
     named = _line(git_dir / "commondir")
     return _joined(git_dir, named) if named else git_dir
+
+
+def absolute(folder: Path) -> Path:
+    """Without ``..``: what is above such a path by its words is not above the folder."""
+    return Path(os.path.normpath(folder.absolute()))
 
 
 def _joined(folder: Path, named: str) -> Path:
