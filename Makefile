@@ -17,6 +17,10 @@ PEERS := .venv-peers
 LITELLM := .venv-litellm
 MODEL := .venv-model
 FRAMEWORKS := .venv-frameworks
+DOCS := .venv-docs
+SITE := build/docs/html/index.html
+SITE_SOURCES := $(shell find docs tools/docs_site src/perdure -type f \( -name '*.py' -o -path 'docs/*' -o -path '*/static/*' \)) \
+	README.md CHANGELOG.md CONTRIBUTING.md benchmarks/RESULTS.md
 # Node, for the page's build and tests; and what is built. npm trusts the certificates that this machine trusts.
 WEB := .venv-web
 NODE := $(WEB)/nodejs/bin/node
@@ -50,6 +54,10 @@ page: $(VENV)/.run $(PAGE)  ## build the web page, and serve it over a made-up b
 pictures: $(VENV)/.dev $(WEB)/.browser $(PAGE)  ## screenshots of the page's views, into docs/pictures
 	@$(PY) -m tests.page.pictures
 
+.PHONY: docs
+docs: $(SITE)  ## build the documentation site, strictly, into build/docs/html (its own tools: 120 MB, once)
+	@echo "The site is in build/docs/html: open $(SITE), or serve the folder."
+
 .PHONY: example-email
 example-email: $(VENV)/.run  ## an agent that routes emails, heals, and gets cheaper (no keys, ends by itself)
 	@$(PY) -m examples.email_router
@@ -59,7 +67,7 @@ test: $(VENV)/.dev $(BROWSER)  ## set up, then run the quick tests, against real
 	@$(PYTEST) --lane quick $(ARGS)
 
 .PHONY: test-long
-test-long: $(VENV)/.dev $(BROWSER)  ## the other tests: kill loops, PostgreSQL above storage, more examples
+test-long: $(VENV)/.dev $(BROWSER) $(if $(NO_BROWSER),,$(SITE))  ## the other tests: kill loops, PostgreSQL above storage, more examples
 	@$(PYTEST) --lane long $(ARGS)
 
 .PHONY: test-all
@@ -110,6 +118,17 @@ frameworks: $(FRAMEWORKS)/.frameworks  ## the integrations with the frameworks t
 	@$(FRAMEWORKS)/bin/python -m pytest tests/frameworks --confcutdir=tests/frameworks \
 		-o filterwarnings=default -p no:warnings $(ARGS)
 
+##@ Release
+# The time in the files is that of the last commit, so that two builds have the same bytes.
+.PHONY: dist
+dist: $(VENV)/.dev $(PAGE)  ## a wheel and a source distribution, with the page inside, into dist
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m hatchling build --directory dist
+
+.PHONY: check-dist
+check-dist: dist  ## build it again, install it on each Python that is here, by pip, pipx and uv
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m tools.check_dist dist --installers $(ARGS)
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)
@@ -124,10 +143,11 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/frameworks.txt requirements/frameworks.in \
 		pyproject.toml requirements/build.in
 	$(LOCK) --output-file requirements/web.txt requirements/web.in
+	$(LOCK) --output-file requirements/docs.txt requirements/docs.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(FRAMEWORKS) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(FRAMEWORKS) $(DOCS) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
@@ -166,6 +186,9 @@ $(FRAMEWORKS)/.made:
 $(WEB)/.made:
 	$(make_venv)
 
+$(DOCS)/.made:
+	$(make_venv)
+
 $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run ..."
 	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/run.txt
@@ -200,6 +223,21 @@ $(FRAMEWORKS)/.frameworks: requirements/frameworks.txt pyproject.toml $(FRAMEWOR
 	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/frameworks.txt
 	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
+
+$(DOCS)/.docs: requirements/docs.txt $(DOCS)/.made
+	@echo "Installing what builds the documentation site ..."
+	@$(DOCS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/docs.txt
+	@touch $@
+
+# ---- the documentation site ------------------------------------------------------------------
+
+# A warning is an error: a link that leads nowhere, a page outside of the navigation.
+$(SITE): $(SITE_SOURCES) $(DOCS)/.docs | $(VENV)/.run
+	@echo "Building the documentation site ..."
+	@$(PY) -m tools.docs_site.stage build/docs/source
+	@$(DOCS)/bin/python -m sphinx -q -W --keep-going -E -c tools/docs_site -d build/docs/doctrees \
+		-b html build/docs/source build/docs/html
+	@$(PY) -m tools.docs_site.outside build/docs/html
 
 # ---- the page --------------------------------------------------------------------------------
 

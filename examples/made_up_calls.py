@@ -20,13 +20,14 @@ _SPENT = {"team": (0.61, 0.03), "reflection": (0.94, 0.0)}
 _TASKS = {
     "coder": (("fix", "anthropic/claude-sonnet-4-5"), ("review", "openai/gpt-5-mini")),
     "planner": (("plan", "anthropic/claude-sonnet-4-5"), ("summary", "openai/gpt-5-mini")),
-    "router": (("triage", "local/qwen3-8b"), ("triage", "openai/gpt-5-mini")),
+    "router": (("triage", "ollama/qwen3-8b"), ("triage", "openai/gpt-5-mini")),
 }
 _PRICES = {
     "anthropic/claude-sonnet-4-5": (3.0, 15.0),
     "openai/gpt-5-mini": (0.25, 2.0),
-    "local/qwen3-8b": (0.0, 0.0),
+    "ollama/qwen3-8b": (0.0, 0.0),
 }
+MODELS = tuple(_PRICES)
 _SESSION = {"coder": "coder/release", "planner": "planner/roadmap", "router": "router/inbox"}
 _DAYS, _DAY = 45, 86_400 * clock.SECOND
 
@@ -63,7 +64,7 @@ def _call(random_of: random.Random, agent: str, task: str, name: str, at: int) -
     provider, _, model = name.partition("/")
     success, cached = random_of.random() > 0.04, random_of.random() < 0.07
     tokens, output = random_of.randrange(4_000, 60_000), random_of.randrange(100, 2_500)
-    read = int(tokens * random_of.choice((0.0, 0.7, 0.85, 0.9))) if provider != "local" else 0
+    read = int(tokens * random_of.choice((0.0, 0.7, 0.85, 0.9))) if provider != "ollama" else 0
     price_in, price_out = _PRICES[name]
     dollars = ((tokens - read * 0.9) * price_in + output * price_out) / 1e6
     is_rated = success and random_of.random() < 0.1

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 import perdure
-from examples.made_up_calls import BUDGETS, fill_calls
+from examples.made_up_calls import BUDGETS, MODELS, fill_calls
+from examples.made_up_memory import fill_learning, fill_memories, fill_project_memory
 from examples.made_up_project import fill_project, project_turn
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ServerConfig
@@ -69,7 +70,18 @@ def answer(_request: ReceivedRequest) -> ScriptedAnswer:
     )
 
 
-async def fill(bank: Bank) -> None:
+def made_up_gateway(model: ScriptedModel) -> GatewayConfig:
+    """The models that made-up calls name; what is asked now is answered by the script."""
+    providers = ("anthropic", "openai", "ollama")
+    return GatewayConfig(
+        providers=dict.fromkeys(providers, model.provider_config()),
+        models=ModelsConfig(chat=MODELS),
+        budgets=BUDGETS,
+    )
+
+
+async def fill(bank: Bank, folder: Path) -> None:
+    """Sessions, calls, memories; and a project in a folder of its own there."""
     for number, (name, turns) in enumerate(SESSIONS.items()):
         if name != _WORK:
             await fill_project(await bank.session(name), turns, seed=number, tokens_per_turn=TOKENS)
@@ -78,8 +90,11 @@ async def fill(bank: Bank) -> None:
         prompt, *rest = project_turn(number, _SEED, TOKENS)
         await session.append(rest, context=await session.context(prompt))
     await fill_calls(bank)
-    await bank.memories.add("coder", "Releases go out on Tuesdays, after the tests passed twice.")
-    await bank.memories.add("planner", "The roadmap is decided in the first week of a quarter.")
+    await fill_memories(bank)
+    await fill_learning(bank)
+    project = folder / "thumbnails"
+    project.mkdir()
+    await fill_project_memory(bank, project)
 
 
 async def work(session: Session, first: int) -> None:
@@ -117,15 +132,11 @@ def announce(server: HttpServer) -> None:
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with ScriptedModel(answer) as model:
-            gateway = GatewayConfig(
-                providers={"scripted": model.provider_config()},
-                models=ModelsConfig(chat="scripted/any"),
-                budgets=BUDGETS,
-            )
-            config = Config(bank=f"sqlite:///{Path(folder) / 'bank.db'}", gateway=gateway)
+            url = f"sqlite:///{Path(folder) / 'bank.db'}"
+            config = Config(bank=url, gateway=made_up_gateway(model))
             async with perdure.open(config=config) as bank:
                 print("Making up some months of work ...", flush=True)
-                await fill(bank)
+                await fill(bank, Path(folder))
                 try:
                     await serve(bank, ServerConfig().port)
                 except Unavailable:  # somebody else has that port

@@ -3,7 +3,8 @@
 A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
-- one of its parameters is ``postgresql``: the same test runs on SQLite, too;
+- one of its parameters is ``postgresql``, or ``procrastinate`` for jobs there: the same test runs
+  on SQLite, too;
 - it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
 - it runs a benchmark (`tests/benchmarks`), or stands in one of a few long files.
 
@@ -54,8 +55,8 @@ _MOST = 20
 _GRACE = 30
 _CPU = "cpu_seconds"
 _HERE = Path(__file__).parent
-#: What needs a browser.
-_PAGE = _HERE / "page"
+#: What needs a browser, or builds the page.
+_PAGES = (_HERE / "page", _HERE / "release" / "test_dist.py")
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 # The same examples in every run: a red suite is red for everybody. `make fuzz` rolls the dice.
@@ -117,7 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs_browser(item: pytest.Item) -> bool:
-    return item.path.is_relative_to(_PAGE) or item.name.endswith("[page]")  # its benchmark
+    is_page = any(item.path.is_relative_to(each) for each in _PAGES)
+    return is_page or item.name.endswith("[page]")  # its benchmark
 
 
 def lanes_of(item: pytest.Item) -> tuple[str, ...]:
@@ -137,7 +139,9 @@ def lanes_of(item: pytest.Item) -> tuple[str, ...]:
 
 def _is_on_postgresql(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
-    return given is not None and "postgresql" in given.params.values()
+    return given is not None and any(
+        each in ("postgresql", "procrastinate") for each in given.params.values()
+    )
 
 
 # ---- CPU seconds per file --------------------------------------------------------------------

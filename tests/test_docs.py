@@ -123,7 +123,34 @@ def test_readme_names_the_two_commands() -> None:
     assert "$ make test" in text
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+LINKED = [*DOCUMENTS, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+CODE = re.compile(r"^(```+).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """Those of its headings, as GitHub makes them; `make docs` makes the same."""
+    text = re.sub(
+        r"^(```+).*?^\1$", "", document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    found = list[str]()
+    for heading in re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        again = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", each) is not None for each in found)
+        found.append(f"{name}-{again}" if again else name)
+    return {*found, *re.findall(r'<a (?:id|name)="([^"]+)"', text)}
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in LINKED if path.exists()], ids=lambda path: path.name
+)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    text = CODE.sub("", document.read_text("utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue  # another site: nothing is asked while tests run
+        path, _, anchor = target.partition("#")
+        file = document.parent / path if path else document
+        assert file.exists(), f"{document.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{document.name} links to {target}"

@@ -1,8 +1,9 @@
 // Builds the page: node build.mjs FOLDER. Views are found by their files: see src/views.ts.
+// The licences of the packages inside stand in a file beside it, under git; --licenses writes it anew.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
 import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipAsync } from "@gfx/zopfli";
 import { minify } from "terser";
@@ -10,7 +11,8 @@ import { minify } from "terser";
 const MOST_KB = 60;
 const root = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2];
-if (!out) throw new Error("usage: node build.mjs FOLDER");
+if (!out) throw new Error("usage: node build.mjs FOLDER [--licenses]");
+const LICENSES = join(dirname(resolve(out)), "page_licenses.txt");
 
 /** `virtual:views` exports what every file of src/views does, in the order of their names. */
 const views = {
@@ -33,6 +35,7 @@ const options = {
   target: "es2022",
   legalComments: "none",
   write: false,
+  metafile: true,
   // Elements as calls of `h`: 0.6 KB less than what tsconfig.json says, which is for the type checker.
   tsconfigRaw: {},
   jsx: "transform",
@@ -44,6 +47,25 @@ const options = {
 const page = await build({ ...options, entryPoints: ["src/main.tsx"], inject: ["src/elements.ts"], outdir: "page" });
 const worker = await build({ ...options, entryPoints: ["src/worker.ts"], outdir: "page" });
 const icon = await readFile(join(root, "src/icon.svg"));
+await checkLicenses([page, worker]);
+
+/** What is inside the page is shipped with its licence: the file tells of all of it, and of nothing else. */
+async function checkLicenses(built) {
+  const inputs = built.flatMap(({ metafile }) => Object.keys(metafile.inputs));
+  const names = new Set(inputs.map((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(path)?.[1]).filter(Boolean));
+  const texts = [];
+  for (const name of [...names].sort()) {
+    const folder = join(root, "node_modules", name);
+    const { license } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
+    const file = (await readdir(folder)).find((each) => /^(licen[cs]e|copying)/i.test(each));
+    if (!file) throw new Error(`${name} brings no text of its licence (${license}).`);
+    texts.push(`${name} (${license})\n\n${(await readFile(join(folder, file), "utf8")).trim()}\n`);
+  }
+  const text = `The page of Perdure's server has these packages inside.\n\n${texts.join(`\n${"-".repeat(78)}\n\n`)}`;
+  if (process.argv.includes("--licenses")) await writeFile(LICENSES, text);
+  else if ((await readFile(LICENSES, "utf8").catch(() => "")) !== text)
+    throw new Error(`${LICENSES} does not tell the licences of what is inside the page: build it with --licenses.`);
+}
 
 /** A script as small as it gets: esbuild leaves a twentieth more. */
 async function small(contents) {

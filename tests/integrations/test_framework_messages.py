@@ -93,7 +93,8 @@ def test_a_missing_framework_is_one_clear_error(module: str, package: str) -> No
     )
     assert done.returncode == 1
     *_, last = done.stderr.splitlines()
-    assert f"This needs {package}, which is not installed. Run: pip install {package}." in last
+    install = f"pip install 'perdure[{module.replace('_', '-')}]'"
+    assert f"This needs {package}, which is not installed. Run: {install}" in last
 
 
 async def test_records_are_forgotten_with_their_session_and_agent(tmp_path: Path) -> None:

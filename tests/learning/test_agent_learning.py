@@ -22,6 +22,9 @@ async def test_an_agent_learns_from_its_persons_words(tmp_path: Path) -> None:
             agent = await bank.agent("router", prompt="Route it.")
             reply = await agent.ask("An invoice.", task="triage", session="first")
             assert reply.text == "From small."  # as configured: nobody has said anything
+            (choice,) = (await bank.learning.show("router")).choices
+            assert (choice.task, choice.by) == ("triage", "configured")
+            assert [each.model for each in choice.models] == ["p/small", "p/large"]
             await reply.feedback(0.4, "Wrong department.")
             await reply.feedback(0.1, "Very wrong.")
             for number in range(12):
@@ -37,6 +40,12 @@ async def test_an_agent_learns_from_its_persons_words(tmp_path: Path) -> None:
             await memory.load("router")
             # What was rated again counts once.
             assert memory.book("router").labels == 13
+            (choice,) = (await bank.learning.show("router")).choices
+            assert (choice.task, choice.by) == ("triage", "learned")
+            first, second = choice.models
+            assert (first.model, second.model) == ("p/large", "p/small")
+            assert first.utility > second.utility
+            assert await bank.learning.agents(10) == ["router"]
     assert judge.requests == []
 
 

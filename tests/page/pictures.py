@@ -14,8 +14,7 @@ from pathlib import Path
 
 from playwright.async_api import expect
 
-from examples.page import answer, fill
-from perdure.config import GatewayConfig, ModelsConfig
+from examples.page import answer, fill, made_up_gateway
 from perdure.testing import ScriptedModel
 from tests.page.browser import PATIENCE, ROOT, BrowserPage, logged_in, open_in, running_browser
 from tests.server.conftest import running_server
@@ -101,26 +100,24 @@ async def main() -> None:
     for old in FOLDER.glob("*.webp"):
         old.unlink()
     with tempfile.TemporaryDirectory() as folder:
-        async with ScriptedModel(answer) as model:
-            gateway = GatewayConfig(
-                providers={"scripted": model.provider_config()},
-                models=ModelsConfig(chat="scripted/any"),
-            )
-            async with running_server(Path(folder), gateway=gateway) as server:
-                print("Making up some months of work ...", flush=True)
-                await fill(server.bank)
-                async with running_browser() as browser:
-                    width, height = _SIZE
-                    context = await logged_in(
-                        browser,
-                        server,
-                        viewport={"width": width, "height": height},
-                        color_scheme="light",
-                    )
-                    await context.add_init_script(_COUNT)
-                    at = await open_in(context, server, f"#/session/{SESSION}")
-                    titles = await walk(at)
-                    await context.close()
+        async with (
+            ScriptedModel(answer) as model,
+            running_server(Path(folder), gateway=made_up_gateway(model)) as server,
+        ):
+            print("Making up some months of work ...", flush=True)
+            await fill(server.bank, Path(folder))
+            async with running_browser() as browser:
+                width, height = _SIZE
+                context = await logged_in(
+                    browser,
+                    server,
+                    viewport={"width": width, "height": height},
+                    color_scheme="light",
+                )
+                await context.add_init_script(_COUNT)
+                at = await open_in(context, server, f"#/session/{SESSION}")
+                titles = await walk(at)
+                await context.close()
     GUIDE.write_text(guide(GUIDE.read_text(encoding="utf-8"), titles), encoding="utf-8")
 
 

@@ -170,7 +170,7 @@ async def test_memories_are_for_everybody(
     await press("j")
     await press("j")
     await press("k")
-    await expect(at.page.locator('a.entry[aria-current="true"]')).to_have_count(1)
+    await expect(at.page.locator("a.entry").first).to_have_attribute("aria-current", "true")
     await press("p")
     await expect(at.page.get_by_role("button", name="Pin")).to_have_attribute(
         "aria-pressed", "true"

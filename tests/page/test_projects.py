@@ -1,4 +1,4 @@
-"""Tasks of a project, as a graph and as a list."""
+"""Tasks of a project, as a graph and as a list; its state and its journal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from playwright.async_api import expect
 
+from perdure.core.messages import assistant, user
 from perdure.project.project import Project
 from perdure.project.project_directory import register_project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
+from perdure.project.work_records import ProjectNote
 from perdure.server.operations import TokenScope
 from tests.page.conftest import OpenPage
 from tests.page.test_access import violations
@@ -96,6 +99,44 @@ async def test_somebody_else_has_it(
     await claim.click()
     await expect(at.page.get_by_role("alert")).to_contain_text("codex")
     assert (await project.tasks.get(1)).owner == "codex"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_what_it_is_about_and_what_was_done(
+    server: RunningServer, project: Project, open_page: OpenPage, scheme: str
+) -> None:
+    session = await server.bank.session("coder/demo")
+    await session.append([user("Which key is the oldest?"), assistant("That of the mailer.")])
+    state, store = project.state, server.bank.store
+    goal = await state.add("goal", "No key older than a year", text="Checked <b>by</b> *the* job.")
+    await state.add("milestone", "All keys are new", needs=[goal.id])
+    await state.add("link", "Where it was said", target="coder/demo#T-1", of=goal.id)
+    await state.add("link", "The rule", target="https://example.org/keys")
+    await state.finish(goal.id)
+    note = ProjectNote(key=f"{project.id}/nt_1", project=project.id, text="Ask **Ivo**.", by="ada")
+    await server.bank.collection(ProjectNote).put(replace(note, at=store.now()))
+    at = await open_page(server, "#/bank/projects", color_scheme=scheme)
+    page = at.page
+    await page.get_by_role("link", name="State").click()
+    goals = page.get_by_role("region", name="Goals")
+    await expect(goals).to_contain_text("No key older than a year")
+    await expect(goals).to_contain_text("done")
+    await expect(goals.locator("em")).to_have_text("the")
+    milestones = page.get_by_role("region", name="Milestones")
+    await expect(milestones).to_contain_text("NeedsNo key older than a year")
+    links = page.get_by_role("region", name="Links")
+    await expect(links.get_by_role("link", name="https://example.org/keys")).to_be_visible()
+    for width in (1_200, 360):
+        await page.set_viewport_size({"width": width, "height": 700})
+        assert await violations(at) == []
+        assert not await page.evaluate(WIDE)
+    await page.get_by_role("link", name="Journal").click()
+    journal = page.get_by_role("region", name="Journal")
+    await expect(journal.locator("strong").filter(has_text="Ivo")).to_be_visible()
+    assert await violations(at) == []
+    await page.get_by_role("link", name="State").click()
+    await links.get_by_role("link", name="coder/demo#T-1").click()
+    await expect(at.turn(1)).to_contain_text("That of the mailer.")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import perdure
 from perdure.bank import Bank
+from perdure.config import Config, ModelsConfig, ReflectionConfig
 from perdure.core.clock import SECOND, now
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, Usage, assistant, user
@@ -342,6 +343,45 @@ async def test_a_budget_of_dollars_needs_a_price() -> None:
         assert run.state == "refused"
         assert "price of the model is unknown" in run.why
         assert model.requests == []
+
+
+async def test_questions_fit_the_model_that_is_asked() -> None:
+    """The window, and the longest answer, of a model that is known; the setting, if it is less."""
+    async with ScriptedModel(answering([])) as model:
+        for name, setting, window, answer in (
+            ("gpt-3.5-turbo", 150_000, 12_288, 3_072),
+            ("gpt-4-turbo", 150_000, 96_000, 4_096),
+            ("gpt-4-turbo", 4_000, 4_000, 1_000),
+            ("nobody-knows", 150_000, 150_000, 8_000),
+        ):
+            gateway = replace(
+                config(model).gateway,
+                providers={"openai-chat": replace(model.provider_config(), needs_key=False)},
+                models=ModelsConfig(reflect=f"openai-chat/{name}"),
+            )
+            settings = Config(gateway=gateway, reflection=ReflectionConfig(window=setting))
+            async with perdure.open("memory://", config=settings) as bank:
+                await talk(bank, "planner/a", *("Word " * 900 for _ in range(20)))
+                (run,) = await bank.reflect()
+                assert (run.window, run.state) == (window, "done")
+                for request in model.requests:
+                    assert request.body["max_completion_tokens"] == answer
+                model.requests.clear()
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+async def test_a_question_that_is_too_long_is_told_with_what_helps(*, batch: bool) -> None:
+    fault = ScriptedFault(status=400, message="prompt is too long: 9 tokens > 8 maximum")
+    async with ScriptedModel(fault) as model:
+        settings = config(model, batch=batch)
+        async with perdure.open("memory://", config=settings) as bank:
+            await two_sessions(bank)
+            (run,) = await bank.reflect()
+            assert run.state == "stopped"
+            (message,) = await bank.inbox.list(kind="trouble")
+            assert "is too long" in message.text
+            assert "smaller `reflection.window`" in message.text
+            assert len(await bank.reflection.preview()) == 1
 
 
 async def test_a_model_that_fails_costs_a_part_only() -> None:

@@ -46,6 +46,28 @@ async def test_topics_that_nobody_speaks_of_fade() -> None:
         assert await bank.memories.topic_weights("planner") == before
 
 
+async def test_a_topic_fades_as_if_what_is_undone_had_never_been() -> None:
+    clock = ManualClock(1_770_000_000_000_000)
+
+    async def weight(*, undo: bool) -> float:
+        async with Bank("memory://", clock=clock) as bank:
+            await talk(bank, "planner/a", "Good morning.")
+            await bank.memories.add("planner", "billing", kind="topic", weight=0.8)
+            await bank.reflect()
+            for _ in range(2):
+                clock.advance("30d")
+                await talk(bank, "planner/a", "Good morning.")
+                (run,) = await bank.reflect()
+                if undo:
+                    await bank.reflection.undo(run.name)
+            clock.advance("30d")
+            await talk(bank, "planner/a", "Good morning.")
+            await bank.reflect()
+            return (await bank.memories.topic_weights("planner"))["billing"]
+
+    assert await weight(undo=False) == await weight(undo=True) == 0.1
+
+
 async def test_recall_puts_what_belongs_to_a_heavy_topic_first() -> None:
     """Two memories fit alike; the weight of their topics says which one a small layer has."""
 
@@ -105,6 +127,18 @@ async def test_an_audit_finds_what_is_wrong_and_proposes_mends() -> None:
         clock.advance("200d")
         stale = [f.keys[0] for f in (await audit.run("planner")).findings if f.kind == "stale"]
         assert without in stale
+
+
+async def test_a_topic_covers_what_speaks_of_it_in_other_forms() -> None:
+    async with perdure.open("memory://") as bank:
+        await bank.memories.add("planner", "Ports", kind="topic")
+        await bank.memories.add("planner", "art", kind="topic")
+        await bank.memories.add("planner", "Staging listens on port 8123.")
+        start = await bank.memories.add("planner", "Deploys start at night.")
+        report = await MemoryAudit(bank.services).run("planner")
+        uncovered = [each.keys for each in report.findings if each.kind == "without topic"]
+        assert uncovered == [(start.name,)]
+        assert report.latest.coverage == 0.5
 
 
 async def test_duplicates_are_found_among_many_that_share_their_words() -> None:

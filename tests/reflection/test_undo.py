@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -99,6 +100,39 @@ def test_undone_runs_leave_no_trace(
     asyncio.run(story())
 
 
+@given(existing, st.lists(st.lists(checked, max_size=6), min_size=2, max_size=4), st.randoms())
+def test_runs_are_undone_in_any_order_or_refuse_and_change_nothing(
+    before: list[tuple[str, str, bool]],
+    given_runs: list[list[CheckedOperation]],
+    dice: random.Random,
+) -> None:
+    async def story() -> None:
+        async with perdure.open("memory://") as bank:
+            await talk(bank, "planner/a", *("A word or two." for _ in range(4)))
+            for text, kind, mine in before:
+                by = person("ada") if mine else None
+                await bank.memories.add("planner", text, kind=kind, by=by)
+            start = await all_memories(bank)
+            for number, some in enumerate(given_runs, 1):
+                await applied(bank, number, some)
+            left = [f"planner/R-{number}" for number in range(1, len(given_runs) + 1)]
+            while left:
+                dice.shuffle(left)
+                refused = list[str]()
+                for name in left:
+                    state = await all_memories(bank)
+                    try:
+                        await undo_run(bank.store, bank.memories.writer, name)
+                    except Conflict:
+                        assert await all_memories(bank) == state
+                        refused.append(name)
+                assert len(refused) < len(left)
+                left = refused
+            assert await all_memories(bank) == start
+
+    asyncio.run(story())
+
+
 SCRIPT = [add("The staging port is 8123.", "T-1", "staging port is 8123")]
 
 
@@ -109,14 +143,18 @@ async def test_what_was_undone_is_not_found_and_what_was_there_is(tmp_path: Any)
         session = await talk(bank, "planner/a", "The staging port is 8123.", "Rabbits are grey.")
         for text in ("The port of staging never changes.", "Staging runs all night long."):
             await bank.memories.add("planner", text, provenance=["planner/a#T-1"])
-        found = await session.recall("staging night", limit=5)
+        found = await session.recall("staging night", limit=5, deadline=60.0)
         assert "Staging runs all night long." in [hit.text for hit in found.hits]
         (run,) = await bank.reflect("planner")
         assert run.counts.applied == {"add": 1, "merge": 1}
-        merged = [hit.text for hit in (await session.recall("staging night", limit=9)).hits]
+        merged = [
+            hit.text for hit in (await session.recall("staging night", limit=9, deadline=60.0)).hits
+        ]
         assert "Staging runs all night long." not in merged
         await bank.reflection.undo(run.name)
-        after = [hit.text for hit in (await session.recall("staging night", limit=9)).hits]
+        after = [
+            hit.text for hit in (await session.recall("staging night", limit=9, deadline=60.0)).hits
+        ]
         assert "Staging runs all night long." in after
         assert "The staging port is 8123." not in after
 

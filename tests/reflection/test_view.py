@@ -16,7 +16,7 @@ from perdure.reflection.view import (
     without_echoes,
     written,
 )
-from tests.reflection.oracle import talk
+from tests.reflection.oracle import answering, opened, talk
 
 NAMED = 10
 
@@ -128,6 +128,18 @@ def test_a_window_begins_with_what_was_said_before_of_its_topics() -> None:
     *_, last = windows([*before, *filler, later], 500, topics_of)
     assert last.turns[-1] == later
     assert [turn.number for turn in last.overlap][:1] == [1]
+
+
+async def test_a_question_begins_with_turns_of_its_topics_in_whatever_form() -> None:
+    async with opened(answering([]), window=2_000) as (bank, model):
+        await bank.memories.add("planner", "billing jobs", kind="topic")
+        filler = (f"Number {n} {'and so on ' * 60}." for n in range(6))
+        said = ("Each job of billing runs at noon.", *filler, "Another billing job, please.")
+        await talk(bank, "planner/a", *said)
+        await bank.reflect()
+        asked = [each.prompt for each in model.requests if "Another billing" in each.prompt]
+        before = asked[0].partition("Read before, of the same topics:")[2].partition("Read now:")[0]
+        assert "runs at noon" in before
 
 
 def test_no_record_can_end_itself() -> None:

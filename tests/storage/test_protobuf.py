@@ -535,7 +535,7 @@ async def test_without_the_package(store: Store, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "perdure.storage.codecs.protobuf_codec", None)
     with pytest.raises(Unsupported, match="needs protobuf") as caught:
         await store.collection(Letter).put(LETTER)
-    assert caught.value.hint == "In a clone of Perdure, run: pip install '.[protobuf]'"
+    assert caught.value.hint == "Run: pip install 'perdure[protobuf]'"
 
 
 def test_without_a_store_it_is_refused() -> None:

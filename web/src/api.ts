@@ -1,4 +1,5 @@
 // The API, typed from the server's own description (src/api_types.ts is made by the build).
+import * as texts from "./texts.ts";
 import type { Operations } from "./api_types.ts";
 
 type Name = keyof Operations;
@@ -75,7 +76,7 @@ export class Api {
       response = await fetch(url, { ...init, cache: "no-store" });
     } catch (error) {
       if (init.signal?.aborted && (init.signal.reason as Error)?.name !== "TimeoutError") throw error;
-      throw new ApiError("offline", "The server cannot be reached.");
+      throw new ApiError("offline", texts.unreachable);
     }
     if (response.ok) return response;
     const told = (await response.json().catch(() => null)) as {

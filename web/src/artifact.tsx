@@ -5,7 +5,7 @@ import { bytes } from "./format.ts";
 import { languageOf } from "./highlight.ts";
 import { Code } from "./markdown_view.tsx";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import { said } from "./views.ts";
 
 /** Pictures that are shown without being asked for. */

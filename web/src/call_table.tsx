@@ -3,9 +3,9 @@ import type { ComponentChildren } from "preact";
 import type { CostRow } from "./api_types.ts";
 import { FigureTable, percent, Share } from "./figures.tsx";
 import { dollars, short, whole } from "./format.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { costs as words } from "./texts.ts";
 
-const words = texts.costs;
 export const MEASURES = ["cost", "tokens", "calls"] as const;
 export type Measure = (typeof MEASURES)[number];
 
@@ -39,12 +39,12 @@ export function Calls(props: { label: string; what: string; of: CostRow[]; measu
       columns={[
         { title: props.what, cell: props.name },
         {
-          title: words.shareOf(words.measures[props.measure]),
+          title: words.shareOf(texts.measures[props.measure]),
           class: "share",
           cell: (row) => (total ? <Share of={amount(row) / total} /> : "–"),
         },
-        { title: words.measures.cost, cell: cost },
-        { title: words.measures.calls, cell: (row) => whole(row.calls) },
+        { title: texts.measures.cost, cell: cost },
+        { title: texts.measures.calls, cell: (row) => whole(row.calls) },
         { title: words.failures, cell: (row) => <Failures of={row} /> },
         { title: words.input, cell: (row) => short(row.input) },
         { title: words.output, cell: (row) => short(row.output) },

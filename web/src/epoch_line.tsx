@@ -5,7 +5,8 @@ import { focusOn, useWidth } from "./drawing.ts";
 import { exactly, when, whole } from "./format.ts";
 import { stepFrom, turnsOf } from "./gradient_layout.ts";
 import { placeHash } from "./router.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { gradient as t } from "./texts.ts";
 
 const HIGH = 76;
 const FOOT = 18;
@@ -13,7 +14,6 @@ const LEAST = 7;
 const MOST = 26;
 /** Bars are cut above so many times the highest of those after. */
 const MOST_GROWN = 2.5;
-const t = texts.gradient;
 
 export function EpochLine({ session, epochs }: { session: string; epochs: EpochSummary[] }) {
   const [box, width] = useWidth<HTMLDivElement>();
@@ -53,7 +53,7 @@ export function EpochLine({ session, epochs }: { session: string; epochs: EpochS
       {!epochs.length && <p class="about">{t.noEpochs}</p>}
       {now ? (
         <p class="readout">
-          <strong>{t.epoch(now.number)}</strong> <span>{t.reasons[now.reason]}</span>
+          <strong>{t.epoch(now.number)}</strong> <span>{texts.epochReasons[now.reason]}</span>
           <span class="about">
             {exactly(now.time)} · {t.cost(now.before === null ? "?" : whole(now.before), whole(now.after), whole(now.budget))}
             {now.forced && ` · ${t.forced}`}
@@ -74,7 +74,7 @@ export function EpochLine({ session, epochs }: { session: string; epochs: EpochS
               class={`epoch ${each.forced ? "forced" : ""} ${at === chosen ? "is-chosen" : ""}`}
               role="button"
               tabIndex={at === focus ? 0 : -1}
-              aria-label={`${t.epoch(each.number)}, ${each.at}, ${t.reasons[each.reason]}, ${t.cost(each.before === null ? "?" : whole(each.before), whole(each.after), whole(each.budget))}`}
+              aria-label={`${t.epoch(each.number)}, ${each.at}, ${texts.epochReasons[each.reason]}, ${t.cost(each.before === null ? "?" : whole(each.before), whole(each.after), whole(each.budget))}`}
               onFocus={() => setChosen(at)}
               onPointerEnter={() => setChosen(at)}
               onClick={() => {
@@ -123,6 +123,6 @@ function counted(epochs: EpochSummary[]): string {
   for (const { reason } of epochs) counts.set(reason, (counts.get(reason) ?? 0) + 1);
   return [...counts]
     .sort(([, one], [, other]) => other - one)
-    .map(([reason, count]) => `${count}× ${t.reasons[reason]}`)
+    .map(([reason, count]) => `${count}× ${texts.epochReasons[reason]}`)
     .join(" · ");
 }

@@ -4,7 +4,7 @@ import "./figures.css";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { Fold } from "./fold.tsx";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 /** The view itself: it scrolls, and keys scroll it. */
 export const Report = ({ label, children }: { label: string; children: ComponentChildren }) => (

@@ -29,13 +29,15 @@ export function when(time: number | string | null | undefined): string {
 
 export const exactly = (time: number | string | null | undefined): string => (time ? long.format(dateOf(time)) : "");
 
-/** How long ago: 3 min, 2 h, 5 d. */
+/** How long ago: 3 min, 2 h, 5 d, 2 y. */
 export function ago(time: number | string | null | undefined, now = Date.now()): string {
   if (!time) return "";
   const seconds = Math.max(0, (now - dateOf(time).getTime()) / 1_000);
   if (seconds < 60) return "now";
   if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
-  return seconds < 86_400 ? `${Math.floor(seconds / 3_600)} h` : `${Math.floor(seconds / 86_400)} d`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)} h`;
+  const days = Math.floor(seconds / 86_400);
+  return days < 730 ? `${days} d` : `${Math.floor(days / 365)} y`;
 }
 
 /** Picodollars. */

@@ -8,7 +8,8 @@ import { heightOf, levelAt, type Placed, place, stepFrom, turnAt } from "./gradi
 import { type Level, LEVELS } from "./levels.ts";
 import { turnHash } from "./router.ts";
 import { downloadSvg } from "./svg_file.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { gradient as t } from "./texts.ts";
 
 const HIGH = 132;
 const APART = 54;
@@ -34,7 +35,6 @@ interface Drag {
   isMoved: boolean;
 }
 
-const t = texts.gradient;
 const mayChange = ({ block }: Placed): boolean => block.kind === "block" || block.kind === "native";
 
 export function GradientStrip({ session, blocks, budget, onLevel }: StripProps) {
@@ -218,8 +218,8 @@ function Readout(props: {
   const { block, level, first, last } = element;
   return (
     <div class="readout" role="group" aria-label={t.chosen}>
-      <strong>{block.name || t.kinds[block.kind]}</strong>
-      <span>{level ? texts.turns.levels[level] : t.kinds[block.kind]}</span>
+      <strong>{block.name || texts.elementKinds[block.kind]}</strong>
+      <span>{level ? texts.levelNames[level] : texts.elementKinds[block.kind]}</span>
       <span class="about">
         {block.raw ? t.standsFor(whole(block.tokens), whole(block.raw)) : texts.turns.tokens(whole(block.tokens))} · {block.why}
       </span>
@@ -242,7 +242,7 @@ function Readout(props: {
           {onLevel && mayChange(element) && (
             <span class="levels" role="group" aria-label={texts.turns.levelOf(turn || first)}>
               {LEVELS.map((each) => (
-                <button key={each} aria-pressed={each === level && first === last} title={texts.turns.levels[each]} onClick={() => onLevel(turn || first, each)}>
+                <button key={each} aria-pressed={each === level && first === last} title={texts.levelNames[each]} onClick={() => onLevel(turn || first, each)}>
                   {each}
                 </button>
               ))}

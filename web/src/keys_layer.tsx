@@ -1,6 +1,6 @@
 import { allKeys, keyLabel } from "./keys.ts";
 import { Layer } from "./layer.tsx";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 export function KeysLayer() {
   return (

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { store } from "./store.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 export const closeLayer = (): void => store.setState({ layer: "" });
 

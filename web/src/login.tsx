@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { useStore } from "./store.ts";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import { said } from "./views.ts";
 
 export function Login() {

@@ -2,6 +2,7 @@
 import { memo } from "./memo.ts";
 import type { ComponentChildren, JSX } from "preact";
 import { highlight } from "./highlight.ts";
+import * as texts from "./texts.ts";
 import { type Block, type Inline, parseMarkdown } from "./markdown.ts";
 
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
@@ -36,7 +37,7 @@ function block(of: Block, key: number): JSX.Element {
     }
     case "table":
       return (
-        <div key={key} class="table" tabIndex={0} role="region" aria-label="table">
+        <div key={key} class="table" tabIndex={0} role="region" aria-label={texts.table}>
           <table>
             <thead>
               <tr>

@@ -1,5 +1,5 @@
 // One memory: what it says, where that came from, what it was before, and what can be done with it.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import "./memories.css";
 import { useMayWrite } from "./acting.ts";
 import type { FormerMemory, KeyedMemory, Memory, MemoryChange } from "./api_types.ts";
@@ -9,10 +9,10 @@ import { addKeys } from "./keys.ts";
 import { memoryPath, Weight } from "./memory_parts.tsx";
 import { Act, Confirm, Facts, Failure, Form, Quotes, TurnLink } from "./panes.tsx";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { memories as words } from "./texts.ts";
 import { useQuery } from "./views.ts";
 
-const words = texts.memories;
 const PERSON = { person: true };
 
 export function MemoryPane(props: {
@@ -39,7 +39,7 @@ export function MemoryPane(props: {
   };
   const pin = () =>
     sync.api.call("PATCH /api/v1/memories/{agent}/{key}", { path, body: { pinned: !memory?.pinned, ...PERSON } });
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!mayWrite) return;
     return addKeys([
       { key: "e", says: words.keys.edit, run: () => setEditing(true) },
@@ -64,10 +64,10 @@ export function MemoryPane(props: {
     <article class="whole" aria-label={name}>
       <p class="about">
         <span class="ref">{name}</span>
-        <span>{words.kinds[memory.kind]}</span>
+        <span>{texts.memoryKinds[memory.kind]}</span>
         <Weight of={memory.weight} />
         {memory.pinned && <span class="mark">{words.pinned}</span>}
-        {status !== "active" && <span class="error">{words.statuses[status]}</span>}
+        {status !== "active" && <span class="error">{texts.memoryStatuses[status]}</span>}
       </p>
       {isEditing ? (
         <MemoryForm
@@ -184,10 +184,10 @@ function Version({ of, next }: { of: FormerMemory; next: Memory }) {
   const { memory, until } = of;
   const changes: string[] = [
     memory.weight === next.weight ? "" : words.became(words.weight, memory.weight.toFixed(2), next.weight.toFixed(2)),
-    memory.kind === next.kind ? "" : words.became(words.kind, words.kinds[memory.kind], words.kinds[next.kind]),
+    memory.kind === next.kind ? "" : words.became(words.kind, texts.memoryKinds[memory.kind], texts.memoryKinds[next.kind]),
     (memory.status ?? "active") === (next.status ?? "active")
       ? ""
-      : words.became(words.status, words.statuses[memory.status ?? "active"], words.statuses[next.status ?? "active"]),
+      : words.became(words.status, texts.memoryStatuses[memory.status ?? "active"], texts.memoryStatuses[next.status ?? "active"]),
     String(memory.tags ?? "") === String(next.tags ?? "")
       ? ""
       : words.became(words.tags, memory.tags?.join(", ") || "–", next.tags?.join(", ") || "–"),
@@ -285,7 +285,7 @@ export function MemoryForm(props: {
         <label>
           {words.kind}
           <select value={form.kind} onChange={set("kind")}>
-            {Object.entries(words.kinds).map(([value, title]) => (
+            {Object.entries(texts.memoryKinds).map(([value, title]) => (
               <option key={value} value={value}>
                 {title}
               </option>

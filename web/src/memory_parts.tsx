@@ -1,5 +1,5 @@
 // A memory's name and weight, as several views show them.
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 /** The two parts of `planner/M-7`. */
 export function memoryPath(name: string): { agent: string; key: string } {

@@ -1,12 +1,12 @@
 // What views of many things share: a list beside one of them, tabs within a view, facts.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import "./panes.css";
 import { type Action, useAction } from "./acting.ts";
 import { ago, exactly } from "./format.ts";
 import { addKeys } from "./keys.ts";
 import { turnHash, turnNumber } from "./router.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 /**
  * A list, and beside it what was chosen; on a phone one at a time. The list's links are walked with
@@ -14,7 +14,7 @@ import { texts } from "./texts.ts";
  */
 export function Panes(props: { back: string; list: ComponentChildren; children?: ComponentChildren }) {
   const list = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const step = (by: number) => {
       const links = [...(list.current?.querySelectorAll("a.entry, a.node") ?? [])];
       const at = links.findIndex((each) => each.getAttribute("aria-current") === "true");
@@ -22,6 +22,8 @@ export function Panes(props: { back: string; list: ComponentChildren; children?:
       if (!next) return;
       next.scrollIntoView({ block: "nearest", inline: "nearest" });
       location.hash = next.getAttribute("href") ?? "";
+      // At once: the next key is meant for what this one chose.
+      dispatchEvent(new HashChangeEvent("hashchange"));
     };
     return addKeys([
       { key: "j", says: texts.panes.next, run: () => step(1) },

@@ -6,12 +6,12 @@ import { whole } from "./format.ts";
 import { promptParts, promptText } from "./prompt_text.ts";
 import { sync } from "./sync.ts";
 import { type Change, difference } from "./text_diff.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { gradient as t } from "./texts.ts";
 import { said } from "./views.ts";
 
 export type Wire = "messages" | "chat" | "responses";
 const WIRES: Wire[] = ["messages", "chat", "responses"];
-const t = texts.gradient;
 
 /** A prompt never changes, but for what is forgotten of it: so it is kept while the page is open, and no longer. */
 const known = new Map<string, ExplainedContext>();
@@ -70,7 +70,7 @@ export function PromptAsSent({ session, turn }: { session: string; turn: number 
         <select value={wire} onChange={(event) => setWire(event.currentTarget.value as Wire)}>
           {WIRES.map((each) => (
             <option key={each} value={each}>
-              {t.wires[each]}
+              {texts.wires[each]}
             </option>
           ))}
         </select>

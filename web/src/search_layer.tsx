@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { closeLayer, Layer } from "./layer.tsx";
 import { sources } from "./search_sources.ts";
 import { store } from "./store.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import type { Hit } from "./views.ts";
 
 const PAUSE_MS = 120;

@@ -4,7 +4,7 @@ import { sessionPath } from "./api.ts";
 import { type Place, placeHash, turnHash, turnNumber } from "./router.ts";
 import { store } from "./store.ts";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import { type Hit, views } from "./views.ts";
 
 export type Source = (query: string, place: Place, signal: AbortSignal) => Hit[] | Promise<Hit[]>;

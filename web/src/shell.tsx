@@ -1,18 +1,21 @@
 // The frame around the views: agents and sessions at the left, the view of the place at the right,
 // and the layers above (keys, search).
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { sessionPath } from "./api.ts";
 import type { AgentActivity, SessionInfo } from "./api_types.ts";
+import { download } from "./download.ts";
 import { ago, exactly, short } from "./format.ts";
 import { isAlive } from "./history.ts";
 import { addKeys } from "./keys.ts";
 import { KeysLayer } from "./keys_layer.tsx";
 import { Login } from "./login.tsx";
 import { memo } from "./memo.ts";
+import { Act } from "./panes.tsx";
 import { placeHash } from "./router.ts";
 import { SearchLayer } from "./search_layer.tsx";
 import { store, useStore } from "./store.ts";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 import { nextTheme } from "./theme.ts";
 import { go, viewAt, viewsOf } from "./views.ts";
 
@@ -21,7 +24,7 @@ export function Shell() {
   const isKnown = useStore((state) => state.agents !== null);
   const layer = useStore((state) => state.layer);
   const place = useStore((state) => state.place);
-  useEffect(() => addKeys(shellKeys()), []);
+  useLayoutEffect(() => addKeys(shellKeys()), []);
   useEffect(() => {
     const name = place.session || place.agent;
     document.title = name ? `${name} · ${texts.title}` : texts.title;
@@ -137,7 +140,7 @@ const AgentRow = memo(function AgentRow({ activity, isChosen }: { activity: Agen
         <span class="when">{state === "idle" ? ago(agent.active) : ""}</span>
         {state !== "idle" && (
           <span class="doing">
-            {texts.states[state]} {where && `· ${where}`}
+            {texts.agentStates[state]} {where && `· ${where}`}
           </span>
         )}
         {waiting > 0 && <span class="doing">{texts.waiting(waiting)}</span>}
@@ -240,7 +243,7 @@ function Foot() {
       ))}
       <span class="who">
         {caller?.name.replace(/^page of (.*) \w+$/, "$1")}
-        <button class="quiet" onClick={nextTheme} aria-label={texts.theme[theme]} title={texts.theme[theme]}>
+        <button class="quiet" onClick={nextTheme} aria-label={texts.themes[theme]} title={texts.themes[theme]}>
           {texts.themeLabel}
         </button>
         <button class="quiet" onClick={() => void sync.logOut()}>
@@ -268,9 +271,10 @@ function Header() {
       <h1>{name}</h1>
       {info && (
         <span class="figures">
-          {short(info.turns)} turns · {short(info.tokens)} tokens
+          {texts.extent(short(info.turns), short(info.tokens))}
         </span>
       )}
+      {info && info.turns > 0 && <Exports session={info.name} />}
       {tabs.length > 1 && (
         <nav class="tabs" aria-label={texts.views}>
           {tabs.map((each) => {
@@ -284,6 +288,21 @@ function Header() {
         </nav>
       )}
     </header>
+  );
+}
+
+/** The whole session as a file. It may take long: nothing ends the request but the person. */
+function Exports({ session }: { session: string }) {
+  const save = (format: "markdown" | "jsonl", ending: string) => async () => {
+    const given = { path: sessionPath(session), query: { format } };
+    const answer = await sync.api.send("GET /api/v1/sessions/{agent}/{name}/export", given, new AbortController().signal);
+    download(await answer.blob(), `${session.replace("/", "-")}.${ending}`);
+  };
+  return (
+    <span class="exports">
+      <Act class="quiet" label={texts.markdown} title={texts.exportMarkdown} work={save("markdown", "md")} />
+      <Act class="quiet" label={texts.jsonl} title={texts.exportJsonl} work={save("jsonl", "jsonl")} />
+    </span>
   );
 }
 

@@ -1,15 +1,10 @@
 // A picture of the page as a file of its own: what its classes look like now is written into it.
+import { download } from "./download.ts";
+
 const KEPT = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "font-weight", "text-anchor"];
 const SVG = "http://www.w3.org/2000/svg";
 
-export function downloadSvg(svg: SVGSVGElement, name: string): void {
-  const address = URL.createObjectURL(new Blob([svgText(svg)], { type: "image/svg+xml" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
+export const downloadSvg = (svg: SVGSVGElement, name: string): void => download(new Blob([svgText(svg)], { type: "image/svg+xml" }), name);
 
 export function svgText(svg: SVGSVGElement): string {
   const copy = svg.cloneNode(true) as SVGSVGElement;

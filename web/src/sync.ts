@@ -21,7 +21,7 @@ import {
 import type { LiveEvent } from "./live_events.ts";
 import { changeHistory, historyOf, store } from "./store.ts";
 import { turnNumber } from "./router.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 const TOKEN = "perdure-token";
 const CALLER = "perdure-caller";

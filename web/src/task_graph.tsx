@@ -3,9 +3,9 @@
 import { useMemo } from "preact/hooks";
 import type { RankedTask } from "./api_types.ts";
 import { layOut, NODE, type Placed, twoLines } from "./task_layout.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { tasks as words } from "./texts.ts";
 
-const words = texts.tasks;
 const LETTERS = 27;
 
 export function TaskGraph({ tasks, chosen, link }: { tasks: RankedTask[]; chosen: string; link: (task: string) => string }) {
@@ -43,14 +43,14 @@ function Node(props: { at: Placed; isChosen: boolean; href: string; numbers: Map
   const { task } = of;
   const needs = task.needs.flatMap((need) => props.numbers.get(need) ?? []);
   const [first, second] = twoLines(task.title, LETTERS);
-  const said = words.node(task.number, task.title, words.states[task.state], needs);
+  const said = words.node(task.number, task.title, texts.taskStates[task.state], needs);
   return (
     <a class={`node ${task.state}`} href={props.href} aria-current={props.isChosen ? "true" : undefined}>
       <title>{said}</title>
       <rect class="box" x={x} y={y} width={NODE.width} height={NODE.height} rx="6" />
       <rect class="stripe" x={x} y={y + 6} width="3" height={NODE.height - 12} />
       <text class="small" x={x + 10} y={y + 13}>
-        #{task.number} · {words.states[task.state]}
+        #{task.number} · {texts.taskStates[task.state]}
         {task.owner && task.state === "claimed" ? ` · ${task.owner.slice(0, 14)}` : ""}
       </text>
       <text x={x + 10} y={y + 27}>

@@ -1,5 +1,5 @@
 // One task: why it waits, what hangs together with it, and what can be done about it.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useMayWrite } from "./acting.ts";
 import type { NewTask, TaskDetails, TaskEvidence, TaskSummary } from "./api_types.ts";
 import { exactly } from "./format.ts";
@@ -7,10 +7,10 @@ import { addKeys } from "./keys.ts";
 import { Markdown } from "./markdown_view.tsx";
 import { Act, Facts, Failure, Form, TurnLink } from "./panes.tsx";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
+import { tasks as words } from "./texts.ts";
 import { useQuery } from "./views.ts";
 
-const words = texts.tasks;
 /** Claims that this page made, by task: their tokens show that they are its own. */
 const claims = new Map<string, number>();
 
@@ -28,7 +28,7 @@ export function TaskPane(props: { project: string; id: string; link: (task: stri
   const mayWrite = useMayWrite();
   const [form, setForm] = useState<Form>("");
   const { data, error, refresh } = useQuery(`task ${project} ${id}`, (api) => api.get("GET /api/v1/projects/{project}/tasks/{task}", { path }));
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!mayWrite) return;
     return addKeys([{ key: "n", says: words.keys.note, run: () => setForm("note") }]);
   }, [mayWrite]);
@@ -57,7 +57,7 @@ export function TaskPane(props: { project: string; id: string; link: (task: stri
     <article class="whole" aria-label={words.name(task.number)}>
       <p class="about">
         <span class="ref">#{task.number}</span>
-        <span class={state === "blocked" ? "error" : "mark"}>{words.states[state]}</span>
+        <span class={state === "blocked" ? "error" : "mark"}>{texts.taskStates[state]}</span>
         <span>{words.priority(task.priority ?? 2)}</span>
         <span>{task.kind}</span>
         {task.labels?.map((each) => (
@@ -184,7 +184,7 @@ function Links({ of, link }: { of: TaskSummary[]; link: (task: string) => string
           <a href={link(each.id)}>
             #{each.number} {each.title}
           </a>{" "}
-          <span class="about">{words.states[each.state]}</span>
+          <span class="about">{texts.taskStates[each.state]}</span>
         </li>
       ))}
     </ul>

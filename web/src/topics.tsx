@@ -4,10 +4,9 @@ import { when } from "./format.ts";
 import { memoryPath } from "./memory_parts.tsx";
 import { Failure } from "./panes.tsx";
 import { placeHash } from "./router.ts";
-import { texts } from "./texts.ts";
+import { memories as words } from "./texts.ts";
 import { useQuery } from "./views.ts";
 
-const words = texts.memories;
 /** Topics that are shown, the weightiest. */
 const MOST = 40;
 const WIDTH = 400;

@@ -13,7 +13,7 @@ import { Code, Markdown } from "./markdown_view.tsx";
 import { memo } from "./memo.ts";
 import { turnHash } from "./router.ts";
 import { sync } from "./sync.ts";
-import { texts } from "./texts.ts";
+import * as texts from "./texts.ts";
 
 type Part = NonNullable<Message["parts"]>[number];
 
@@ -93,7 +93,7 @@ function LevelChoice(props: { number: number; level: Level; onLevel: TurnProps["
   return (
     <span class="levels" role="group" aria-label={texts.turns.levelOf(number)}>
       {LEVELS.map((each) => (
-        <button key={each} aria-pressed={each === level} title={texts.turns.levels[each]} onClick={() => onLevel(number, each)}>
+        <button key={each} aria-pressed={each === level} title={texts.levelNames[each]} onClick={() => onLevel(number, each)}>
           {each}
         </button>
       ))}
@@ -286,8 +286,9 @@ function Failure({ failure, session, number }: TurnProps) {
   );
 }
 
-const Again = ({ session, number }: { session: string; number: number }) => (
-  <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
-    {texts.turns.answerAgain}
-  </button>
-);
+const Again = ({ session, number }: { session: string; number: number }) =>
+  useMayWrite() ? (
+    <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
+      {texts.turns.answerAgain}
+    </button>
+  ) : null;

@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.learning.evolution import AgentEvolution
     from perdure.learning.experiment_records import EvolutionStep, Experiment, StrategyChanges
+    from perdure.learning.learned_selector import TaskChoice
 
 _SHOWN_STEPS = 10
+_REASONS = {
+    "promoted": "won a test",
+    "learned": "worth most",
+    "configured": "as configured",
+    "table": "by the table",
+    "seed": "by the seed's formula",
+}
 
 
 async def show(settings: CommandSettings, agent: AgentArgument) -> None:
-    """Show how an agent works, the test that runs, and how it came to that.
+    """Show how an agent works, which models it asks and why, and its tests.
 
     A test compares a variant (another model, prompt, budget, recall) with how the agent works now,
     by session. The bounds of the difference hold however often you look.
@@ -29,7 +37,7 @@ async def show(settings: CommandSettings, agent: AgentArgument) -> None:
     from perdure.agents.agent_stats import require_known_agent
 
     async with existing_bank(settings) as bank:
-        found = await bank.learning.evolution.show(agent)
+        found = await bank.learning.show(agent)
         if found.is_empty:
             await require_known_agent(bank.services, agent)
     if settings.json:
@@ -107,6 +115,8 @@ def _tell(settings: CommandSettings, step: EvolutionStep, words: str) -> None:
 
 def _show(found: AgentEvolution) -> None:
     terminal.prose(f"{found.agent} works with {_words(found.strategy)}.")
+    if found.choices:
+        _show_choices(found.choices)
     if found.experiment is not None:
         _show_experiment(found.agent, found.experiment)
     if found.steps:
@@ -122,6 +132,27 @@ def _show(found: AgentEvolution) -> None:
             for step in found.steps[:_SHOWN_STEPS]
         ]
         terminal.listing(("When", "What", "Why", "Evidence", "By"), rows)
+
+
+def _show_choices(choices: list[TaskChoice]) -> None:
+    terminal.say()
+    rows = [
+        (
+            choice.task if place == 0 else "",
+            each.model,
+            _REASONS[choice.by] if place == 0 else "",
+            f"{each.utility:.2f}",
+            f"{min(max(each.quality, 0.0), 1.0):.2f} ±{each.uncertainty:.2f}",
+            f"{each.success:.0%}",
+            f"${each.dollars:.4f}",
+            f"{each.seconds:.1f} s",
+        )
+        for choice in choices
+        for place, each in enumerate(choice.models)
+    ]
+    header = ("Task", "Asked in this order", "Why", "Worth", "Quality", "Success", "Cost", "Takes")
+    terminal.listing(header, rows, right=5)
+    terminal.say()
 
 
 def _show_experiment(agent: str, experiment: Experiment) -> None:

@@ -34,6 +34,7 @@ from perdure.cli import (
     memory_commands,
     metrics_commands,
     model_commands,
+    pause_commands,
     project_history_commands,
     project_recall_commands,
     project_setup_commands,
@@ -131,6 +132,8 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "metrics": (metrics_commands.metrics, "--prometheus"),
     "conformance": (check_commands.conformance, "memory://"),
     "doctor": (check_commands.doctor, ""),
+    "pause": (pause_commands.pause, "--for 2h"),
+    "resume": (pause_commands.resume, ""),
     "agent add": (agent_commands.add, ".claude/agents/router.md"),
     "agent list": (agent_commands.list_, "--skill triage"),
     "agent show": (agent_commands.show, "router"),
@@ -301,6 +304,8 @@ GROUPS = {
 _DEFAULTS = {"reflect": "run", "inbox": "list", "jobs": "list"}
 #: Where the common options are not all of use, or --json means something else.
 _WITHOUT = {
+    "pause": ("bank", "config"),
+    "resume": ("bank", "config"),
     "project plugin": ("bank", "config"),
     "simulate": ("bank",),
     "bank backups": ("bank",),

@@ -12,6 +12,7 @@ Variables: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``, and for each purpose 
 """
 
 from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load
+from perdure.config.section import choices
 from perdure.config.settings import (
     COMPRESSION_TASKS,
     AgentsConfig,
@@ -39,7 +40,6 @@ from perdure.config.settings import (
     SecretsConfig,
     ServerConfig,
     StorageConfig,
-    choices,
 )
 
 __all__ = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from perdure.config.section import Section, checked, trouble
 from perdure.config.settings import (
     AgentsConfig,
     ArtifactsConfig,
@@ -25,11 +26,8 @@ from perdure.config.settings import (
     ReflectionConfig,
     RenditionsConfig,
     SecretsConfig,
-    Section,
     ServerConfig,
     StorageConfig,
-    checked,
-    trouble,
 )
 from perdure.core.errors import InvalidConfig
 from perdure.core.input_types import require_path
@@ -38,9 +36,13 @@ from perdure.core.input_types import require_path
 class JobsConfig(Section, frozen=True):
     """Background work."""
 
+    #: Jobs that run at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    #: Who gives jobs to hosts. "auto" is procrastinate for a bank on PostgreSQL, if the extra
+    #: `cluster` is installed, and leases in the rows for any other.
+    engine: Literal["auto", "leases", "procrastinate"] = "auto"
     #: The kinds of jobs that are run here; none: all. The others are left to other processes.
     queues: tuple[str, ...] = ()
 

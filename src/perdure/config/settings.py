@@ -2,105 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from perdure.config.section import Count, RefusedSetting, Seconds, Section
 from perdure.core.band_marks import completed
-from perdure.core.errors import InvalidConfig
-
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-#: Names that people give to a provider's key.
-_KEYS = frozenset({"key", "apikey", "token", "apitoken", "secret"})
-
-
-class RefusedSetting(InvalidConfig, ValueError):
-    """A section's own check failed. As a ValueError, msgspec adds where."""
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings, checked when they are made. Lists become tuples. Raises `InvalidConfig`."""
-
-    #: Keys are not written here, but the name of their variable.
-    holds_no_keys: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if _is_default(self):
-            return  # at once: to read the types of every section takes some milliseconds
-        for field in msgspec.structs.fields(self):
-            given = getattr(self, field.name)
-            if given is field.default or (field.default_factory is dict and given == {}):
-                continue
-            value = checked(given, field.type, f"{type(self).__name__}.{field.name}")
-            msgspec.structs.force_setattr(self, field.name, value)
-
-
-def _is_default(section: Section) -> bool:
-    defaults = section.__struct_defaults__
-    return len(defaults) == len(section.__struct_fields__) and all(
-        given is default or (getattr(default, "factory", None) is dict and given == {})
-        for given, default in zip(msgspec.structs.astuple(section), defaults, strict=True)
-    )
-
-
-def choices(wanted: Any) -> tuple[str, ...]:
-    """The words that a type allows; none if it does not list them."""
-    if get_origin(wanted) is Literal:
-        return tuple(str(word) or '""' for word in get_args(wanted))
-    return tuple(word for kind in _kinds(wanted) if kind is not wanted for word in choices(kind))
-
-
-def checked(value: Any, wanted: Any, key: str = "") -> Any:
-    """Raises `InvalidConfig`, naming the key, if the value is not of this type."""
-    try:
-        return msgspec.convert(value, wanted)
-    except msgspec.ValidationError as exc:
-        # Msgspec does not say which entry of a table it was: look for it.
-        for place, inner, kind in _inside(value, wanted):
-            checked(inner, kind, f"{key}{place}" if key else place.lstrip("."))
-        raise trouble(exc, wanted, key) from exc
-
-
-def trouble(exc: msgspec.ValidationError, wanted: Any, key: str) -> InvalidConfig:
-    own = exc.__cause__ if isinstance(exc.__cause__, RefusedSetting) else None
-    text = own.message if own else f"{str(exc).partition(' - at ')[0]}."
-    allowed = choices(wanted)
-    hint = f"Use one of {', '.join(allowed)}." if allowed else own.hint if own else "Correct it."
-    if "unknown field" in text:
-        field = text.rpartition("field `")[2].rstrip("`.")
-        if getattr(wanted, "holds_no_keys", False) and field.lower().replace("_", "") in _KEYS:
-            hint = "Put the key in a variable, and the variable's name in key_variable."
-        key = f"{key}.{field}" if key else field
-        return InvalidConfig(
-            f"{key} is not a setting; docs/configuration.md lists them.", hint=hint
-        )
-    return InvalidConfig(f"{key}: {text[0].lower()}{text[1:]}" if key else text, hint=hint)
-
-
-def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    for kind in _kinds(wanted):
-        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
-            for field in msgspec.structs.fields(kind):
-                if field.name in value:
-                    yield f".{field.name}", value[field.name], field.type
-        elif isinstance(value, dict) and get_origin(kind) is dict:
-            yield from ((f".{name}", each, get_args(kind)[1]) for name, each in value.items())
-        elif isinstance(value, list | tuple) and get_origin(kind) is tuple:
-            yield from ((f"[{at}]", each, get_args(kind)[0]) for at, each in enumerate(value))
-
-
-def _kinds(wanted: Any) -> Iterator[Any]:
-    origin = get_origin(wanted)
-    if origin is Annotated:
-        yield from _kinds(get_args(wanted)[0])
-    elif origin in {Union, UnionType}:
-        for kind in get_args(wanted):
-            yield from _kinds(kind)
-    else:
-        yield wanted
 
 
 class StorageConfig(Section, frozen=True):
@@ -166,6 +73,7 @@ class AuditConfig(Section, frozen=True):
 
     #: Collections whose writes are recorded; ``*`` for all of your own, sessions and memories.
     collections: tuple[str, ...] = ()
+    #: Collections whose reads are recorded, too.
     reads: tuple[str, ...] = ()
     #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
     actor: str = ""
@@ -174,12 +82,15 @@ class AuditConfig(Section, frozen=True):
 class AlertConfig(Section, frozen=True, kw_only=True):
     """A limit for operations; an event is raised above it."""
 
+    #: What the event calls it.
     name: Annotated[str, msgspec.Meta(min_length=1)]
     #: Seconds that a share of calls took, errors per call, calls, or bytes.
     measure: Literal["p50", "p95", "p99", "error_rate", "errors", "calls", "bytes_written"]
+    #: The limit.
     over: Annotated[float, msgspec.Meta(ge=0)]
     #: Which calls; empty: all.
     operation: Literal["", "get", "find", "summarize", "search", "commit", "remove", "rewrite"] = ""
+    #: Which collection; empty: all.
     collection: str = ""
     #: Seconds that are measured together.
     window: Seconds = 60.0
@@ -194,6 +105,7 @@ class MetricsConfig(Section, frozen=True):
     telemetry: bool = True
     #: Seconds between two snapshots that a process stores for `perdure metrics`; 0: none.
     publish_every: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    #: Limits that raise an event when operations do not keep them.
     alerts: tuple[AlertConfig, ...] = ()
 
 
@@ -226,11 +138,13 @@ class ProviderConfig(Section, frozen=True):
 
     holds_no_keys: ClassVar[bool] = True
 
+    #: Which API it speaks: Chat Completions, Responses or Anthropic's Messages.
     wire: Literal["chat", "responses", "messages"] | None = None
     #: ``{NAME}`` in it stands for the variable of that name.
     base_url: str | None = None
     #: The variable, or the entry in the system's keyring, that holds the key. Never the key itself.
     key_variable: str | None = None
+    #: Whether it is called at all without a key.
     needs_key: bool | None = None
     #: The path of embeddings; empty if it has none.
     embeddings: str | None = None
@@ -240,14 +154,18 @@ class ProviderConfig(Section, frozen=True):
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
     habits: dict[str, bool | int | str] = {}
+    #: Calls at the same time, at most.
     concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class ModelsByComplexity(Section, frozen=True):
     """Models by complexity of the work; an empty one takes those of its neighbour."""
 
+    #: For simple work.
     simple: str | tuple[str, ...] = ()
+    #: For work that is neither.
     moderate: str | tuple[str, ...] = ()
+    #: For complex work.
     complex: str | tuple[str, ...] = ()
 
 
@@ -256,8 +174,11 @@ class CompressionModels(ModelsByComplexity, frozen=True):
     those by complexity, and the algorithm's renditions stay if there are none either.
     """
 
+    #: For S.
     smooth: str | tuple[str, ...] = ()
+    #: For C.
     compressed: str | tuple[str, ...] = ()
+    #: For T.
     tiny: str | tuple[str, ...] = ()
 
 
@@ -271,11 +192,17 @@ _Models = str | tuple[str, ...] | ModelsByComplexity
 class ModelsConfig(Section, frozen=True):
     """Models by purpose. A purpose without any has none: see `gateway.catalog`."""
 
+    #: Answers: `perdure ask`, agents, chats, the proxy with `via_gateway`.
     chat: _Models = ()
+    #: Shortens turns.
     compress: str | tuple[str, ...] | CompressionModels = ()
+    #: Says which candidates of a recall belong to the question.
     filter: _Models = ()
+    #: Chooses among those; judges answers and disputes.
     judge: _Models = ()
+    #: Distils memories.
     reflect: _Models = ()
+    #: Embeds texts.
     embed: _Models = ()
 
     def compression_tasks(self) -> tuple[str, ...]:
@@ -291,13 +218,17 @@ class ModelsConfig(Section, frozen=True):
 class BudgetConfig(Section, frozen=True, kw_only=True):
     """What may be spent in a time: on everything, on one purpose, by one agent."""
 
+    #: What reports and errors call it.
     name: Annotated[str, msgspec.Meta(min_length=1)]
-    #: Empty: all.
+    #: Which purpose; empty: all.
     purpose: Literal["", "chat", "compress", "filter", "judge", "reflect", "embed"] = ""
+    #: Which agent; empty: all.
     agent: str = ""
     #: Days and months are those of UTC.
     per: Literal["hour", "day", "month", "ever"] = "day"
+    #: Tokens in that time, in and out.
     tokens: Count | None = None
+    #: Dollars in that time.
     dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
@@ -312,10 +243,13 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
 class PriceConfig(Section, frozen=True):
     """What a model costs, in dollars for a million tokens; before the prices that are built in."""
 
+    #: What is sent.
     input: _Price
+    #: What is answered.
     output: _Price
-    #: None: as `input`.
+    #: What is read from the provider's cache; None: as `input`.
     cache_read: _Price | None = None
+    #: What is written to it; None: as `input`.
     cache_write: _Price | None = None
 
 
@@ -346,20 +280,24 @@ class GatewayConfig(Section, frozen=True):
     batch_poll: Seconds = 60.0
     #: Live calls of a batch at the same time, where the provider has no batch mode.
     batch_concurrency: Annotated[int, msgspec.Meta(ge=1)] = 4
+    #: Servers of models, and changes to those that are built in.
     providers: dict[str, ProviderConfig] = {}
+    #: Models by purpose.
     models: ModelsConfig = ModelsConfig()
     #: Kinds of work, by the name that callers give them.
     tasks: dict[str, _Complexity] = {}
+    #: What may be spent.
     budgets: tuple[BudgetConfig, ...] = ()
-    #: By ``provider/model``.
+    #: Prices by ``provider/model``, before those that are built in.
     prices: dict[str, PriceConfig] = {}
 
 
 class LearningConfig(Section, frozen=True):
     """What agents learn from their calls."""
 
-    #: How much quality, from 0 to 1, a dollar is worth, and a second.
+    #: How much quality, from 0 to 1, a dollar is worth.
     cost_weight: Annotated[float, msgspec.Meta(ge=0)] = 4.0
+    #: How much a second is worth.
     latency_weight: Annotated[float, msgspec.Meta(ge=0)] = 0.004
     #: The share of an agent's calls that are judged, if there is a model for `judge`.
     judge_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
@@ -391,10 +329,11 @@ class PruneRule(Section, frozen=True):
     over: Count = 2_000
     #: A number of files; the first and last lines; everything; nothing.
     keep: Literal["count", "ends", "all", "none"] = "ends"
-    #: Of the ends, so many lines at most …
+    #: Lines of the beginning, at most …
     head: Count = 20
+    #: … and of the end.
     tail: Count = 20
-    #: … and so many tokens, together with what is said about what was left out; None: as many as
+    #: So many tokens at most, together with what is said about what was left out; None: as many as
     #: `history.prune_tokens`.
     tokens: Count | None = None
     #: Whether the text may report errors and exit codes. Not so for a file.
@@ -404,7 +343,8 @@ class PruneRule(Section, frozen=True):
 class ArtifactRule(Section, frozen=True):
     """Which argument of some tools holds the content that becomes an artifact."""
 
-    tool: str | tuple[str, ...]  # As in `PruneRule`.
+    #: As in `PruneRule`.
+    tool: str | tuple[str, ...]
     #: Names of arguments; the first one that is there holds it.
     content: str | tuple[str, ...] = (
         *("content", "contents", "code", "file_text", "new_source", "source", "text", "html"),
@@ -419,9 +359,11 @@ class ArtifactRule(Section, frozen=True):
 class SecretsConfig(Section, frozen=True):
     """What is masked before it is written."""
 
+    #: Mask secrets before anything is written.
     mask: bool = True
     #: What is no secret: the value itself, or an expression between slashes: ``/^test-/``.
     allow: tuple[str, ...] = ()
+    #: Ids of rules that are not applied.
     off: tuple[str, ...] = ()
     #: Further rules: a name, and a regular expression whose first group, or all of it, is masked.
     rules: dict[str, str] = {}
@@ -440,14 +382,15 @@ class HistoryConfig(Section, frozen=True):
     prune: tuple[PruneRule, ...] = ()
     #: Tokens of a shortened result, unless its rule says otherwise.
     prune_tokens: Annotated[int, msgspec.Meta(ge=1)] = 20_000
-    #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
+    #: How a session's history is shown to a model, unless it says itself.
     strategy: str = "gradient"
+    #: In how many tokens, unless it says itself.
     budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
     #: Strategies of your own, by name: ``my_package.history:Headlines``.
     strategies: dict[str, str] = {}
-    #: How full the gradient plans a window, unless the session says; and marks of your own instead
-    #: of those of `full`.
+    #: How full the gradient plans a window, unless the session says.
     profile: Literal["full", "thrifty"] = "full"
+    #: Marks of your own instead of those of `full`.
     marks: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
@@ -479,28 +422,33 @@ class RecallConfig(Section, frozen=True):
     on: bool = True
     #: Seconds for all steps together …
     deadline: Seconds = 1.0
-    #: … of which so many at most go to each, and so many are kept for the judge.
+    #: … of which so many at most go to the search by words …
     keyword: Seconds = 0.1
-    #: With 0, nothing is looked for by its meaning, and no embedder is loaded for a question.
+    #: … to the search by meaning (with 0 there is none, and no embedder is loaded) …
     vectors: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+    #: … to models of `filter` …
     filters: Seconds = 0.5
+    #: … and are kept for the judge.
     judge: Seconds = 0.2
     #: The model that embeds texts: ``provider/model`` of the gateway,
     #: ``sentence-transformers/NAME``, or empty for the one configured for `embed`, by default the
     #: local one.
     embedder: str = ""
-    #: Candidates that models of `filter` look at, and calls at the same time.
+    #: Candidates that models of `filter` look at, at most.
     swarm: Count = 100
+    #: Such calls at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
     #: Tokens of the history that a judge is shown, older turns at T, newer ones at C.
     judge_tokens: Count = 8_000
     #: One-line reminders beside a prompt, at most.
     pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
-    #: Most tokens beside a prompt: for turns in full, for reminders, memories, references; in a
-    #: small budget there are fewer.
+    #: Most tokens beside a prompt for turns in full; fewer in a small budget.
     full_tokens: Count = 2_400
+    #: The same for one-line reminders.
     tickler_tokens: Count = 600
+    #: The same for memories.
     memory_tokens: Count = 600
+    #: The same for reference layers.
     reference_tokens: Count = 5_000
     #: A folder of reference layers: Markdown files.
     references: str = ""
@@ -516,11 +464,13 @@ class ReflectionConfig(Section, frozen=True):
     without_model: bool = False
     #: Minutes without a message after which a session is idle. Others wait for the next run.
     idle: Annotated[float, msgspec.Meta(ge=0)] = 15.0
-    #: Tokens of history that a run looks at in all, and of one request.
+    #: Tokens of history that a run looks at in all.
     view: Annotated[int, msgspec.Meta(ge=1_000, le=2_000_000)] = 1_000_000
+    #: Tokens of one request.
     window: Annotated[int, msgspec.Meta(ge=2_000, le=2_000_000)] = 150_000
-    #: What may be spent in a day (UTC). None: no limit of its own.
+    #: Tokens that may be taken in a day (UTC). None: no limit of its own.
     tokens: Count | None = 4_000_000
+    #: Dollars that may be spent in a day. None: no limit of its own.
     dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
     #: Days after which the weight of a topic that nobody speaks of is half.
     half_life: Annotated[float, msgspec.Meta(gt=0)] = 30.0
@@ -539,8 +489,9 @@ class ServerConfig(Section, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 7_788
     #: Further names by which it is called, as in a Host header.
     names: tuple[str, ...] = ()
-    #: Most bytes in the body of a request to the API, and to the proxy.
+    #: Most bytes in the body of a request to the API.
     max_body: _Bytes = 8 << 20
+    #: The same for the proxy.
     max_proxy_body: _Bytes = 64 << 20
     #: Seconds for which a login by the code on the terminal is good.
     login_for: Seconds = 43_200.0

@@ -62,8 +62,8 @@ def with_article(noun: str, article: str = "a") -> str:
 
 
 def install_hint(extra: str) -> str:
-    """How to get an optional part of Perdure."""
-    return f"In a clone of Perdure, run: pip install '.[{extra}]'"
+    """How to get an optional part of Perdure, wherever it was installed from."""
+    return f"Run: pip install 'perdure[{extra}]'"
 
 
 def one_line(text: str, most: int) -> str:

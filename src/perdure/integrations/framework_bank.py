@@ -28,7 +28,7 @@ class MissingFramework(Unsupported, ImportError):
 def missing(package: str, extra: str) -> MissingFramework:
     return MissingFramework(
         f"This needs {package}, which is not installed.",
-        hint=f"Run: pip install {package}. {install_hint(extra)}",
+        hint=install_hint(extra),
     )
 
 

@@ -32,7 +32,7 @@ from perdure.learning.experiment_records import (
 )
 from perdure.learning.experiments import Experiments
 from perdure.learning.learned_book import ResetEvent
-from perdure.learning.learned_selector import ExpectedUtility, LearnedSelector
+from perdure.learning.learned_selector import ExpectedUtility, LearnedSelector, TaskChoice
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -51,6 +51,8 @@ class AgentEvolution(msgspec.Struct, frozen=True, kw_only=True):
     experiment: Experiment | None
     #: The newest first.
     steps: list[EvolutionStep]
+    #: Which model each task asks, the task that was used last first.
+    choices: list[TaskChoice] = []
 
     @property
     def is_empty(self) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -105,6 +105,16 @@ class ExpectedUtility(msgspec.Struct, frozen=True, kw_only=True):
     utility: float
 
 
+class TaskChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which models an agent's calls of a task ask, the first one first, and why."""
+
+    task: str
+    #: What puts them in order: ``promoted``, a test that the first one won; ``learned``, their
+    #: utility; ``configured``, as long as nothing is rated; or another selector.
+    by: Literal["promoted", "learned", "configured", "table", "seed"]
+    models: list[ExpectedUtility]
+
+
 class LearnedSelector:
     """See the module. `may_judge` says whether calls can be judged now, by model and budget."""
 
@@ -138,14 +148,22 @@ class LearnedSelector:
     async def prepare(self, options: CallOptions) -> None:
         """Read what is known of the agent. Never raises."""
         if options.agent:
-            await self.memory.load(options.agent)
-            if self.settings.shared:
-                await self.memory.load(EVERYONE)
+            await self.load(options.agent)
             if self._recent is not None:
                 recent, self._recent = self._recent, None
                 self.restore(await recent())
             if self._tests is not None:
                 await self._tests.load(options.agent, options.session)
+
+    async def load(self, agent: str) -> None:
+        """Read what is known of an agent's calls, and of those of all. Never raises."""
+        await self.memory.load(agent)
+        if self.settings.shared:
+            await self.memory.load(EVERYONE)
+
+    def decides(self, agent: str) -> bool:
+        """Whether there is anything to choose by: a judge, or a label."""
+        return self._judges() or self._has_labels(agent)
 
     def order(
         self,
@@ -153,8 +171,8 @@ class LearnedSelector:
         candidates: list[ModelCandidate],
         statuses: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
-        may_judge = self._may_judge() and self.settings.judge_share > 0
-        if not self._learns(options) or not (may_judge or self._has_labels(options.agent)):
+        may_judge = self._judges()
+        if not self._learns(options) or not self.decides(options.agent):
             return self._health.order(options, candidates, statuses)
         tested = self._tests.session(options) if self._tests is not None else UNTESTED
         ranks = {each.name: self._health.rank(statuses.get(each.name)) for each in candidates}
@@ -295,6 +313,9 @@ class LearnedSelector:
         best = min(found, key=lambda each: ranks[each.model])  # the first of the healthy
         key = (_task(options), best.model)
         waiting[key] = waiting.get(key, 0.0) + 1.0
+
+    def _judges(self) -> bool:
+        return self._may_judge() and self.settings.judge_share > 0
 
     def _learns(self, options: CallOptions) -> bool:
         return bool(options.agent) and options.purpose == "chat"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Literal, Protocol
+
+import msgspec
 
 from perdure.config import Config
 from perdure.core import clock as clocks
 from perdure.core.clock import SECOND, Clock
-from perdure.core.errors import PerdureError
+from perdure.core.errors import NoModel, PerdureError
 from perdure.gateway.calls import CallOptions, ModelAnswer, Request, indexable
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.gateway import Gateway
@@ -17,7 +19,7 @@ from perdure.gateway.model_selection import HealthSelector, Selector
 from perdure.gateway.outcomes import Outcome
 from perdure.gateway.response_cache import Mask
 from perdure.jobs import Runner
-from perdure.learning.evolution import Evolution, StepHook
+from perdure.learning.evolution import AgentEvolution, Evolution, StepHook
 from perdure.learning.experiment_records import (
     AgentStrategy,
     EvolutionStep,
@@ -26,8 +28,13 @@ from perdure.learning.experiment_records import (
 )
 from perdure.learning.experiments import Experiments
 from perdure.learning.judging import Judging, forget_answers
-from perdure.learning.learned_memory import LearnedMemory, forget_learned
-from perdure.learning.learned_selector import VETO, LearnedSelector, SelectionSettings
+from perdure.learning.learned_memory import LearnedAgent, LearnedMemory, forget_learned
+from perdure.learning.learned_selector import (
+    VETO,
+    LearnedSelector,
+    SelectionSettings,
+    TaskChoice,
+)
 from perdure.learning.model_profiles import CatalogProfiles, ModelProfiles
 from perdure.learning.seed_selector import SeedSelector
 from perdure.learning.table_selector import TableSelector
@@ -106,6 +113,41 @@ class Learning:
 
     def _may_judge(self) -> bool:
         return self._config.learning.judge_share > 0 and self.judging.may_judge()
+
+    async def show(self, agent: str) -> AgentEvolution:
+        """How an agent works, the test that runs, and which model each of its tasks asks, and why.
+        Nothing is learnt by looking.
+        """
+        found = await self.evolution.show(agent)
+        await self.learned.load(agent)
+        tasks = reversed(self.learned.memory.book(agent).tasks)
+        choices = [self._choice(agent, task, found.strategy.model_for(task)) for task in tasks]
+        return msgspec.structs.replace(found, choices=choices)
+
+    async def agents(self, limit: int) -> list[str]:
+        """Agents of whose calls something was learnt, by name."""
+        found = self._store.collection(LearnedAgent).query().where("agent", ">", "")
+        return [each.agent for each in await found.order_by("agent").limit(limit).values()]
+
+    def _choice(self, agent: str, task: str, promoted: str) -> TaskChoice:
+        options = CallOptions(agent=agent)
+        if task != options.purpose:  # which is what a call without a task is learnt as
+            options = msgspec.structs.replace(options, task=task)
+        try:
+            candidates = self._candidates(options)
+        except NoModel:
+            return TaskChoice(task=task, by="configured", models=[])
+        models = self.learned.expected(options, candidates)
+        selector = self._config.gateway.selector
+        if selector == "learned" and self.learned.decides(agent):
+            is_promoted = any(each.model == promoted for each in models)
+            models.sort(key=lambda each: each.model != promoted)
+            return TaskChoice(task=task, by="promoted" if is_promoted else "learned", models=models)
+        others: dict[str, Literal["table", "seed"]] = {"table": "table", "seed": "seed"}
+        order = self.selector if selector in others else HealthSelector()
+        names = [each.name for each in order.order(options, candidates, {})]
+        models.sort(key=lambda each: names.index(each.model))
+        return TaskChoice(task=task, by=others.get(selector, "configured"), models=models)
 
     def profiles(self) -> ModelProfiles:
         if self._profiles is None:

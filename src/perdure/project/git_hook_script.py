@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import shlex
 
+from perdure.config.pauses import pauses_file
+
 #: The hooks that tell of history.
 HOOKS = ("post-commit", "post-merge", "post-checkout", "post-rewrite")
 #: What runs if a folder of hooks stands in for another one: every hook of a client's repository.
@@ -37,7 +39,7 @@ PROBE = "PERDURE_HOOK_PROBE"
 #: so that each is one write. A line begins with a newline: a torn one before it does not take it
 #: along. Everything is read from files and done by the shell itself: every process costs git some
 #: milliseconds, also one that tells the time, which is 0 where the shell does not know it.
-SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks.
+_SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks.
 perdure_note() {
   printf '\n1\t%s\t%s\t%s\t%s\t%s\t%s\n' \
     "${EPOCHSECONDS:-0}" "$hook" "$commit" "$branch" "$tree" "$1" >>"$home/spool/git"
@@ -48,6 +50,11 @@ if [ -n "$PERDURE_HOOK_PROBE" ]; then
   commit= branch= tree=$PWD
   hook=probe perdure_note "$PERDURE_HOOK_PROBE $hook"
   return 0
+fi
+pauses=@pauses@
+if [ -s "$pauses" ]; then
+  until=; while read -r _ line; do until=$line; done <"$pauses"
+  if [ "$until" = - ] || [ "$(date +%s)" -lt "$until" ]; then return 0; fi
 fi
 dir=${GIT_DIR:-.git}
 if [ ! -d "$dir" ]; then
@@ -96,6 +103,12 @@ trap '' XFSZ
 perdure_hook "$@"
 trap - XFSZ
 """
+
+
+def git_hook_script() -> str:
+    """The script, for this user: it looks where `perdure pause` writes."""
+    return _SCRIPT.replace("@pauses@", shlex.quote(str(pauses_file())))
+
 
 BEGIN = "# >>> perdure: notes commits for project memory (`perdure project remove` takes it out)\n"
 END = "# <<< perdure\n"

@@ -261,6 +261,7 @@ async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionR
             if left is not None and left.status == "open" and left.run == run.name:
                 await messages.delete(left.id)
         await transaction.collection(RunChanges).delete(id)
+        await _weighed_before(transaction, run)
         undone = replace(run, state="undone")
         await transaction.collection(ReflectionRun).put(undone)
         return undone
@@ -280,6 +281,14 @@ async def _restore(
     await writer.rewrite(transaction, memory, before)
     if after.version != before.version:
         await transaction.collection(FormerMemory).delete(version_id(before))
+
+
+async def _weighed_before(transaction: Transaction, undone: ReflectionRun) -> None:
+    """Topics were last weighed by the newest run that stands: what they faded since is not lost."""
+    runs = transaction.collection(ReflectionRun).query().where("agent", "=", undone.agent)
+    standing = await runs.where("state", "in", ["done", "stopped"]).values()
+    time = max((run.ended or 0 for run in standing if run.id != undone.id), default=0)
+    await transaction.collection(ReflectionCursor).put(ReflectionCursor(undone.agent, 0, time))
 
 
 def _changed(revision: MemoryRevision, memory: Memory) -> bool:

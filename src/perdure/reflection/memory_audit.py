@@ -22,6 +22,7 @@ from perdure.recall.memory_records import Memory
 from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.operation_checks import MemoryOperation
 from perdure.reflection.restatements import cannot_be_same, words_in_common
+from perdure.reflection.word_sets import word_set
 from perdure.services import Services
 from perdure.storage.concurrency import in_thread
 from perdure.storage.record_keys import numbered
@@ -215,10 +216,12 @@ def _pairs(memories: Sequence[Memory]) -> Iterator[MemoryFinding]:
 
 
 def _uncovered(memories: Sequence[Memory]) -> Iterator[MemoryFinding]:
-    topics = {memory.text.casefold() for memory in memories if memory.kind == "topic"}
+    named = [memory.text.casefold() for memory in memories if memory.kind == "topic"]
+    topics = {name: word_set(name) for name in named}
+    spoken = [words for words in topics.values() if words]
     for memory in memories:
         if memory.kind == "topic":
             continue
-        text = memory.text.casefold()
-        if topics.isdisjoint(memory.tags) and not any(topic in text for topic in topics):
+        words = word_set(memory.text)
+        if topics.keys().isdisjoint(memory.tags) and not any(some <= words for some in spoken):
             yield MemoryFinding("without topic", (memory.name,), "No topic covers it.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import BudgetReached, PerdureError
+from perdure.core.errors import BudgetReached, PerdureError, PromptTooLong
 from perdure.gateway.batches.batch_records import FINAL, BatchRecord, BatchState
 from perdure.gateway.calls import CallOptions, Reply, Request
 
@@ -98,7 +98,7 @@ class LiveCalls:
         except BudgetReached as exc:
             return CallResult(error=exc.message, over_budget=True)
         except PerdureError as exc:
-            return CallResult(error=exc.message)
+            return CallResult(error=_why(exc.message, getattr(exc, "kind", "")))
         return _result(reply)
 
 
@@ -140,7 +140,7 @@ class BatchCalls:
                 await on_result(result.custom_id, _result(result.reply))
             else:
                 why = result.reason or batch.error or f"It is {result.state}."
-                await on_result(result.custom_id, CallResult(error=why))
+                await on_result(result.custom_id, CallResult(error=_why(why, result.error)))
         if batch.state is not BatchState.APPLIED:
             await batches.applied(batch)
 
@@ -165,6 +165,27 @@ def _result(reply: Reply) -> CallResult:
         cost=reply.cost,
         is_cut=reply.finish == "length",
     )
+
+
+def _why(said: str, kind: str) -> str:
+    """Why there is no answer, and what helps."""
+    helps = " A smaller `reflection.window` makes smaller questions."
+    return f"{said}{helps}" if kind == PromptTooLong.kind else said
+
+
+def model_limits(gateway: Gateway, options: CallOptions) -> tuple[int | None, int | None]:
+    """How many tokens the models for these can read, and write, as far as that is known; of
+    several, the fewest.
+    """
+    prices = gateway.prices
+    found = [
+        price
+        for each in gateway.catalog.candidates(options)
+        if (price := prices.find(each.provider.name, each.model)) is not None
+    ]
+    windows = (price.window for price in found if price.window is not None)
+    answers = (price.max_output for price in found if price.max_output is not None)
+    return min(windows, default=None), min(answers, default=None)
 
 
 def has_batch_mode(gateway: Gateway, options: CallOptions) -> bool:

@@ -59,10 +59,10 @@ updated like the others."""
 
 
 def extraction(
-    window: ViewWindow, shown: ShownMemories, layers: Iterable[LayerRecord], *, room: int
+    window: ViewWindow, shown: ShownMemories, layers: Iterable[LayerRecord], *, answer: int
 ) -> Request:
-    """Asks for what one window of a session has; `room` is how many tokens a request holds."""
-    return _request(_EXTRACT, [*_known(shown, layers), _records(window)], room)
+    """Asks for what one window of a session has, in at most so many tokens."""
+    return _request(_EXTRACT, [*_known(shown, layers), _records(window)], answer)
 
 
 def consolidation(
@@ -72,8 +72,11 @@ def consolidation(
     candidates: Sequence[CheckedOperation],
     *,
     room: int,
+    answer: int,
 ) -> Request:
-    """Asks for what memories need, with a window of the broad view."""
+    """Asks for what memories need, with a window of the broad view; `room` is how many tokens a
+    request holds.
+    """
     new, left = list[str](), min(_NEW, room)
     for number, each in enumerate((candidate.asked for candidate in candidates), 1):
         new.append(f"N-{number} ({each.kind}{_tagged(each.tags)}): {one_line(each.text, LINE)}")
@@ -83,7 +86,7 @@ def consolidation(
     sections = [*_known(shown, layers)]
     if new:
         sections.append("New in this run:\n" + "\n".join(new))
-    return _request(_CONSOLIDATE, [*sections, _records(window)], room)
+    return _request(_CONSOLIDATE, [*sections, _records(window)], answer)
 
 
 def new_tokens(room: int) -> int:
@@ -117,12 +120,12 @@ def _tagged(tags: Sequence[str]) -> str:
     return f"; {', '.join(tags)}" if tags else ""
 
 
-def _request(task: str, sections: Sequence[str], room: int) -> Request:
+def _request(task: str, sections: Sequence[str], answer: int) -> Request:
     user = "\n\n".join((task, *sections))
     return Request(
         messages=[{"role": "system", "content": _ABOUT}, {"role": "user", "content": user}],
         shape=Shape(schema=SCHEMA, name="operations"),
-        max_tokens=min(ANSWER, room // 4),
+        max_tokens=answer,
     )
 
 

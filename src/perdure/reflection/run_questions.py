@@ -22,11 +22,13 @@ from perdure.recall.memory_records import Memory
 from perdure.recall.recall import Recall
 from perdure.recall.references.layers import LayerRecord
 from perdure.reflection import prompts
+from perdure.reflection.model_calls import model_limits
 from perdure.reflection.operation_checks import CheckedOperation
 from perdure.reflection.reflection_records import ReflectionRun, RunCall, SessionSpan
 from perdure.reflection.run_scope import RunScope, span_view
 from perdure.reflection.shown_memories import MemoryChoice
 from perdure.reflection.view import ViewedTurn, ViewWindow, broad_view, windows
+from perdure.reflection.word_sets import word_set
 from perdure.services import Services
 from perdure.storage.concurrency import in_thread
 
@@ -35,6 +37,8 @@ REFLECT = CallOptions(purpose="reflect", task="reflection")
 _BESIDE = 24_000
 #: The smallest window, and how many of them a day's budget has to hold.
 _SMALLEST, _WINDOWS = 2_000, 4
+#: The share of what a model can read that a request takes: models count tokens in their own way.
+_FITTING = 0.75
 
 
 class RunQuestion(msgspec.Struct, frozen=True):
@@ -86,16 +90,23 @@ class QuestionBuilder:
         self._config = services.config.reflection
         self._options = replace(REFLECT, agent=scope.agent)
         self._choice = MemoryChoice(())
-        self._topics = frozenset[str]()
+        self._topics = dict[str, frozenset[str]]()
         self._layers = list[LayerRecord]()
-        self._window = self._config.window
+        self._window, self._answer = self._config.window, prompts.ANSWER
+        if asks and services.config.gateway.models.reflect:
+            reads, writes = model_limits(services.gateway, self._options)
+            if reads is not None:
+                self._window = min(self._window, max(int(reads * _FITTING), _SMALLEST))
+            if writes is not None:
+                self._answer = min(self._answer, writes)
 
     async def build(self, run: ReflectionRun | None = None) -> RunQuestions:
         """The questions of a new run, or those of one that was begun. Sends and writes nothing."""
         memories = await self._recall.memories.list(self._scope.agent)
         self._layers = await self._recall.references.list()
         self._choice = MemoryChoice(memories)
-        self._topics = frozenset(m.text.casefold() for m in memories if m.kind == "topic")
+        topics = (memory.text for memory in memories if memory.kind == "topic")
+        self._topics = {topic: words for topic in topics if (words := word_set(topic))}
         made = RunQuestions(memories=memories, layers=self._layers, view=self._config.view)
         if not self._asks:
             texts = [text for span in self._scope.spans for text in await self._new_texts(span)]
@@ -202,11 +213,15 @@ class QuestionBuilder:
                     names=prompts.names_in(window),
                     versions=shown.versions,
                 )
-                asked = prompts.extraction(window, shown, self._layers, room=self._window)
+                asked = prompts.extraction(window, shown, self._layers, answer=self._longest())
                 found.append(RunQuestion(call, asked))
             return found
 
         return await in_thread(build)
+
+    def _longest(self) -> int:
+        """Tokens of an answer, at most."""
+        return min(self._answer, self._window // 4)
 
     async def consolidation(
         self,
@@ -232,7 +247,12 @@ class QuestionBuilder:
                     versions=shown.versions,
                 )
                 asked = prompts.consolidation(
-                    window, shown, self._layers, candidates, room=self._window
+                    window,
+                    shown,
+                    self._layers,
+                    candidates,
+                    room=self._window,
+                    answer=self._longest(),
                 )
                 found.append(RunQuestion(known.get(id, call), asked))
             return found
@@ -258,8 +278,8 @@ class QuestionBuilder:
 
         @functools.cache
         def topics_of(text: str) -> frozenset[str]:
-            folded = text.casefold()
-            return frozenset(topic for topic in self._topics if topic in folded)
+            here = word_set(text)
+            return frozenset(topic for topic, words in self._topics.items() if words <= here)
 
         return await in_thread(windows, turns, size, topics_of)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from perdure.agents.agent_stats import require_known_agent
@@ -27,6 +29,13 @@ class UsageQuery(RequestQuery, frozen=True):
     #: Moments: ``2026-02-12``, ``30d``.
     since: str | None = "30d"
     until: str | None = None
+
+
+class LearningQuery(RequestQuery, frozen=True):
+    """Which agents."""
+
+    agent: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
 
 
 class UsageReport(msgspec.Struct, frozen=True):
@@ -67,9 +76,16 @@ def _own_agent(call: ServerCall) -> str:
     return agent
 
 
+async def get_learning(call: ServerCall) -> list[AgentEvolution]:
+    """How agents work: all of whose calls something was learnt, by name, or one."""
+    learning, agent = call.bank.learning, call.agent_within(call.query.agent)
+    agents = await learning.agents(call.query.limit) if agent is None else [agent]
+    return [await learning.show(each) for each in agents]
+
+
 async def get_evolution(call: ServerCall) -> AgentEvolution:
-    """How an agent works, the test that runs, and how it came to that."""
-    found = await call.bank.learning.evolution.show(agent := _own_agent(call))
+    """How an agent works, which models it asks, the test that runs, and how it came to that."""
+    found = await call.bank.learning.show(agent := _own_agent(call))
     if found.is_empty:
         await require_known_agent(call.bank.services, agent)
     return found
@@ -92,6 +108,7 @@ async def revert_promotion(call: ServerCall) -> EvolutionStep:
 
 OPERATIONS = (
     Operation.of("GET", "/api/v1/usage", get_usage, TokenScope.READ, query=UsageQuery),
+    Operation.of("GET", "/api/v1/learning", get_learning, TokenScope.READ, query=LearningQuery),
     Operation.of("GET", EVOLUTION, get_evolution, TokenScope.READ),
     Operation.of("POST", f"{EVOLUTION}/accept", accept_variant, TokenScope.WRITE),
     Operation.of("POST", f"{EVOLUTION}/dismiss", dismiss_variant, TokenScope.WRITE),

@@ -3,13 +3,14 @@ import type { BudgetStatus, CostReport, CostRow } from "../api_types.ts";
 import { Calls, MEASURES, type Measure, say, taken } from "../call_table.tsx";
 import { DayChart, FigureTable, Part, percent, Report, Share, Sums, useRenewal } from "../figures.tsx";
 import { dollars, exactly, short, when, whole } from "../format.ts";
+import { Learning } from "../learning_part.tsx";
 import { Choice, Failure, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { costs as words } from "../texts.ts";
 import { type PageView, useQuery } from "../views.ts";
 
-const words = texts.costs;
 const PERIODS = ["7d", "30d", "90d", "400d"] as const;
 const DAY_MS = 86_400_000;
 
@@ -34,8 +35,8 @@ function Costs({ place }: { place: Place }) {
   return (
     <Report label={words.title}>
       <div class="choices">
-        <Tabs label={words.period} tabs={PERIODS.map((each) => ({ href: to({ since: each }), title: words.periods[each], isHere: each === since }))} />
-        <Tabs label={words.measure} tabs={MEASURES.map((each) => ({ href: to({ measure: each }), title: words.measures[each], isHere: each === measure }))} />
+        <Tabs label={words.period} tabs={PERIODS.map((each) => ({ href: to({ since: each }), title: texts.periods[each], isHere: each === since }))} />
+        <Tabs label={words.measure} tabs={MEASURES.map((each) => ({ href: to({ measure: each }), title: texts.measures[each], isHere: each === measure }))} />
         {!own && (
           <Choice
             label={words.agent}
@@ -50,8 +51,8 @@ function Costs({ place }: { place: Place }) {
       {days.data && days.data.rows.length > 0 && (
         <Part title={words.byDay}>
           <DayChart
-            label={words.chart(words.measures[measure])}
-            measure={words.measures[measure]}
+            label={words.chart(texts.measures[measure])}
+            measure={texts.measures[measure]}
             days={everyDay(days.data, measure)}
             say={say[measure]}
           />
@@ -64,6 +65,7 @@ function Costs({ place }: { place: Place }) {
       <Rows label={words.byTask} what={words.task} of={tasks.data?.rows ?? []} name={(row) => row.of || words.noTask} {...shared} />
       <Rows label={words.byModel} what={words.model} of={models.data?.rows ?? []} name={(row) => row.of} {...shared} />
       <Rows label={words.byPurpose} what={words.purpose} of={purposes.data?.rows ?? []} name={(row) => row.of} {...shared} />
+      <Learning agent={agent} />
     </Report>
   );
 }
@@ -78,8 +80,8 @@ function Total({ of }: { of: CostRow[] }) {
   return (
     <Sums
       of={[
-        [words.measures.cost, known.length ? dollars(known.reduce((total, row) => total + row.cost!, 0)) : "–", unknown ? words.unknown(unknown) : ""],
-        [words.measures.calls, whole(sum("calls")), sum("failures") ? words.failed(sum("failures")) : ""],
+        [texts.measures.cost, known.length ? dollars(known.reduce((total, row) => total + row.cost!, 0)) : "–", unknown ? words.unknown(unknown) : ""],
+        [texts.measures.calls, whole(sum("calls")), sum("failures") ? words.failed(sum("failures")) : ""],
         [words.input, short(input), ""],
         [words.output, short(sum("output")), ""],
         [words.promptCache, percent(input ? sum("cache_read") / input : null), words.promptCacheHint],
@@ -136,7 +138,7 @@ function Budgets({ of }: { of: BudgetStatus[] }) {
             { title: words.left, cell: (row) => <Left amount={Math.max(0, row.limit - row.spent - row.held)} say={row.say} /> },
             { title: words.spent, cell: (row) => row.say(row.spent) },
             { title: words.reserved, cell: (row) => row.say(row.held) },
-            { title: words.limit, cell: (row) => `${row.say(row.limit)} ${words.per[row.per]}` },
+            { title: words.limit, cell: (row) => `${row.say(row.limit)} ${texts.budgetPeriods[row.per]}` },
             { title: words.renews, cell: (row) => <span title={exactly(row.renews)}>{when(row.renews) || "–"}</span> },
           ]}
         />

@@ -9,10 +9,10 @@ import { GradientStrip } from "../gradient_strip.tsx";
 import type { Level } from "../levels.ts";
 import { PromptAsSent, PromptDifference, usePast } from "../prompt_view.tsx";
 import { type Place, placeHash, turnHash, turnNumber } from "../router.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { gradient as t } from "../texts.ts";
 import { go, type PageView, said, sync, useQuery, useStore } from "../views.ts";
 
-const t = texts.gradient;
 /** Stands for the next prompt, where a window can only be told for one. */
 const ANY = "…";
 
@@ -145,7 +145,7 @@ function Bands({ session, bands }: { session: string; bands: Band[] }) {
           {bands.map((each) => (
             <tr key={each.first}>
               <td>
-                <span class={`swatch level-${each.level}`} aria-hidden="true" /> {texts.turns.levels[each.level]}
+                <span class={`swatch level-${each.level}`} aria-hidden="true" /> {texts.levelNames[each.level]}
               </td>
               <td>{turnLink(each.first)}</td>
               <td>{turnLink(each.last)}</td>

@@ -10,10 +10,10 @@ import { Act, Failure } from "../panes.tsx";
 import { placeHash } from "../router.ts";
 import { useStore } from "../store.ts";
 import { sync } from "../sync.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { health as words } from "../texts.ts";
 import { type PageView, useQuery } from "../views.ts";
 
-const words = texts.health;
 /** What is asked without anybody waiting for it. */
 const BEHIND = ["compress", "filter", "judge", "reflect", "embed"];
 const BAD = ["failed", "stopped", "refused"];
@@ -129,7 +129,7 @@ function Batches({ of }: { of: BatchView[] | undefined }) {
           { title: texts.costs.model, cell: (batch) => `${batch.provider}/${batch.model}` },
           { title: words.requests, cell: (batch) => whole(batch.items) },
           { title: words.failed, cell: (batch) => whole(batch.counts.failed ?? 0) },
-          { title: texts.costs.measures.cost, cell: (batch) => dollars(batch.cost) },
+          { title: texts.measures.cost, cell: (batch) => dollars(batch.cost) },
           { title: words.since, cell: (batch) => <Since of={batch.written} /> },
           { title: words.why, class: "words", cell: (batch) => <span class="bad">{batch.error}</span> },
         ]}
@@ -149,7 +149,7 @@ function Runs({ of }: { of: NamedRun[] | undefined }) {
         columns={[
           { title: words.run, cell: ({ name }) => <a href={placeHash({ scope: "bank", view: "inbox", rest: name.split("/") })}>{name}</a> },
           { title: words.state, cell: ({ run }) => <State of={run.state} /> },
-          { title: texts.costs.measures.cost, cell: ({ run }) => (run.mode ? dollars(run.cost) : "–") },
+          { title: texts.measures.cost, cell: ({ run }) => (run.mode ? dollars(run.cost) : "–") },
           { title: words.since, cell: ({ run }) => <Since of={run.started} /> },
           { title: words.why, class: "words", cell: ({ run }) => run.why ?? "" },
         ]}
@@ -162,13 +162,14 @@ function Proxy({ of }: { of: ProxyFigures }) {
   const requests = Object.values(of.requests ?? {}).reduce((sum, each) => sum + each, 0);
   return (
     <Part title={words.proxy}>
+      {of.is_paused && <p class="bad">{words.paused}</p>}
       {requests + (of.failures ?? 0) ? (
         <>
           <Sums
             of={[
               [words.requests, whole(requests), of.failed_upstream ? words.failedUpstream(of.failed_upstream) : ""],
               [texts.costs.input, short(of.input ?? 0), of.input_alone ? words.alone(short(of.input_alone)) : ""],
-              [texts.costs.measures.cost, dollars(of.cost), of.cost_alone ? words.alone(dollars(of.cost_alone)) : ""],
+              [texts.measures.cost, dollars(of.cost), of.cost_alone ? words.alone(dollars(of.cost_alone)) : ""],
               [words.ownFailures, whole(of.failures ?? 0), ""],
             ]}
           />

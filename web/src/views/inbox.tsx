@@ -9,10 +9,10 @@ import { memoryPath } from "../memory_parts.tsx";
 import { Act, Choice, Entry, Facts, Failure, Panes, Quotes, Tabs, TurnLink } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { inbox as words } from "../texts.ts";
 import { type PageView, useQuery } from "../views.ts";
 
-const words = texts.inbox;
 const PERSON = { person: true };
 /** What can be accepted: it is carried out then. All else is read, and put away. */
 const ACCEPTED = ["proposal", "layer", "candidate", "contradiction"];
@@ -60,10 +60,10 @@ function Messages({ agent, chosen, link }: { agent: string; chosen: string; link
         <Choice
           label={words.status}
           value={status}
-          of={Object.entries(words.statuses)}
+          of={Object.entries(texts.inboxStatuses)}
           onChange={setStatus}
         />
-        <Choice label={words.kind} value={kind} of={[["", words.anyKind], ...Object.entries(words.kinds)]} onChange={setKind} />
+        <Choice label={words.kind} value={kind} of={[["", words.anyKind], ...Object.entries(texts.inboxKinds)]} onChange={setKind} />
         <span class="count" role="status">
           {data && words.count(found.length)}
         </span>
@@ -84,8 +84,8 @@ function Messages({ agent, chosen, link }: { agent: string; chosen: string; link
                     what={message.title}
                     at={message.created}
                   >
-                    <span>{words.kinds[message.kind]}</span>
-                    {message.status && message.status !== "open" && <span>{words.statuses[message.status]}</span>}
+                    <span>{texts.inboxKinds[message.kind]}</span>
+                    {message.status && message.status !== "open" && <span>{texts.inboxStatuses[message.status]}</span>}
                     {!agent && <span>{message.agent}</span>}
                   </Entry>
                 </li>
@@ -146,8 +146,8 @@ function Message(props: { name: string; listed: InboxMessage | undefined; link: 
     <article class="whole" aria-label={name}>
       <p class="about">
         <span class="ref">{name}</span>
-        <span>{words.kinds[message.kind]}</span>
-        {status !== "open" && <span class="mark">{words.statuses[status]}</span>}
+        <span>{texts.inboxKinds[message.kind]}</span>
+        {status !== "open" && <span class="mark">{texts.inboxStatuses[status]}</span>}
       </p>
       <h2>{message.title}</h2>
       {mayWrite && status === "open" && (
@@ -191,7 +191,7 @@ function Operation({ of }: { of: MemoryOperation }) {
       <h2 class="part">{words.would}</h2>
       <Facts
         of={[
-          [words.operation, [words.operations[of.op], of.kind ?? ""].filter(Boolean).join(" · ")],
+          [words.operation, [texts.memoryOperations[of.op], of.kind ?? ""].filter(Boolean).join(" · ")],
           [words.title, of.title],
           [words.text, of.text ? <span class="said">{of.text}</span> : ""],
           [words.tags, of.tags?.join(", ")],
@@ -264,8 +264,8 @@ function RunRow({ of: { name, run }, href, isChosen, hasAgent }: { of: NamedRun;
     <li>
       <Entry href={href} isChosen={isChosen} what={words.did(total(counts.applied), counts.messages ?? 0)} at={run.started}>
         <span class="ref">{hasAgent ? name : memoryPath(name).key}</span>
-        <span class={run.state === "stopped" || run.state === "refused" ? "error" : ""}>{words.states[run.state]}</span>
-        <span>{run.mode ? words.modes[run.mode] : words.algorithm}</span>
+        <span class={run.state === "stopped" || run.state === "refused" ? "error" : ""}>{texts.runStates[run.state]}</span>
+        <span>{run.mode ? texts.runModes[run.mode] : words.algorithm}</span>
         {run.mode && <span>{dollars(run.cost)}</span>}
       </Entry>
     </li>
@@ -291,7 +291,7 @@ function Run({ name, link, onChange }: { name: string; link: Links; onChange: ()
     <article class="whole" aria-label={name}>
       <p class="about">
         <span class="ref">{name}</span>
-        <span>{words.states[run.state]}</span>
+        <span>{texts.runStates[run.state]}</span>
       </p>
       <h2>{words.did(total(run.counts?.applied), run.counts?.messages ?? 0)}</h2>
       {run.why && <p class="error">{run.why}</p>}
@@ -303,9 +303,9 @@ function Run({ name, link, onChange }: { name: string; link: Links; onChange: ()
       )}
       <Facts
         of={[
-          [words.began, [exactly(run.started), words.triggers[run.trigger ?? "hand"]].join(" · ")],
+          [words.began, [exactly(run.started), texts.runTriggers[run.trigger ?? "hand"]].join(" · ")],
           [words.ended, run.ended ? exactly(run.ended) : ""],
-          [words.mode, run.mode ? words.modes[run.mode] : words.algorithm],
+          [words.mode, run.mode ? texts.runModes[run.mode] : words.algorithm],
           [words.applied, listed(run.counts?.applied)],
           [words.refused, listed(run.counts?.refused)],
           [words.cost, run.mode ? `${dollars(run.cost)} · ${words.tokens(short(run.tokens ?? 0))}` : ""],
@@ -353,7 +353,7 @@ function Operations({ of, agent }: { of: RunDetails; agent: string }) {
         {of.operations.map((each, at) => (
           <li key={at} class="version">
             <p class="about">
-              <span>{words.operations[each.op as MemoryOperation["op"]] ?? each.op}</span>
+              <span>{texts.memoryOperations[each.op as MemoryOperation["op"]] ?? each.op}</span>
               {each.keys?.length ? <MemoryLinks of={each.keys} agent={agent} /> : null}
               {each.refused && <span class="error">{words.wasRefused(each.refused)}</span>}
             </p>

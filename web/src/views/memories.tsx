@@ -1,5 +1,5 @@
 // Memories: of an agent, or of all; what is known of one, and what a person may change about it.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { useMayWrite } from "../acting.ts";
 import type { KeyedMemory, Memory } from "../api_types.ts";
 import { whole } from "../format.ts";
@@ -9,16 +9,16 @@ import { memoryPath, Weight } from "../memory_parts.tsx";
 import { Choice, Entry, Failure, Form, Panes, Tabs } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { memories as words } from "../texts.ts";
 import { Topics } from "../topics.tsx";
 import { type PageView, useQuery } from "../views.ts";
 
-const words = texts.memories;
 /** Memories of a first look, and of a thorough one; rows that are made at once. */
 const FEW = 500;
 const ALL = 10_000;
 const ROWS = 200;
-const KINDS = Object.keys(words.kinds) as Memory["kind"][];
+const KINDS = Object.keys(texts.memoryKinds) as Memory["kind"][];
 const STATUSES = ["active", "retired", "merged", "superseded", "any"] as const;
 
 const NO_FILTER = { kind: "", status: "active", tag: "", words: "" };
@@ -81,7 +81,7 @@ function Memories({ place }: { place: Place }) {
   const mark = (key: string) =>
     setMarked((all) => (all.includes(key) ? all.filter((each) => each !== key) : [...all, key]));
 
-  useEffect(
+  useLayoutEffect(
     () =>
       addKeys([
         { key: "x", says: words.keys.mark, run: () => mayWrite && chosen && mark(chosen) },
@@ -122,13 +122,13 @@ function Memories({ place }: { place: Place }) {
         <Choice
           label={words.kind}
           value={filter.kind}
-          of={[["", words.anyKind], ...KINDS.map((each): [string, string] => [each, words.kinds[each]])]}
+          of={[["", words.anyKind], ...KINDS.map((each): [string, string] => [each, texts.memoryKinds[each]])]}
           onChange={(kind) => change({ kind })}
         />
         <Choice
           label={words.status}
           value={filter.status}
-          of={STATUSES.map((each) => [each, words.statuses[each]])}
+          of={STATUSES.map((each) => [each, texts.memoryStatuses[each]])}
           onChange={(status) => change({ status })}
         />
         {(tags.length > 0 || filter.tag) && (
@@ -254,9 +254,9 @@ function Row(props: {
         tags={memory.tags}
       >
         <Weight of={memory.weight} />
-        <span>{words.kinds[memory.kind]}</span>
+        <span>{texts.memoryKinds[memory.kind]}</span>
         {memory.pinned && <span class="mark">{words.pinned}</span>}
-        {status !== "active" && <span>{words.statuses[status]}</span>}
+        {status !== "active" && <span>{texts.memoryStatuses[status]}</span>}
         {(memory.contradicts ?? []).length > 0 && <span class="error">{words.contradicted}</span>}
         {props.hasAgent && <span>{memory.agent}</span>}
       </Entry>

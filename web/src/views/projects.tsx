@@ -4,14 +4,15 @@ import "../projects.css";
 import { useMayWrite } from "../acting.ts";
 import type { ProjectRecord, RankedTask } from "../api_types.ts";
 import { Choice, Entry, Failure, Panes, Tabs } from "../panes.tsx";
+import { Journal, ProjectState } from "../project_record.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { TaskGraph } from "../task_graph.tsx";
 import { TaskForm, TaskPane } from "../task_pane.tsx";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { tasks as words } from "../texts.ts";
 import { go, type PageView, useQuery } from "../views.ts";
 
-const words = texts.tasks;
 /** Tasks that a graph shows, the most urgent; the list has all of them. */
 const MOST = 300;
 /** No task is called so. */
@@ -29,7 +30,29 @@ function Projects({ place }: { place: Place }) {
   return <Project key={project} project={project} projects={projects.data ?? []} part={part} task={task} />;
 }
 
+const PARTS = { graph: words.graph, list: words.list, state: words.state, journal: words.journal };
+
 function Project({ project, projects, part, task }: { project: string; projects: ProjectRecord[]; part: string; task: string }) {
+  const tabs = Object.entries(PARTS).map(([each, title]) => ({ href: link(project, each, task), title, isHere: each === part }));
+  return (
+    <>
+      <div class="choices subtop">
+        <Tabs label={words.partsOf} tabs={tabs} />
+        {projects.length > 1 && (
+          <Choice
+            label={words.project}
+            value={project}
+            of={projects.map((each): [string, string] => [each.id, each.name])}
+            onChange={(id) => go({ scope: "bank", view: "projects", rest: [id, part] })}
+          />
+        )}
+      </div>
+      {part === "state" ? <ProjectState project={project} /> : part === "journal" ? <Journal project={project} /> : <Tasks project={project} part={part} task={task} />}
+    </>
+  );
+}
+
+function Tasks({ project, part, task }: { project: string; part: string; task: string }) {
   const [showClosed, setShowClosed] = useState(false);
   const [sought, setSought] = useState("");
   const mayWrite = useMayWrite();
@@ -44,25 +67,10 @@ function Project({ project, projects, part, task }: { project: string; projects:
     .filter(fits)
     .sort((one, other) => order(one) - order(other) || one.task.priority - other.task.priority || one.task.number - other.task.number);
   const isList = part === "list";
-  const parts = (["graph", "list"] as const).map((each) => ({
-    href: link(project, each, task),
-    title: words[each],
-    isHere: each === part,
-  }));
   const to = (id: string) => link(project, part, id);
-  const choice = projects.length > 1 && (
-    <Choice
-      label={words.project}
-      value={project}
-      of={projects.map((each): [string, string] => [each.id, each.name])}
-      onChange={(id) => go({ scope: "bank", view: "projects", rest: [id, part] })}
-    />
-  );
   return (
     <>
-      <Tabs label={words.partsOf} tabs={parts} />
       <div class="bar">
-        {choice}
         <input
           type="search"
           aria-label={words.words}
@@ -137,7 +145,7 @@ function List({ of, chosen, link }: { of: RankedTask[]; chosen: string; link: (t
               tags={task.labels}
             >
               <span class="ref">#{task.number}</span>
-              <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{words.states[task.state]}</span>
+              <span class={task.state === "blocked" ? "error" : task.state === "ready" ? "mark" : ""}>{texts.taskStates[task.state]}</span>
               <span>{words.priority(task.priority)}</span>
               {task.owner && <span>{task.owner}</span>}
               {needs.length > 0 && <span>{words.after(needs)}</span>}

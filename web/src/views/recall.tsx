@@ -7,10 +7,10 @@ import type { Hit, InjectedItem, InjectedPrompt, InjectionPage, Recalled } from 
 import { Fold } from "../fold.tsx";
 import { exactly, when, whole } from "../format.ts";
 import { type Place, placeHash, turnHash, turnNumber } from "../router.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
+import { recall as t } from "../texts.ts";
 import { go, type PageView, said, sync, useQuery } from "../views.ts";
 
-const t = texts.recall;
 const PAGE = 30;
 
 interface Options {
@@ -85,7 +85,7 @@ function AskForm(props: { query: string; options: Options; onOptions: (options: 
       <input name="query" type="search" aria-label={t.ask} placeholder={t.placeholder} defaultValue={query} />
       <button type="submit">{t.send}</button>
       <select aria-label={t.kind} value={options.kinds} onChange={(event) => onOptions({ ...options, kinds: event.currentTarget.value })}>
-        {Object.entries(t.kinds).map(([kind, title]) => (
+        {Object.entries(texts.hitKinds).map(([kind, title]) => (
           <option key={kind} value={kind}>
             {title}
           </option>
@@ -108,7 +108,7 @@ function Answer({ session, found }: { session: string; found: Recalled }) {
   return (
     <section aria-label={t.hits}>
       <p class="figures" role="status">
-        {hits.length ? t.reached(t.stages[stage], milliseconds(took_ms), hits.length) : t.none}
+        {hits.length ? t.reached(texts.recallStages[stage], milliseconds(took_ms), hits.length) : t.none}
       </p>
       {notes.map((note) => (
         <p key={note} class="about">
@@ -138,8 +138,8 @@ function Steps({ steps, took }: { steps: NonNullable<Recalled["steps"]>; took: n
           begun += each.took_ms;
           return (
             <tr key={at}>
-              <th scope="row">{t.step[each.name] ?? each.name}</th>
-              <td class="bar">
+              <th scope="row">{texts.recallSteps[each.name] ?? each.name}</th>
+              <td class="lasted">
                 <svg width="100%" height="12" aria-hidden="true">
                   <rect x={`${x}%`} y="1" height="10" rx="1" width={`${Math.max((each.took_ms / all) * 100, 0.4)}%`} class={each.failed ? "failed" : ""} />
                 </svg>
@@ -185,7 +185,7 @@ function Found({ session, hit }: { session: string; hit: Hit }) {
         <KeyLink session={session} of={hit.key} />
         <span class="about">
           {[
-            hit.kind === "turn" ? "" : t.kinds[hit.kind],
+            hit.kind === "turn" ? "" : texts.hitKinds[hit.kind],
             when(hit.time),
             `${hit.level}, ${texts.turns.tokens(whole(hit.tokens ?? 0))}`,
             hit.full === false ? t.reminder : "",

@@ -10,10 +10,9 @@ import { Weight } from "../memory_parts.tsx";
 import { Confirm, Entry, Facts, Failure, Form, Panes } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
-import { texts } from "../texts.ts";
+import { references as words } from "../texts.ts";
 import { type PageView, useQuery } from "../views.ts";
 
-const words = texts.references;
 const link = (name = ""): string => placeHash({ scope: "bank", view: "references", rest: name ? [name] : [] });
 /** No layer is called so: their names have no `+`. */
 const NEW = "+";

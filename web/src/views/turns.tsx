@@ -8,7 +8,7 @@ import { Markdown } from "../markdown_view.tsx";
 import { type Place, turnHash, turnNumber } from "../router.ts";
 import { useStore } from "../store.ts";
 import { sync } from "../sync.ts";
-import { texts } from "../texts.ts";
+import * as texts from "../texts.ts";
 import { type ListHandle, newStand, type Stand, TurnList } from "../turn_list.tsx";
 import { TurnView } from "../turn_view.tsx";
 import type { PageView } from "../views.ts";
@@ -77,7 +77,7 @@ function Turns({ place }: { place: Place }) {
       },
       ...LEVELS.map((level) => ({
         key: level.toLowerCase(),
-        says: `${texts.keys.level(level)}: ${texts.turns.levels[level]}`,
+        says: `${texts.keys.level(level)}: ${texts.levelNames[level]}`,
         run: () => now.current.chosen && stable.onLevel(now.current.chosen, level),
       })),
       {
