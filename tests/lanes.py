@@ -3,7 +3,8 @@
 A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
-- one of its parameters is ``postgresql``: the same test runs on SQLite, too;
+- one of its parameters is ``postgresql``, or ``procrastinate`` for jobs there: the same test runs
+  on SQLite, too;
 - it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
 - it runs a benchmark (`tests/benchmarks`), or stands in one of a few long files.
 
@@ -138,7 +139,9 @@ def lanes_of(item: pytest.Item) -> tuple[str, ...]:
 
 def _is_on_postgresql(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
-    return given is not None and "postgresql" in given.params.values()
+    return given is not None and any(
+        each in ("postgresql", "procrastinate") for each in given.params.values()
+    )
 
 
 # ---- CPU seconds per file --------------------------------------------------------------------

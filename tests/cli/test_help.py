@@ -52,7 +52,7 @@ EXPECTED = {
     *("agent stats", "agent episodes", "agent rate", "agent evolve"),
     *(f"agent evolve {each}" for each in ("show", "accept", "dismiss", "revert")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
-    *("audit", "metrics", "verify", "conformance", "doctor"),
+    *("audit", "metrics", "verify", "conformance", "doctor", "pause", "resume"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
     *("bank backup", "bank backups", "bank restore", "bank copy"),
     *("keys", "keys make", "keys list", "keys rotate", "keys shred"),

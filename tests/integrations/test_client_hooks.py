@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.config import load
+from perdure.config.pauses import pauses_file
 from perdure.core.messages import assistant, user
 from perdure.history.hook_context import CLOSE, OPEN, hook_context, without_hook_context
 from perdure.integrations.claude_code import PLUGIN
@@ -176,6 +178,39 @@ async def test_a_turn_is_recorded_in_the_background(stage: Stage) -> None:
     assert (state.messages, state.transcripts) == (2, 1)
     assert read_failures(stage.home) == []
     assert git(stage.repository, "status", "--porcelain") == ""
+
+
+async def test_a_pause_stops_the_hooks_of_clients_and_of_git(stage: Stage) -> None:
+    await stage.remember("The staging port is 8123.")
+    now = time.time()
+
+    def moment(seconds: float) -> dict[str, str]:
+        return {"timestamp": datetime.fromtimestamp(now + seconds, UTC).isoformat()}
+
+    spools = [HookSpool(stage.home, name) for name in ("clients", "git")]
+    for spool in spools:
+        spool.read({})  # what the set-up left
+    since = int(now) - 60
+    pauses_file().parent.mkdir(parents=True, exist_ok=True)
+    pauses_file().write_text(f"{since} -\n")
+    stage.say(asked("A secret.", 1) | moment(-30), answered("It is kept.", 2) | moment(-29))
+    assert stage.hook("SessionStart") == ""
+    assert stage.hook("UserPromptSubmit", prompt="Which port does staging have?") == ""
+    for event in ("PostToolUse", "Stop", "SessionEnd"):
+        assert stage.hook(event) == ""
+    commit(stage.repository, "while paused")
+    assert all(spool.is_empty() for spool in spools)
+    assert await stage.told() == []
+
+    pauses_file().write_text(f"{since} {int(now) - 20}\n")  # it has ended by itself
+    assert "8123" in stage.context("UserPromptSubmit", prompt="Which port does staging have?")
+    stage.say(asked("Where is the ladder?", 3) | moment(-10), answered("Here.", 4) | moment(-9))
+    stage.hook("Stop")
+    commit(stage.repository, "afterwards")
+    stage.settle()
+    assert await stage.told() == ["Where is the ladder?", "Here."]
+    assert read_failures(stage.home) == []
+    assert not spools[1].is_empty() or list(spools[1].folder.glob("git.*"))
 
 
 @pytest.mark.slow

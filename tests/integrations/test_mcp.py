@@ -12,6 +12,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 import perdure
+from perdure.config.pauses import Pauses
 from tests.integrations.conftest import PROJECT, Connect, Mode, Workplace
 
 MODES: tuple[Mode, ...] = ("auto", "legacy")
@@ -349,3 +350,28 @@ async def test_what_was_true_at_a_commit(place: Workplace, connect: Connect) -> 
         assert item["name"] == "gateway.md:1-1"
         assert item["commit"] == found["commit"] == place.git("rev-parse", "HEAD~1")
         assert "no commit" in await refusal_of(client, "recall", **ask, at="nope")
+
+
+async def test_a_pause_refuses_what_writes(
+    place: Workplace, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(place.home))
+    place.init()
+    await place.told("claude-code", place.folder, "The staging port is 8123.")
+    async with connect() as client:
+        Pauses().begin()
+        for tool, given in (
+            ("remember", {"text": "A secret."}),
+            ("task_add", {"title": "A secret."}),
+            ("project_note", {"text": "A secret."}),
+        ):
+            said = await refusal_of(client, tool, **given)
+            assert "Perdure is paused: nothing is recorded." in said
+        found = await data_of(client, "recall", query="staging port")
+        assert "8123" in found["items"][0]["text"]
+        Pauses().end()
+        await data_of(client, "remember", text="The harbour opens at six.")
+    async with perdure.open(place.bank) as bank:
+        kept = [each.text for each in await bank.memories.list()]
+    assert kept == ["The harbour opens at six."]

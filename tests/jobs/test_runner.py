@@ -28,6 +28,7 @@ from perdure.storage.rows import Put
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing.manual_clock import ManualClock
+from tests.conftest import BACKENDS
 from tests.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]
@@ -95,6 +96,7 @@ async def test_a_job_is_done_and_gone(runner: Runner, store: Store) -> None:
     assert runner.counts == JobCounts(done=1)
 
 
+@pytest.mark.parametrize("store_url", BACKENDS, indirect=True)  # procrastinate: as enqueued
 async def test_jobs_wait_for_a_runner_and_are_begun_by_due_time(
     make_runner: MakeRunner, clock: ManualClock
 ) -> None:
@@ -582,6 +584,7 @@ async def test_the_runner_outlives_a_store_that_is_away(
 # Leases ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 async def test_a_job_of_a_dead_process_is_taken_over(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
@@ -605,6 +608,7 @@ async def test_a_job_of_a_dead_process_is_taken_over(
     assert (dead.counts.done, alive.counts.done) == (0, 1)
 
 
+@pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 async def test_a_lease_is_renewed_while_the_handler_runs(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
@@ -634,6 +638,7 @@ async def test_a_lease_is_renewed_while_the_handler_runs(
     assert one.counts == JobCounts(done=1)
 
 
+@pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 async def test_who_lost_the_lease_stops_working(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
@@ -670,6 +675,7 @@ async def test_a_late_process_keeps_its_job_if_nobody_took_it(
     assert runner.counts == JobCounts(done=1)
 
 
+@pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 async def test_a_job_taken_from_a_late_process_is_not_begun_there_beside_itself(
     store: Store, make_runner: MakeRunner, clock: ManualClock
 ) -> None:

@@ -13,8 +13,10 @@ from perdure.bank.bank import Bank
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.server.operations import TokenScope
 from perdure.testing import Script, ScriptedAnswer, ScriptedFault
+from tests.page.browser import PATIENCE
 from tests.page.conftest import BrowserPage, OpenPage
 from tests.server.conftest import RunningServer
+from tests.server.test_live import writer
 from tests.waiting import until
 
 #: The browser has the turns of both sessions.
@@ -231,6 +233,50 @@ async def test_an_answer_that_nobody_goes_on_with_has_stopped(
     await expect(at.turn(1)).to_contain_text("Once upon")
     await expect(at.turn(1).locator(".stopped")).to_contain_text("stopped")
     await expect(at.turn(1).get_by_role("button", name="Answer again")).to_be_visible()
+
+
+async def test_a_writer_that_is_killed_has_stopped(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    """It is typing as long as its heartbeat comes, however slow it writes. Nobody tells its end."""
+    await server.bank.session("ada/notes")
+    at = await open_page(server, "#/session/ada/notes")
+    await expect(at.page.get_by_text("No turns yet.")).to_be_visible()
+    await at.page.clock.install()
+    async with writer(server.bank.url) as other:
+        await other.do("stream ada/notes Once upon")
+        typing, stopped = at.turn(1).locator(".typing"), at.turn(1).locator(".stopped")
+        for _ in range(3):
+            await at.page.clock.fast_forward(16_000)
+            await expect(typing).to_be_visible()
+        await other.do("die")
+        await other.process.wait()
+        async with asyncio.timeout(PATIENCE / 1_000):
+            while not await stopped.is_visible():  # what was under way may come behind that
+                await at.page.clock.fast_forward(16_000)
+                await asyncio.sleep(0.2)
+    await expect(at.turn(1)).to_contain_text("Once upon")
+
+
+async def test_a_conflict_is_said_at_the_message(
+    talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
+) -> None:
+    server = await talking(["Now it works."])
+    at = await open_page(server, "#/session/ada/notes")
+    error = {"code": "conflict", "message": "Somebody was first.", "hint": "Look what they did."}
+    await at.page.route(
+        "**/chat", lambda route: route.fulfill(status=409, json={"error": error}), times=1
+    )
+    await at.page.get_by_label("Message").fill("Hello?")
+    await at.page.get_by_role("button", name="Send").click()
+    message = at.page.locator(".pending").filter(has_text="Hello?")
+    await expect(message.get_by_role("alert")).to_contain_text("Somebody was first.")
+    await expect(message.get_by_role("alert")).to_contain_text("Look what they did.")
+    await at.page.reload()  # it is kept, and not sent by itself
+    await message.get_by_role("button", name="Try again").click()
+    await expect(at.turn(1)).to_contain_text("Now it works.")
+    await expect(at.page.locator(".pending")).to_have_count(0)
+    assert (await at.turn(1).inner_text()).count("Hello?") == 1
 
 
 async def test_a_message_that_fails_says_so_and_is_tried_again(

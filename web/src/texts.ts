@@ -272,6 +272,7 @@ export const health = {
   failedUpstream: (count: number) => `${count} failed at the provider`,
   alone: (amount: string) => `${amount} without Perdure`,
   ownFailures: "Failures of its own",
+  paused: "Paused: nothing is recorded until `perdure resume`.",
   storage: "Storage",
   collection: "Collection",
   size: "Size",

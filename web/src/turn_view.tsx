@@ -286,8 +286,9 @@ function Failure({ failure, session, number }: TurnProps) {
   );
 }
 
-const Again = ({ session, number }: { session: string; number: number }) => (
-  <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
-    {texts.turns.answerAgain}
-  </button>
-);
+const Again = ({ session, number }: { session: string; number: number }) =>
+  useMayWrite() ? (
+    <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
+      {texts.turns.answerAgain}
+    </button>
+  ) : null;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from perdure.bank.artifact_location import artifact_place, former_place
 from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock, now
+from perdure.core.display import install_hint
 from perdure.core.errors import Closed, NotFound, Unsupported
 from perdure.core.levels import parse_level
 from perdure.history.artifact_uses import Uses
@@ -27,6 +29,7 @@ from perdure.history.turn_log import TurnLog, Written
 from perdure.history.turn_reader import TurnReader
 from perdure.history.verify_chain import verify_chains
 from perdure.jobs import Runner
+from perdure.jobs.job_engine import JobEngine
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
 from perdure.storage import assembly, registry
@@ -103,7 +106,12 @@ def make_services(
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
     reader = TurnReader(store)
-    jobs = Runner(store, concurrency=config.jobs.concurrency, queues=config.jobs.queues)
+    jobs = Runner(
+        store,
+        concurrency=config.jobs.concurrency,
+        queues=config.jobs.queues,
+        engine=_job_engine(store, config.jobs.engine),
+    )
     token_counts = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
     subscriptions = Subscriptions(store)
@@ -202,6 +210,24 @@ def make_services(
     log.listen(services.renditions.note, services.renditions.missed)
     log.listen(note, missed)
     return services
+
+
+def _job_engine(store: Store, choice: str) -> JobEngine | None:
+    """None for leases, which need nothing but the store."""
+    on_postgres = store.adapter.system == "postgresql"
+    is_installed = importlib.util.find_spec("procrastinate") is not None
+    if choice == "leases" or (choice == "auto" and not (on_postgres and is_installed)):
+        return None
+    if not on_postgres:
+        raise Unsupported(
+            "procrastinate gives out the jobs of a bank on PostgreSQL, and this bank is not.",
+            hint="Leave out jobs.engine.",
+        )
+    if not is_installed:
+        raise Unsupported("procrastinate is not installed.", hint=install_hint("cluster"))
+    from perdure.jobs.procrastinate_engine import ProcrastinateEngine
+
+    return ProcrastinateEngine(store)
 
 
 def _make_learning(services: Services, clock: Clock) -> Learning:

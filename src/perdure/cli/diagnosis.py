@@ -20,8 +20,10 @@ from perdure.bank import Bank
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
+from perdure.cli.pause_commands import described
 from perdure.cli.terminal import ProgressBar
 from perdure.config import Config
+from perdure.config.pauses import Pauses
 from perdure.core.display import install_hint
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.storage import registry
@@ -84,6 +86,7 @@ async def diagnose(settings: CommandSettings) -> Diagnosis:
         _examine_libraries(report)
         config = _examine_config(report, settings)
         if config is not None:
+            _examine_pause(report)
             await _examine_bank(report, settings, config)
             await asyncio.to_thread(_examine_disk, report, config)
     return report
@@ -136,6 +139,16 @@ def _examine_config(report: Diagnosis, settings: CommandSettings) -> Config | No
     report.add("Configuration", str(file) if found else f"defaults; there is no {file}")
     report.add("Data folder", str(configuration.data_folder()))
     return config
+
+
+def _examine_pause(report: Diagnosis) -> None:
+    try:
+        pause = Pauses().current()
+    except PerdureError as exc:
+        report.add_fault("Recording", exc)
+        return
+    report.facts["paused"] = pause is not None
+    report.add("Recording", "It is on." if pause is None else described(pause))
 
 
 async def _examine_bank(report: Diagnosis, settings: CommandSettings, config: Config) -> None:

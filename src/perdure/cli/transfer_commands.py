@@ -33,14 +33,16 @@ async def import_(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="FORMAT", help="claude-code, codex, openai-chat, anthropic or perdure."
+            metavar="FORMAT",
+            help="claude-code, codex, opencode, cursor, gemini; chatgpt, claude-export; langsmith,"
+            " otel; openai-chat, anthropic; perdure.",
         ),
     ],
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Files, or folders of them; claude-code and codex know where theirs are.",
+            help="Files, or folders of them; coding clients' are found where they usually are.",
         ),
     ] = None,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -40,6 +40,9 @@ class JobsConfig(Section, frozen=True):
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    #: Who gives jobs to hosts. "auto" is procrastinate for a bank on PostgreSQL, if the extra
+    #: `cluster` is installed, and leases in the rows for any other.
+    engine: Literal["auto", "leases", "procrastinate"] = "auto"
     #: The kinds of jobs that are run here; none: all. The others are left to other processes.
     queues: tuple[str, ...] = ()
 

@@ -54,6 +54,8 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     pieces: int = 0
     newest: int = 0
     forgotten: bool = False  # The session was forgotten: do not import it again.
+    #: What comes next belongs to a prompt that was said in a pause (`perdure pause`).
+    paused: bool = False
 
     @property
     def turns(self) -> Iterator[int]:

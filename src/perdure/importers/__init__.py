@@ -76,11 +76,16 @@ async def import_files(
     `session`. Faults of a file are counted and reported, and never stop the import. With `watch`
     it follows growing files until it is cancelled, and passes what was added to `heard`.
 
-    Raises `InvalidInput` if there is no such format or path, and what the bank raises.
+    Raises `InvalidInput` if there is no such format or path, or if there is nothing to watch; and
+    what the bank raises.
     """
     importer = importer_for(require_text(format, "format"))
     found = _usual(format, importer) if paths is None else _existing(paths)
     run = ImportRun(bank, format, importer, session, progress or (lambda *_: None))
+    if watch and not importer.grows:
+        raise InvalidInput(
+            f"Files of the format {format} do not grow.", hint="Import them without watching."
+        )
     if watch:
         await watch_files(run, found, heard or (lambda _: None))
     for path in [] if watch else found:

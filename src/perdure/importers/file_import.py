@@ -28,7 +28,8 @@ _ATTEMPTS = 20
 
 
 async def import_path(run: ImportRun, path: Path) -> None:
-    for transcript in run.importer.transcripts(path):
+    found = iter(run.importer.transcripts(path))
+    while (transcript := await asyncio.to_thread(next, found, None)) is not None:
         await import_file(run, transcript)
 
 
@@ -51,7 +52,7 @@ async def import_file(run: ImportRun, transcript: Transcript) -> None:
 async def on_its_way(run: ImportRun, transcript: Transcript) -> ImportedFile | RestoredFile:
     if transcript.session:
         return RestoredFile(run, transcript)
-    if run.is_shared:
+    if run.is_shared and transcript.folder is None:
         with contextlib.suppress(OSError):  # it is told when the file itself is read
             folder = await asyncio.to_thread(run.importer.folder, transcript)
             transcript = msgspec.structs.replace(transcript, folder=folder)
@@ -84,7 +85,7 @@ class ImportedFile:
         """Import what there is, except what may still grow. Raises `Overtaken`."""
         try:
             with readable():
-                self._stamp = stamp_of(self._transcript.path)
+                self._stamp = self._transcript.stamp or stamp_of(self._transcript.path)
             if self._feed is not None and self._feed.document:
                 self.close()
             feed = self._feed or await self._open()
@@ -232,10 +233,23 @@ class _Watched:
             self.file.close()
             self.file = None
 
+    def is_now(self, transcript: Transcript) -> None:
+        """One of many conversations in a file has its own stamp, and other records when it grew."""
+        if transcript.stamp != self.transcript.stamp:
+            self.close()
+            self.transcript = transcript
+
+    def state(self) -> tuple[tuple[int, int, int], float]:
+        """Changes when it does; and when it last did, in seconds. Raises OSError."""
+        found, stamp = self.transcript.path.stat(), self.transcript.stamp
+        if stamp is not None:
+            return (0, stamp.modified, stamp.size), time.time()
+        return (found.st_size, found.st_mtime_ns, found.st_ino), found.st_mtime
+
 
 async def watch_files(run: ImportRun, paths: Sequence[Path], heard: Heard) -> None:
     """Import the files and what is added to them, and new files, until cancelled."""
-    watched: dict[Path, _Watched] = {}
+    watched: dict[tuple[Path, str, str], _Watched] = {}
     loop = asyncio.get_running_loop()
     told: set[str] = set()
     next_look = 0.0
@@ -245,7 +259,8 @@ async def watch_files(run: ImportRun, paths: Sequence[Path], heard: Heard) -> No
             if began >= next_look:
                 for path in paths:
                     for transcript in await asyncio.to_thread(_found, run, path):
-                        watched.setdefault(transcript.path, _Watched(transcript))
+                        key = transcript.path, transcript.id, transcript.agent
+                        watched.setdefault(key, _Watched(transcript)).is_now(transcript)
                 looking = list(watched.values())
                 # A search that takes long is made less often.
                 next_look = loop.time() + max(_LOOK, 10 * (loop.time() - began))
@@ -267,12 +282,11 @@ def _found(run: ImportRun, path: Path) -> list[Transcript]:
 
 async def _look(run: ImportRun, item: _Watched, now: float) -> None:
     try:
-        state = item.transcript.path.stat()
+        seen, modified = item.state()
     except OSError:
         item.close()  # it was deleted, or moved: what was imported stays
         item.finished = True
         return
-    seen = state.st_size, state.st_mtime_ns, state.st_ino
     try:
         if seen != item.seen:
             if item.seen is not None and (seen[0] < item.seen[0] or seen[2] != item.seen[2]):
@@ -284,7 +298,7 @@ async def _look(run: ImportRun, item: _Watched, now: float) -> None:
             await item.file.advance()
             if isinstance(item.file, ImportedFile) and item.file.is_early:
                 item.seen = None
-            elif time.time() - state.st_mtime >= _SILENCE:  # nobody is writing it
+            elif time.time() - modified >= _SILENCE:  # nobody is writing it
                 item.finished = True
                 await item.file.finish()
                 item.close()
@@ -309,7 +323,7 @@ def _tell(run: ImportRun, heard: Heard, told: set[str]) -> None:
             heard(session)
 
 
-def _limit(watched: dict[Path, _Watched]) -> None:
+def _limit(watched: dict[tuple[Path, str, str], _Watched]) -> None:
     quiet = [item for item in watched.values() if item.file is not None and item.finished]
     for item in sorted(quiet, key=lambda item: item.changed)[:-_OPEN]:
         item.close()

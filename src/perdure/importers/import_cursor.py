@@ -37,11 +37,14 @@ class Bookmark:
         self._store = store
         self._version = 0
         self.cursor = Cursor(key)
+        #: Goes into the next cursor: see there.
+        self.paused = False
 
     async def load(self) -> Cursor:
         found = await self._store.collection(Cursor).fetch(self.cursor.id)
         if found is not None:
             self.cursor, self._version = found.value, found.version
+            self.paused = self.cursor.paused
         return self.cursor
 
     @property
@@ -49,7 +52,8 @@ class Bookmark:
         return self._version > 0
 
     def at(self, place: FilePosition, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
-        return msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
+        cursor = msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
+        return msgspec.structs.replace(cursor, paused=self.paused)
 
     def begin_anew(self) -> None:
         """Start over as if nothing had been imported and the session not been forgotten."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from perdure.config.pauses import Pauses
 from perdure.core.messages import Message
+from perdure.core.turns import is_prompt
 from perdure.history.hook_context import without_hook_context
 from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
 from perdure.history.log_records import AnswerDraft, Head, SessionRecord, TurnCount, turn_key
@@ -49,6 +51,9 @@ class ImportWriter:
         self._tags: dict[str, dict[str, str]] = {}  # by conversation
         #: Conversations whose newest turn was undone: the next message is not part of it.
         self._fresh: set[str] = set()
+        self._pauses = Pauses()
+        #: Conversations whose prompt was said in a pause.
+        self._paused = {""} if bookmark.paused else set[str]()
         self._waiting: list[Message] = []
         self._to = ""
         self._size = 0
@@ -165,6 +170,10 @@ class ImportWriter:
         return None if found is None else await self._known_in(to, name)
 
     async def _say(self, step: Say, place: FilePosition) -> None:
+        if self._was_paused(step):
+            found = self._run.result.of(self._sessions.name())
+            found.skip({"message said while Perdure was paused": 1})
+            return
         own = without_hook_context(step.message)
         if own is None:
             self._run.result.of(self._sessions.name()).skip({"put in by our own hook": 1})
@@ -182,6 +191,16 @@ class ImportWriter:
             self._to = step.to
             self._waiting.append(message)
             self._size += size
+
+    def _was_paused(self, step: Say) -> bool:
+        """Whether it was said in a pause, or answers a prompt of one."""
+        if self._pauses.covers(step.message.time):
+            self._paused.add(step.to)
+        elif is_prompt(step.message):
+            self._paused.discard(step.to)
+        if not step.to:
+            self._bookmark.paused = "" in self._paused
+        return step.to in self._paused
 
     async def _turn(self, step: Undo | Open, place: FilePosition) -> None:
         if isinstance(step, Undo):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from perdure.core.messages import Message, encode
+from perdure.history.import_cursors import Stamp
 from perdure.history.log_records import MAX_NAME
-from perdure.importers.transcript_source import TranscriptSource, decode
+from perdure.importers.transcript_source import RecordSource, TranscriptSource, decode
 
 #: Bytes that the names of a format and of a sub-agent may add to that of a conversation.
 _ROOM = MAX_NAME - 50
@@ -33,6 +34,10 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
     session: str = ""  # the session it was exported from
     skip: str = ""  # why the file is not imported
+    #: Its records, if it is one of many conversations in a file: JSON each, asked for whenever it
+    #: is read. Raises OSError. Then the stamp tells that they have not changed.
+    records: Callable[[], Iterable[bytes]] | None = None
+    stamp: Stamp | None = None
 
 
 class Importer:
@@ -46,6 +51,8 @@ class Importer:
     #: The client whose conversations these are. Their agent is the client in its project, and what
     #: the proxy recorded of them is known again; see `perdure.core.client_agents`.
     client = ""
+    #: Whether its files grow while they are used, and can be watched. Exports do not.
+    grows = True
 
     def reader(self, transcript: Transcript) -> TranscriptReader:
         raise NotImplementedError
@@ -67,6 +74,8 @@ class Importer:
 
     def open(self, transcript: Transcript) -> TranscriptSource:
         """The lines of the file. Raises OSError."""
+        if transcript.records is not None:
+            return RecordSource(transcript.path, transcript.records)
         return TranscriptSource(transcript.path)
 
 
@@ -77,6 +86,15 @@ def files(path: Path, patterns: Iterable[str]) -> Iterator[Path]:
         return
     found = {file for pattern in patterns for file in path.rglob(pattern)}
     yield from sorted(file for file in found if file.is_file())
+
+
+def unreadable(path: Path, why: str) -> Transcript:
+    """Stands for what a file would hold if it could be read: it is counted."""
+
+    def fail() -> Iterable[bytes]:
+        raise OSError(why)
+
+    return Transcript(path=path, id=stem(path), records=fail, stamp=Stamp(str(path), 1), folder="")
 
 
 def stem(path: Path) -> str:
@@ -198,6 +216,11 @@ class TranscriptReader:
     def skip(self, reason: str) -> tuple[()]:
         self.report.skip(reason)
         return ()
+
+    def skip_part(self, reason: str) -> None:
+        """Count a part of a record that is used otherwise: as a record of its own."""
+        self.report.read += 1
+        self.report.skip(reason)
 
 
 def stored_form(message: Message) -> bytes:

@@ -21,10 +21,17 @@ GROUP = "perdure.importers"
 
 _OWN = {
     "anthropic": "perdure.importers.chat_files:AnthropicImporter",
+    "chatgpt": "perdure.importers.chatgpt:ChatGPTImporter",
     "claude-code": "perdure.importers.claude_code:ClaudeCodeImporter",
+    "claude-export": "perdure.importers.claude_export:ClaudeExportImporter",
     "codex": "perdure.importers.codex:CodexImporter",
+    "otel": "perdure.importers.otel:OtelImporter",
     "perdure": "perdure.importers.export_reader:ExportImporter",
+    "cursor": "perdure.importers.cursor:CursorImporter",
+    "gemini": "perdure.importers.gemini:GeminiImporter",
+    "langsmith": "perdure.importers.langsmith:LangSmithImporter",
     "openai-chat": "perdure.importers.chat_files:OpenAIChatImporter",
+    "opencode": "perdure.importers.opencode:OpencodeImporter",
 }
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}").fullmatch
 

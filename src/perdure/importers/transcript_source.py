@@ -6,7 +6,7 @@ import contextlib
 import io
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, cast
@@ -139,6 +139,32 @@ class TranscriptSource:
             size += len(data)
             if not data or data.endswith(b"\n"):
                 return size, data[-1:]
+
+
+class RecordSource(TranscriptSource):
+    """Records that are no lines of a file: each is JSON, and whole. Raises OSError as they do."""
+
+    def __init__(
+        self, path: Path, records: Callable[[], Iterable[bytes]], limit: int = MAX_LINE
+    ) -> None:
+        self.path, self._limit = path, limit
+        self.compressed, self.position = False, 0
+        self._records = iter(records())
+
+    def close(self) -> None:
+        self._records = iter(())
+
+    def binary(self) -> bool:
+        return False
+
+    def lines(self) -> Iterator[SourceLine]:
+        for data in self._records:
+            start = self.position
+            self.position = end = start + len(data)
+            if len(data) > self._limit:
+                yield SourceLine(b"", start, end, whole=True, oversized=True)
+            else:
+                yield SourceLine(data, start, end, whole=True)
 
 
 class JsonDocument(TranscriptSource):

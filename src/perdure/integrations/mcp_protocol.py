@@ -316,6 +316,8 @@ class McpConnection:
             return _tool_error(f"There is no tool {params.get('name')!r}. There are: {known}.")
         call = self._tool_call(request)
         try:
+            if tool.writes:
+                _refuse_in_pause()
             found = await tool.run(call, _arguments(tool, params.get("arguments")))
         except InputNeeded as exc:
             needed = {exc.key: exc.request}
@@ -419,6 +421,13 @@ def _arguments(tool: McpTool, given: Any) -> Any:
         takes = ", ".join(f.name if f.required else f"[{f.name}]" for f in fields) or "nothing"
         hint = f"{tool.name} takes {takes}."
         raise InvalidInput(f"The arguments cannot be used: {exc}.", hint=hint) from exc
+
+
+def _refuse_in_pause() -> None:
+    """Raises `Unavailable` while `perdure pause` holds."""
+    from perdure.config.pauses import Pauses  # a client waits for the first list of tools
+
+    Pauses().refuse_writing()
 
 
 def _tool_error(text: str) -> Answer:

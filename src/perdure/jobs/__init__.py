@@ -34,8 +34,7 @@
 """
 
 from perdure.jobs.idle import GoOn, Wake
-from perdure.jobs.job import Job, JobHandler, JobState, RetryLater
-from perdure.jobs.job_run import JobCounts
+from perdure.jobs.job import Job, JobCounts, JobHandler, JobState, RetryLater
 from perdure.jobs.marks import PendingMark, marks_of
 from perdure.jobs.runner import Runner
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, TypeAlias
 
@@ -11,6 +11,7 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import record_keys
 from perdure.storage.collection_reader import Stored
+from perdure.storage.extension import ExtensionChange
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.rows import Batch, Check, Delete, Index, Put
@@ -100,7 +101,19 @@ class RetryLater(Exception):
         self.seconds = seconds
 
 
-async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[Job] | None:
+class JobCounts(msgspec.Struct):
+    """How the jobs that a runner began ended."""
+
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    withdrawn: int = 0  # Put back when the runner was stopped.
+    lost: int = 0  # Taken over by another process, because this one was silent for too long.
+
+
+async def replace(
+    store: Store, found: Stored[Job], job: Job | None, changes: Sequence[ExtensionChange] = ()
+) -> Stored[Job] | None:
     """Write a job, or delete it, if it is unchanged since it was found; else returns None. The time
     of creation is checked too: a job with a key may be done, deleted, enqueued anew and reach the
     same version again.
@@ -111,7 +124,7 @@ async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[J
     if job is not None:
         write = declared.encode(job, None, None)
     try:
-        (version,) = await store.commit(Batch((write,), (check,)), DEFAULT)
+        (version,) = await store.commit(Batch((write,), (check,), (), tuple(changes)), DEFAULT)
     except Conflict:
         return None
     return Stored(found.key, job or found.value, version, found.created_us, store.now())

@@ -11,7 +11,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.jobs.job import Job, JobKind, JobState, RetryLater, replace
-from perdure.storage.collection_reader import Stored
+from perdure.jobs.job_engine import ClaimedJob, JobEngine
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -19,32 +19,20 @@ _log = logging.getLogger(__name__)
 LONGEST_RETRY = 600.0  # Seconds.
 
 
-class JobCounts(msgspec.Struct):
-    """How the jobs that a runner began ended."""
-
-    done: int = 0
-    retried: int = 0
-    failed: int = 0
-    withdrawn: int = 0  # Put back when the runner was stopped.
-    lost: int = 0  # Taken over by another process, because the lease could not be renewed in time.
-
-
 class JobRun:
     """A claimed job. `serve` runs it; `withdraw` cancels it and puts it back."""
 
-    def __init__(
-        self, store: Store, kind: JobKind, held: Stored[Job], lease: float, counts: JobCounts
-    ) -> None:
-        self.id = held.key
-        self.kind = held.value.kind
+    def __init__(self, store: Store, kind: JobKind, claim: ClaimedJob, engine: JobEngine) -> None:
+        self.id = claim.held.key
+        self.kind = claim.held.value.kind
+        self.ticket = claim.ticket
         self._store = store
         self._how = kind
-        self._held = held
-        self._lease = lease
-        self._counts = counts
+        self._held = claim.held
+        self._engine = engine
         self._withdrawn = False
         name = f"perdure-handler-{self.id}"
-        self._handler = asyncio.create_task(_call(kind, held.value), name=name)
+        self._handler = asyncio.create_task(_call(kind, claim.held.value), name=name)
 
     def withdraw(self) -> None:
         """Cancel the handler. Unless it succeeds all the same, the attempt does not count."""
@@ -53,7 +41,7 @@ class JobRun:
 
     async def serve(self) -> None:
         try:
-            while not (await asyncio.wait({self._handler}, timeout=self._lease / 3))[0]:
+            while not (await asyncio.wait({self._handler}, timeout=self._engine.lease / 3))[0]:
                 await self._renew()
             await self._conclude()
         except PerdureError as exc:
@@ -61,7 +49,7 @@ class JobRun:
             _log.warning("the end of job %s could not be recorded: %s", self.id, exc)
 
     async def _renew(self) -> None:
-        until = self._store.now() + int(self._lease * SECOND)
+        until = self._store.now() + int(self._engine.lease * SECOND)
         try:
             is_ours = await self._replace(lambda job: msgspec.structs.replace(job, until=until))
         except PerdureError as exc:
@@ -73,7 +61,7 @@ class JobRun:
             self.withdraw()
 
     async def _conclude(self) -> None:
-        counts, now = self._counts, self._store.now()
+        counts, now = self._engine.counts, self._store.now()
         attempts, exc = self._held.value.attempts, self._exception()
         error = f"{type(exc).__name__}: {exc}".removesuffix(": ")[:500]
         if exc is None:
@@ -113,7 +101,10 @@ class JobRun:
         it runs changes it, too: then it is read again.
         """
         while True:
-            replaced = await replace(self._store, self._held, change(self._held.value))
+            job = change(self._held.value)
+            is_over = job is None or job.state is not JobState.RUNNING
+            changes = self._engine.ended(self.ticket, job) if is_over else ()
+            replaced = await replace(self._store, self._held, job, changes)
             if replaced is not None:
                 self._held = replaced
                 return True

@@ -1,20 +1,20 @@
-"""The in-process runner: jobs are rows, idle work and periodic work live in memory.
+"""The runner of a process: jobs are rows, idle work and periodic work live in memory.
 
 A job is pending, running or failed; one that is done is deleted. Guaranteed:
 
 * A committed job runs at least once. It runs again if its process dies, or cannot record the end of
   it: handlers must bear that. `Job.id` tells repetitions.
-* Several processes may run the jobs of one bank. A worker claims a job by writing a lease into it,
-  at the version it read, so one process at a time has it. The lease is renewed while the handler
-  runs; if the process dies, the job becomes pending again when the lease has run out.
+* Several processes may run the jobs of one bank. A `JobEngine` gives each job to one of them at a
+  time, and to another if that one dies. Whoever begins a job writes itself into its row, so who was
+  given up for dead cannot record an end.
 * A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds, or
   what it was registered with; after the last attempt the job is failed, with the error, until
   `retry`. Attempts that ended with the death of the process count, so a job that kills its worker
   fails too.
 
-Not guaranteed: jobs begin in the order of their due times, but run side by side and may end in any
-order, unless they share an `order`. A process that stands still for longer than the lease may run a
-job for a moment beside the one that took it over. Leases assume clocks that agree to a few seconds.
+Not guaranteed: jobs begin in the order of their due times, or as they were enqueued, but run side
+by side and may end in any order, unless they share an `order`. A process that stands still for
+longer than its engine waits may run a job for a moment beside the one that took it over.
 """
 
 from __future__ import annotations
@@ -29,27 +29,25 @@ import msgspec
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import InvalidInput
 from perdure.jobs.idle import CANCEL_PATIENCE, IdleWork, Wake
-from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
-from perdure.jobs.job_run import JobCounts, JobRun
+from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind
+from perdure.jobs.job_engine import ClaimedJob, JobEngine, due_jobs
+from perdure.jobs.job_run import JobRun
+from perdure.jobs.lease_engine import LeaseEngine
 from perdure.jobs.marks import ProcessMarks
 from perdure.jobs.periodic import Periodic, pause_until
 from perdure.storage import record_keys
-from perdure.storage.collection_reader import Stored
 from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 
-_PAGE = 16  # Jobs read together: some may have to wait for others of their order.
-
 
 class Runner:
     """Runs the jobs of a bank whose kinds are registered here, and idle and periodic work.
 
-    `concurrency` is how many jobs run at the same time; `poll` the seconds between two looks for
-    work of other processes (one's own begins at once); `lease` the seconds after which the jobs of
-    a dead process are taken over. With `queues`, jobs of other kinds are left to other processes.
+    `concurrency` is how many jobs run at the same time. With `queues`, jobs of other kinds are left
+    to other processes. Without an engine, a `LeaseEngine` with this `poll` and `lease`.
     """
 
     def __init__(
@@ -60,13 +58,13 @@ class Runner:
         poll: float = 1.0,
         lease: float = 30.0,
         queues: Collection[str] = (),
+        engine: JobEngine | None = None,
     ) -> None:
-        self.counts = JobCounts()
         self._store = store
-        self._owner = new_id()
+        self._engine = engine or LeaseEngine(store, poll=poll, lease=lease)
+        self.counts = self._engine.counts
         self._concurrency = concurrency
         self._poll_every = poll
-        self._lease = lease
         self._queues = frozenset(queues)
         #: Those that are registered, and those of them that are run here.
         self._registered: dict[str, JobKind] = {}
@@ -84,7 +82,6 @@ class Runner:
         self._placed = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
-        self._takeover_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -159,10 +156,12 @@ class Runner:
             found = await jobs.get(job.id) if key else None
             if found is None or found.state is JobState.FAILED:
                 await jobs.put(job)
+                transaction.include(*self._engine.placed(job))
             elif found.state is JobState.RUNNING and not found.again:
                 await jobs.put(msgspec.structs.replace(found, payload=payload, again=True))
             elif found.state is JobState.PENDING and not found.attempts and job.due < found.due:
-                await jobs.put(msgspec.structs.replace(found, due=job.due))
+                await jobs.put(sooner := msgspec.structs.replace(found, due=job.due))
+                transaction.include(*self._engine.placed(sooner))
 
         if transaction is None:
             await self._store.transact(add)
@@ -188,7 +187,8 @@ class Runner:
                 raise InvalidInput(
                     f"There is no failed job {job!r}.", hint="`Runner.failed` lists them."
                 )
-            await jobs.put(found.pending(self._store.now(), attempts=0))
+            await jobs.put(again := found.pending(self._store.now(), attempts=0))
+            transaction.include(*self._engine.placed(again))
 
         await self._store.transact(bring_back)
         self._wake.set()
@@ -220,6 +220,7 @@ class Runner:
         if self._task is not None:
             raise InvalidInput("This runner has been started.", hint="Start it once.")
         self._stopping = False
+        await self._engine.start(self._wake.set)
         self._task = asyncio.create_task(self._serve(), name="perdure-jobs")
         for periodic in self._periodic.values():
             periodic.start()
@@ -247,6 +248,7 @@ class Runner:
         for task in list(self._running):
             _log.error("%s does not end when cancelled; it is left to itself", task.get_name())
             task.cancel()
+        await self._engine.stop()
         self._periodic.clear()
         self._task = None
 
@@ -291,81 +293,21 @@ class Runner:
             await pause_until(self._wake, pause)
 
     async def _poll(self) -> float:
-        await self._take_over()
+        if not self._kinds:
+            return self._poll_every
+        kinds = dict(self._kinds)  # one may be unregistered meanwhile
         room = self._concurrency - len(self._running)
-        if room <= 0 or not self._kinds:
-            return self._poll_every  # or sooner: the end of a job wakes us
-        now = self._store.now()
-        due, later = await self._due(now, room)
-        claimed = await asyncio.gather(*(self._claim(each) for each in due))
-        if not all(claimed):
-            return 0.0  # others were faster: there may be more behind those
-        return self._poll_every if later is None else min(self._poll_every, (later - now) / SECOND)
+        running = {work.id: work.ticket for work in self._running.values()}
+        claims, pause = await self._engine.claim(kinds, room, running)
+        for claim in claims:
+            self._run(claim, kinds[claim.held.value.kind])
+        return pause
 
-    async def _due(self, now: int, room: int) -> tuple[list[Stored[Job]], int | None]:
-        query = self._jobs(JobState.PENDING).where("kind", "in", list(self._kinds))
-        query = query.order_by("due").limit(max(room, _PAGE))
-        # One that runs here and was taken over for being late must not run beside itself.
-        found, alive, after = list[Stored[Job]](), self._alive(), None
-        firsts = dict[str, str]()
-        while True:
-            page = await query.page(after=after)
-            for each in page.items:
-                job = each.value
-                if job.due > now:
-                    return found, job.due
-                if each.key in alive:
-                    continue
-                if job.order is not None and job.order not in firsts:
-                    firsts[job.order] = await self._first_of(job.order)
-                if job.order is None or firsts[job.order] == job.id:
-                    found.append(each)
-                if len(found) == room:
-                    return found, None
-            after = page.next
-            if after is None:
-                return found, None
-
-    async def _first_of(self, order: str) -> str:
-        query = self._store.collection(Job).query().where("order", "=", order)
-        query = query.where("state", "in", [JobState.PENDING, JobState.RUNNING])
-        first = await query.order_by("placed").first()
-        return "" if first is None else first.key
-
-    async def _take_over(self) -> None:
-        """Make jobs whose worker is dead pending again; looks only once in a poll interval."""
-        moment = asyncio.get_running_loop().time()
-        if moment < self._takeover_at or not self._kinds:
-            return
-        self._takeover_at = moment + self._poll_every
-        now = self._store.now()
-        alive = self._alive()
-        dead = self._jobs(JobState.RUNNING).where("kind", "in", list(self._kinds))
-        for found in await dead.where("until", "<=", now).order_by("until").limit(100).execute():
-            if found.key not in alive:  # ours are only late
-                error = "the process that ran it ended"
-                await replace(self._store, found, found.value.pending(now, error=error))
-
-    async def _claim(self, found: Stored[Job]) -> bool:
-        job = found.value
-        kind = self._kinds.get(job.kind)
-        if kind is None:
-            return True  # unregistered a moment ago
-        if job.attempts > kind.retries:
-            # Only after the death of a worker: the others do not know how often to try this kind.
-            if await replace(self._store, found, job.failed(job.error)):
-                _log.error("gave up on job %s: %s", job.id, job.error)
-                self.counts.failed += 1
-            return False
-        until = self._store.now() + int(self._lease * SECOND)
-        held = await replace(self._store, found, job.running(self._owner, until))
-        if held is None:
-            return False
-        work = JobRun(self._store, kind, held, self._lease, self.counts)
-        task = asyncio.create_task(work.serve(), name=f"perdure-job-{job.id}")
+    def _run(self, claim: ClaimedJob, kind: JobKind) -> None:
+        work = JobRun(self._store, kind, claim, self._engine)
+        task = asyncio.create_task(work.serve(), name=f"perdure-job-{work.id}")
         self._running[task] = work
         task.add_done_callback(self._ended)
-        return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -380,7 +322,8 @@ class Runner:
         if JobState.RUNNING in states or states.get(JobState.PENDING, now + 1) > now:
             return JobState.RUNNING in states
         # Those that wait for one of their order, which waits for its time, are not waited for.
-        can_begin, _ = await self._due(now, 1)
+        alive = {work.id for work in self._running.values()}
+        can_begin, _ = await due_jobs(self._store, self._kinds, 1, alive)
         return bool(can_begin) or JobState.RUNNING in await self._states()
 
     async def _states(self) -> dict[str, int]:
@@ -389,9 +332,6 @@ class Runner:
         query = self._store.collection(Job).query().where("kind", "in", list(self._kinds))
         query = query.where("state", "in", [JobState.PENDING, JobState.RUNNING]).group_by("state")
         return {row["state"]: row["due"] for row in await query.aggregate(due="min due")}
-
-    def _alive(self) -> set[str]:
-        return {work.id for work in self._running.values()}
 
     def _jobs(self, state: JobState) -> QueryBuilder[Job]:
         return self._store.collection(Job).query().where("state", "=", state)

@@ -139,7 +139,7 @@ class GitHooks:
 
     def _write_script(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / script.SCRIPT_NAME, script.SCRIPT.encode())
+        write_atomically(self._folder / script.SCRIPT_NAME, script.git_hook_script().encode())
 
     def _note(self, record: HooksRecord) -> HooksRecord:
         write_atomically(self._folder / _RECORD, msgspec.json.encode(record))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from perdure.jobs import JobCounts
 from perdure.jobs.job_list import JobSum, JobView, list_jobs
-from perdure.jobs.job_run import JobCounts
 from perdure.server.operations import Operation, RequestBody, RequestQuery, ServerCall, TokenScope
 
 

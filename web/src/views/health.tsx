@@ -162,6 +162,7 @@ function Proxy({ of }: { of: ProxyFigures }) {
   const requests = Object.values(of.requests ?? {}).reduce((sum, each) => sum + each, 0);
   return (
     <Part title={words.proxy}>
+      {of.is_paused && <p class="bad">{words.paused}</p>}
       {requests + (of.failures ?? 0) ? (
         <>
           <Sums

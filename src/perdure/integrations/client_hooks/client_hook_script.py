@@ -4,8 +4,8 @@
 
 Events that are only noted append one line to the spool and start a background import, which they
 do not wait for: some milliseconds. SessionStart runs `session_start` with a bare Python,
-UserPromptSubmit `prompt_recall`. Whatever happens, the client sees exit code 0, and no output but
-what is meant for the model.
+UserPromptSubmit `prompt_recall`. In a pause (`perdure pause`) nothing of it is done. Whatever
+happens, the client sees exit code 0, and no output but what is meant for the model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+
+from perdure.config.pauses import pauses_file
 
 #: The name of the script in the project's folder.
 SCRIPT_NAME = "client-hook.sh"
@@ -27,10 +29,18 @@ _SCRIPT = r"""# Perdure: a hook of a coding client. Written by `perdure project 
 home=${0%/*} client=$1 event=$2
 python=@python@
 package=@package@
+pauses=@pauses@
 trap '' XFSZ PIPE
 if [ "$event" = mcp ]; then exec "$python" -P -m perdure mcp; fi
 exec 2>/dev/null
 [ -d "$home/spool" ] || exit 0
+if [ -s "$pauses" ]; then
+  until=; while read -r _ line; do until=$line; done <"$pauses"
+  if [ "$until" = - ] || [ "$(date +%s)" -lt "$until" ]; then
+    cat >/dev/null
+    exit 0
+  fi
+fi
 field() {
   value=
   case $head in *"\"$1\":\""*)
@@ -94,6 +104,7 @@ def client_hook_script() -> str:
     values = {
         "@python@": shlex.quote(sys.executable),
         "@package@": shlex.quote(str(Path(__file__).parent)),
+        "@pauses@": shlex.quote(str(pauses_file())),
         "@every@": str(EVERY),
     }
     text = _SCRIPT

@@ -12,8 +12,9 @@ or written here.
   still has is not new, and nothing is taken back.
 * Otherwise the client went back, or edited something: the line behind that point is taken back.
 
-A turn that was forgotten has left a gap in the line. The client still has its words: what it says
-between what is known before the gap and behind it is not new (`_forgotten`).
+A turn that was forgotten has left a gap in the line, and so has a pause, in which nothing was
+recorded. The client still has these words: what it says between what is known before the gap and
+behind it is not new (`_forgotten`).
 """
 
 from __future__ import annotations

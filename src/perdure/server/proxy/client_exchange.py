@@ -120,6 +120,9 @@ class ClientExchange:
         """Record and rewrite what has to be before it is sent; False if it is refused."""
         try:
             request = self._parsed()
+            if request is not None and await self._proxy.recorder.is_of_pause(request):
+                await self._pass_in_pause(request)
+                return True
             if request is not None and request.kind in _CONVERSATIONS:
                 self._request = request
                 self._recorded = self._recording(request)
@@ -138,6 +141,13 @@ class ClientExchange:
                 await send_error(self._send, self._wire, 503, kind, _words(exc))
                 return False
         return True
+
+    async def _pass_in_pause(self, request: ClientRequest) -> None:
+        """It goes upstream as it came, and nothing is kept of it, what it cost neither."""
+        self._seen = None
+        self._proxy.report.figures.paused += 1
+        if request.kind in _CONVERSATIONS:
+            await self._proxy.recorder.hear(request)
 
     @property
     def _asks_model(self) -> ClientRequest | None:

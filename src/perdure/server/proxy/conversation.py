@@ -21,6 +21,8 @@ from perdure.server.proxy.alignment import Recorded, gap
 from perdure.sessions.session import Session
 from perdure.storage.options import STRONG
 
+#: The event that stands where nothing was recorded, because of `perdure pause`.
+PAUSED = "paused"
 #: In a session's state: it took the place of one that was forgotten, whose words its client has.
 FORGOTTEN = "forgotten"
 
@@ -144,6 +146,8 @@ class Conversation:
             self._ended = turn, ordinal + 1
             by_model = message.role == "assistant"
             compaction = message.role == "event" and message.name == COMPACTION
+            if message.role == "event" and message.name == PAUSED:
+                self._add_gap(turn)
             self.line += [
                 Recorded(identity, turn, round, ordinal, by_model, compaction) for identity in parts
             ]

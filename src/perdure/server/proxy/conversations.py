@@ -365,3 +365,9 @@ def _first(facts: Sequence[ItemFacts]) -> str:
 def _shrink(known: dict[tuple[str, ...], list[str]], most: int) -> None:
     while len(known) > most:
         known.pop(next(iter(known)))
+
+
+def told_apart(who: ConversationId, facts: Sequence[ItemFacts]) -> str:
+    """What tells a conversation from others, before anything of it is recorded."""
+    own = (who.client, who.session or who.conversation, who.sub_agent, who.agent)
+    return " ".join(own if own[1] else (*own, _first(facts)))

@@ -24,7 +24,9 @@ async def pass_on(call: ServerCall) -> Proxy:
 
 async def get_proxy(call: ServerCall) -> ProxyFigures:
     call.require_all_agents()
-    return call.server.part(Proxy).report.figures
+    proxy = call.server.part(Proxy)
+    proxy.report.figures.is_paused = proxy.recorder.pauses.current() is not None
+    return proxy.report.figures
 
 
 async def refuse_socket(call: ServerCall, socket: WebSocket) -> None:

@@ -48,6 +48,10 @@ class ProxyFigures(msgspec.Struct, kw_only=True):
     cost: int = 0
     cost_alone: int = 0
     unpriced: int = 0
+    #: Requests that passed unrecorded in a pause; they are in no count but `requests`.
+    paused: int = 0
+    #: Whether there is a pause now.
+    is_paused: bool = False
     #: How often our own part failed, and how at last.
     failures: int = 0
     failure: str = ""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.bank.bank import Bank
+from perdure.config.pauses import Pauses
 from perdure.core.messages import Message, Text, event
 from perdure.core.turns import is_prompt
 from perdure.history.log_records import Head
@@ -25,13 +26,14 @@ from perdure.server.proxy.client_habits import is_summary
 from perdure.server.proxy.client_items import ClientItems, decoded, new_messages
 from perdure.server.proxy.client_request import ClientRequest
 from perdure.server.proxy.conversation import (
+    PAUSED,
     AnswerInProgress,
     Conversation,
     OthersWrote,
     Said,
     SessionGone,
 )
-from perdure.server.proxy.conversations import Conversations, shared_turn
+from perdure.server.proxy.conversations import Conversations, shared_turn, told_apart
 from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Recorder:
 
     def __init__(self, bank: Bank) -> None:
         self.items = ClientItems(bank.services)
+        self.pauses = Pauses()
         self.conversations = Conversations(bank)
         self._bank = bank
         self._spoken = 0
@@ -75,6 +78,29 @@ class Recorder:
                 return await self._record(request, facts, answer)
             except SessionGone as gone:
                 self.conversations.drop(gone.name)
+
+    async def is_of_pause(self, request: ClientRequest) -> bool:
+        """Whether it is not to be recorded: there is a pause, or what it says goes on with a prompt
+        of one. Raises `Corrupted`.
+        """
+        if self.pauses.current() is not None:
+            return True
+        if not self.pauses.has_heard:
+            return False
+        facts = await self.items.facts.read(request.wire, request.items)
+        if not self.pauses.was_heard(told_apart(request.id, facts)):
+            return False
+        behind = max((n for n, each in enumerate(facts, 1) if each.by_model), default=0)
+        new = [NewItem(item) for item in range(behind, len(facts))]
+        said = new_messages(request.wire, request.items, new)
+        return not any(is_prompt(message) for message, _ in said)
+
+    async def hear(self, request: ClientRequest) -> None:
+        """Record nothing: there is a pause. But its client will send again what it says now, and
+        then it has to be known. Raises `Unavailable`.
+        """
+        facts = await self.items.facts.read(request.wire, request.items)
+        self.pauses.hear(told_apart(request.id, facts))
 
     async def _record(
         self, request: ClientRequest, facts: Sequence[ItemFacts], answer: AnswerInProgress | None
@@ -123,6 +149,13 @@ class Recorder:
         self, conversation: Conversation, request: ClientRequest, facts: Sequence[ItemFacts]
     ) -> Recording | Conversation:
         head = await conversation.refresh()
+        heard = told_apart(request.id, facts)
+        if self.pauses.was_heard(heard):
+            # Leave a gap in the line for what was said in a pause.
+            told = event(PAUSED, "Nothing was recorded here: Perdure was paused.")
+            await self._append(conversation, [(told, [-1])], [])
+            self.pauses.unhear(heard)
+            head = await conversation.refresh()
         found = align(conversation.line, facts)
         if found.compacted or not found.extends(conversation.line):
             for line in await self.conversations.lines_of(request.id, conversation):

@@ -83,6 +83,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"perdure: the client alone would have sent {saved:,} tokens more."
             if self.cost is not None and figures.answers:
                 yield f"perdure: {self._price()}."
+        if figures.paused:
+            yield f"perdure: {plural(figures.paused, 'request')} passed unrecorded, in a pause."
         if figures.failures:
             yield (
                 f"perdure: {plural(figures.failures, 'request')} could not be recorded"
