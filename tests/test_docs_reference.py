@@ -12,7 +12,13 @@ from perdure import config
 from perdure.config.section import Section
 from perdure.server.operations import Operation
 from perdure.server.server_app import all_routes
-from tools.docs_site import command_reference, config_reference, http_reference, python_reference
+from tools.docs_site import (
+    command_reference,
+    config_reference,
+    drawings,
+    http_reference,
+    python_reference,
+)
 from tools.docs_site.stage import ROOT, navigation, reference, relink, sources
 
 
@@ -23,21 +29,18 @@ def python() -> str:
 
 def test_every_public_name_is_documented_once(python: str) -> None:
     for name in python_reference.PUBLIC:
-        assert len(re.findall(rf"^## {name}$", python, re.MULTILINE)) == 1, name
-        assert re.search(rf"^:+{{py:\w+}} {name}\b", python, re.MULTILINE), name
+        assert len(re.findall(rf"^::::::{{py:\w+}} {name}\b", python, re.MULTILINE)) == 1, name
 
 
 def test_every_public_method_of_what_callers_hold_is_documented(python: str) -> None:
     for cls in (perdure.Bank, perdure.Session, perdure.Context, perdure.Gateway, perdure.Agents):
-        text = re.split(r"^## ", python.partition(f"\n## {cls.__name__}\n")[2], flags=re.MULTILINE)[
-            0
-        ]
+        text = python.partition(f"{{py:class}} {cls.__name__}")[2].partition("\n::::::\n")[0]
         for name, _ in python_reference.members(cls):
             assert re.search(rf"{{py:\w+}} {name}\b", text), f"{cls.__name__}.{name}"
 
 
 def test_the_python_reference_says_what_the_code_says(python: str) -> None:
-    conflict = python.partition("\n## Conflict\n")[2]
+    conflict = python.partition("{py:exception} Conflict\n")[2]
     assert "Somebody else wrote this record first." in conflict[:200]
     assert "{py:method} append(messages: Any, *, context: Context | None = None," in python
     assert " object at 0x" not in python
@@ -94,3 +97,10 @@ def test_links_lead_to_pages_of_the_site() -> None:
     assert (
         relink("[a](../README.md) [b](https://c.d)", why, "why") == "[a](index.md) [b](https://c.d)"
     )
+
+
+def test_drawings_show_the_code_as_it_is() -> None:
+    """They are made anew by `python -m tools.docs_site.drawings`."""
+    assert drawings.rooms() == drawings.layers()
+    for name, draw in drawings.DRAWINGS.items():
+        assert (drawings.FOLDER / name).read_text("utf-8") == draw(), name

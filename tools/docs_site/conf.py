@@ -26,6 +26,7 @@ language = "en"
 myst_heading_anchors = 6
 myst_enable_extensions = ["colon_fence"]
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 88
 #: Of prompts in examples of a terminal, only what is typed is copied.
 copybutton_prompt_text = r"\$ "
@@ -39,7 +40,12 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
 html_last_updated_fmt = None
-html_theme_options = {"navigation_with_keys": True}
+html_favicon = "static/mark.svg"
+html_theme_options = {
+    "navigation_with_keys": True,
+    "light_css_variables": {"color-brand-primary": "#1f7a6d", "color-brand-content": "#1a6fb0"},
+    "dark_css_variables": {"color-brand-primary": "#4fc3b0", "color-brand-content": "#6cb2ee"},
+}
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 

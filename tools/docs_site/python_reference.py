@@ -162,10 +162,9 @@ def _object(each: Documented) -> str:
         body.append(_comment_above(each.module, each.name))
     public = each.name in PUBLIC
     where = "" if public else f"Module `{each.module}`."
-    heading = f"## {each.name}"
     options = [line for line in body[:1] if line.startswith(":")]
     rest = [line for line in (where, *body[len(options) :]) if line]
-    return f"{heading}\n\n" + directive(head, options, "\n\n".join(rest), 6)
+    return directive(head, options, "\n\n".join(rest), 6)
 
 
 def directive(head: str, options: Iterable[str], body: str, colons: int) -> str:
