@@ -64,6 +64,7 @@ def _run(name: str, *, quick: bool) -> dict[str, Any]:
     report.say(f"{name}{' (quick: the figures mean nothing)' if quick else ''}")
     benchmark = importlib.import_module(f"benchmarks.{_MODULES.get(name, name)}")
     asyncio.run(benchmark.run(report, quick=quick))
+    report.figures["load_per_core"] = round(os.getloadavg()[1] / (os.cpu_count() or 1), 1)
     found = {"benchmark": name, "quick": quick, **report.as_json()}
     if not quick:
         for line in results.lines(name, found):

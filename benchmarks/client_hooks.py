@@ -1,7 +1,8 @@
 """How long a coding client waits for its hooks, each run by a shell as clients run them.
 
 ``preamble_p95_ms`` is SessionStart with a preamble that was made before,
-``preamble_command_p95_ms`` the command that makes one; ``hook_shim_ms`` is the median of an event
+``preamble_command_p95_ms`` the command that makes one (``…_cpu_ms`` the median of its processor
+time); ``hook_shim_ms`` is the median of an event
 that is only noted, ``prompt_ms`` that of what a prompt brings to mind.
 """
 
@@ -19,7 +20,7 @@ from time import perf_counter
 
 import msgspec
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, as_installed, seconds_of_children
 from perdure.bank import Bank
 from perdure.config import load
 from perdure.integrations.client_setup.project_setup import ProjectSetup, SetupWishes
@@ -79,6 +80,7 @@ def _measured(location: ProjectLocation, rounds: int) -> dict[str, float | None]
                 input=json.dumps({**said, "hook_event_name": event, **given}).encode(),
                 stdout=subprocess.DEVNULL,
                 cwd=cwd,
+                env=as_installed(),
                 check=True,
             )
 
@@ -91,7 +93,7 @@ def _measured(location: ProjectLocation, rounds: int) -> dict[str, float | None]
     return {
         "hook_shim_ms": round(statistics.median(shim), 1),
         "preamble_p95_ms": _p95(started),
-        "preamble_command_p95_ms": _command(location.root, rounds),
+        **_command(location.root, rounds),
         "prompt_ms": round(statistics.median(prompted), 1),
     }
 
@@ -114,18 +116,20 @@ def _prebuild(location: ProjectLocation) -> None:
     path.write_text(json.dumps({"branch": branch, "commit": head[0], "text": text}))
 
 
-def _command(root: Path, rounds: int) -> float | None:
-    """None if there is no such command."""
+def _command(root: Path, rounds: int) -> dict[str, float | None]:
     command = [sys.executable, "-m", "perdure", "project", "preamble"]
+    processor = list[float]()
 
     def call(_: int) -> None:
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
+        before = seconds_of_children()
+        subprocess.run(command, cwd=root, env=as_installed(), check=True, capture_output=True)
+        processor.append((seconds_of_children() - before) * 1_000)
 
-    try:
-        call(0)
-    except subprocess.CalledProcessError:
-        return None
-    return _p95(_times(call, rounds))
+    taken = _times(call, rounds)
+    return {
+        "preamble_command_p95_ms": _p95(taken),
+        "preamble_command_cpu_ms": round(statistics.median(processor[1:]), 1),
+    }
 
 
 def _times(call: Callable[[int], None], rounds: int) -> list[float]:

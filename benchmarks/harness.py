@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
+import resource
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -205,6 +207,21 @@ def work_folder() -> tempfile.TemporaryDirectory[str]:
     """An empty folder on a real disk, removed in the end."""
     WORK.mkdir(exist_ok=True)
     return tempfile.TemporaryDirectory(dir=WORK)
+
+
+def as_installed() -> dict[str, str]:
+    """Variables for a command that is measured as users have it: compiled when it was installed,
+    which some test machines switch off.
+    """
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
+def seconds_of_children() -> float:
+    """Processor time of the processes that this one has waited for. Unlike the clock it hardly
+    depends on what else the machine does.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def bytes_in(folder: Path) -> int:

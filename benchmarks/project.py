@@ -59,7 +59,7 @@ async def run(report: Report, *, quick: bool) -> None:
         await measure_hooks(report, made.root, bank, rounds=2 if quick else 40)
         if not quick:
             await _own_history(report, folder)
-        await measure_history(report, folder, made.root, quick=quick)
+        await measure_history(report, folder, made.root, bank, quick=quick)
 
 
 def located(root: Path) -> ProjectLocation:

@@ -3,9 +3,11 @@
 - `anchors`: of the commits that survive a rewrite, the share whose place is found, over the
   rewrites of `benchmarks.rewrites`, with and without git hooks; `anchors_wrong` are those that were
   said to be somewhere where they are not.
-- `open_after_rebase_s`: `Project.refresh` after 60 commits, each with an entry, were rebased.
+- `open_after_rebase_s`: `Project.refresh` after 60 commits, each with an entry, were rebased, in a
+  bank that has the files of the repository.
 - `commit_added_ms`: the median time of ``git commit`` with our hooks, less that without, one after
   the other.
+- `open_after_rebase_cpu_s`, `commit_added_cpu_ms`: processor time of the same, git's included.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 from pathlib import Path
 
 import perdure
-from benchmarks.harness import Report
+from benchmarks.harness import Report, seconds_of_children
 from benchmarks.rewrites import (
     REWRITES,
     VARIABLES,
@@ -37,8 +39,12 @@ from perdure.project.project_location import ProjectLocation, ProjectSettings, n
 _REBASED = 60
 
 
-async def measure_history(report: Report, folder: Path, large: Path, *, quick: bool) -> None:
-    """`large` is a repository with many files. It gets branches and commits of its own."""
+async def measure_history(
+    report: Report, folder: Path, large: Path, bank_of_large: str, *, quick: bool
+) -> None:
+    """`large` is a repository with many files, which `bank_of_large` has. It gets branches and
+    commits of its own.
+    """
     figures = report.figures
     async with perdure.open(f"sqlite:///{folder}/history.db") as bank:
         good = wrong = all_ = 0
@@ -56,10 +62,12 @@ async def measure_history(report: Report, folder: Path, large: Path, *, quick: b
         figures["anchors_wrong"] = wrong
         figures["rewrites"] = len(REWRITES)
         report.say(f"  anchors: {good} of {all_} found, {wrong} wrong")
-        figures["open_after_rebase_s"] = await _open_after_rebase(bank, large)
-    figures["commit_added_ms"] = await _commit_added(large, 5 if quick else 60)
-    for metric in ("open_after_rebase_s", "commit_added_ms"):
-        report.say(f"  {metric}: {figures[metric]}")
+    async with perdure.open(bank_of_large) as bank:
+        opened = await _open_after_rebase(bank, large)
+    added = await _commit_added(large, 5 if quick else 60)
+    for metric, figure in (opened | added).items():
+        figures[metric] = figure
+        report.say(f"  {metric}: {figure}")
 
 
 async def _one(
@@ -82,7 +90,7 @@ async def _one(
     return good, wrong, len(survive)
 
 
-async def _open_after_rebase(bank: Bank, large: Path) -> float:
+async def _open_after_rebase(bank: Bank, large: Path) -> dict[str, float]:
     project = _project(bank, large)
     main = output(large, "symbolic-ref", "--short", "HEAD")
     await project.refresh()
@@ -98,26 +106,28 @@ async def _open_after_rebase(bank: Bank, large: Path) -> float:
         say upstream; git checkout -q measured; git rebase -q upstream""",
     )
     fresh = Project(bank.services, ProjectLocation.find(large))
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time() + seconds_of_children()
     await fresh.refresh()
     took = time.perf_counter() - began
+    used = time.process_time() + seconds_of_children() - used
     tasks = await fresh.tasks.list()
     there = await fresh.anchors.true_at([each.made_at.commit for each in tasks], "HEAD")
     if len(there) < _REBASED:
         raise RuntimeError(f"{len(there)} of {_REBASED} commits were followed")
-    return round(took, 3)
+    return {"open_after_rebase_s": round(took, 3), "open_after_rebase_cpu_s": round(used, 3)}
 
 
-async def _commit_added(large: Path, rounds: int) -> float:
+async def _commit_added(large: Path, rounds: int) -> dict[str, float]:
     hooks = GitHooks(ProjectLocation.find(large))
     await hooks.install()
     took: dict[bool, list[float]] = {True: [], False: []}
+    processor: dict[bool, list[float]] = {True: [], False: []}
     for number in range(rounds):
         for hooked in (True, False) if number % 2 else (False, True):
             (large / "counted.txt").write_text(f"{number} {hooked}\n")
             shell(large, "git add counted.txt")
             off = () if hooked else ("-c", "core.hooksPath=/dev/null")
-            began = time.perf_counter()
+            began, used = time.perf_counter(), seconds_of_children()
             await asyncio.to_thread(
                 subprocess.run,
                 ["git", *off, "commit", "-q", "-m", f"count {number}"],
@@ -126,8 +136,12 @@ async def _commit_added(large: Path, rounds: int) -> float:
                 check=True,
             )
             took[hooked].append((time.perf_counter() - began) * 1_000)
+            processor[hooked].append((seconds_of_children() - used) * 1_000)
     await hooks.uninstall()
-    return round(statistics.median(took[True]) - statistics.median(took[False]), 2)
+    return {
+        metric: round(statistics.median(each[True]) - statistics.median(each[False]), 2)
+        for metric, each in (("commit_added_ms", took), ("commit_added_cpu_ms", processor))
+    }
 
 
 def _environment() -> dict[str, str]:

@@ -55,7 +55,9 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"{', '.join(peers.NAMES.values())} run with 1,000 turns, and"
     yield "the fastest goes on to 10,000, for which the others are too slow; for model"
     yield f"calls it is the {peers.LITELLM}. What is in milliseconds is a difference, or a time."
-    yield "How it is done stands in the modules' first lines."
+    yield "Where `load_per_core` is above 1, other work had the machine, too, and times are longer"
+    yield "than they would be; `…_cpu_…` is processor time. How it is done stands in the modules'"
+    yield "first lines."
     yield ""
     yield "| benchmark | figure | measured | target | | day |"
     yield "|---|---|---|---|---|---|"
@@ -90,8 +92,9 @@ def _beside(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
     for metric, figure in {**figures, **inside}.items():
         if metric in promised:
             continue
-        if isinstance(figure, float):
-            yield f"- {name}: `{metric}` {_shown(figure)}{_spread(figures, metric)}"
+        if isinstance(figure, int | float) and not isinstance(figure, bool):
+            shown = f"{figure:,}" if isinstance(figure, int) else _shown(figure)
+            yield f"- {name}: `{metric}` {shown}{_spread(figures, metric)}"
         elif metric == "best_peer" and figure is not None:
             yield f"- {name}: the fastest peer is {figure}"
 

@@ -1,4 +1,7 @@
-"""From the start of a process to its end: `import perdure`, `perdure --help`, `perdure mcp`."""
+"""From the start of a process to its end: `import perdure`, `perdure --help`, `perdure mcp`.
+
+``…_cpu_s`` is the processor time of the same processes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import subprocess
 import sys
 from time import perf_counter
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, as_installed, seconds_of_children
 
 COMMANDS = {
     "python_s": ("-c", "pass"),
@@ -27,11 +30,16 @@ _ASKED = b"""\
 async def run(report: Report, *, quick: bool) -> None:
     rounds = 1 if quick else 10
     seconds: dict[str, list[float]] = {metric: [] for metric in COMMANDS}
+    processor: dict[str, list[float]] = {metric: [] for metric in COMMANDS}
     for _ in range(rounds + 1):
         for metric, arguments in COMMANDS.items():
+            before = seconds_of_children()
             seconds[metric].append(_seconds(arguments))
+            processor[metric].append(seconds_of_children() - before)
     for metric, taken in seconds.items():
         counted = taken[1:]  # the first may have had to compile
+        cpu = metric.replace("_s", "_cpu_s")
+        report.figures[cpu] = round(statistics.median(processor[metric][1:]), 4)
         report.figures[metric] = round(statistics.median(counted), 4)
         report.spread[metric] = [round(min(counted), 4), round(max(counted), 4)]
         report.say(f"  {metric}: {report.figures[metric]} s, median of {rounds} processes")
@@ -40,7 +48,9 @@ async def run(report: Report, *, quick: bool) -> None:
 def _seconds(arguments: tuple[str, ...]) -> float:
     start = perf_counter()
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, check=True, input=_ASKED, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        command, check=True, input=_ASKED, stdout=subprocess.PIPE, env=as_installed()
+    )
     if "mcp" in arguments and b'"tools"' not in done.stdout:
         raise RuntimeError("perdure mcp lists no tools")
     return perf_counter() - start

@@ -27,6 +27,7 @@ EXPECTED = {
     "memory",
     *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
     *(f"memory {each}" for each in ("retire", "restore", "delete", "history", "audit")),
+    "memory import",
     *("reflect", *(f"reflect {each}" for each in ("run", "list", "show", "undo"))),
     *("inbox", *(f"inbox {each}" for each in ("list", "show", "accept", "dismiss"))),
     "task",

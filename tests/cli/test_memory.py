@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,17 @@ def test_nothing_steers_the_terminal(run: Run, bank: str) -> None:
     run("memory", "add", "planner", "red \x1b[31m alarm\nand a second line")
     for command in (("list",), ("show", "planner/M-3"), ("history", "planner/M-3")):
         assert "\x1b" not in run("memory", *command).stdout
+
+
+def test_memories_of_another_system(run: Run, ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "mem0.json"
+    memory = {"id": "m1", "memory": "The staging port is 8123.", "user_id": "alice"}
+    path.write_text(json.dumps({"results": [memory, {}]}))
+    first = run("memory", "import", "mem0", str(path))
+    assert first.exit_code == 0
+    assert first.stdout == "Memories of mem0@alice: 1 added.\n"
+    assert first.stderr == "Left out: 1 no memory.\n"
+    code, found = ask("memory", "import", "mem0", str(path))
+    assert (code, found["added"], found["known"]) == (0, 0, 1)
+    assert "8123" in run("memory", "list", "mem0@alice").stdout
+    assert run("memory", "import", "zep", str(path)).exit_code == 1

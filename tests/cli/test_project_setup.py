@@ -264,6 +264,9 @@ def test_what_cannot_be_is_refused(run: Run, repository: Path) -> None:
     assert "ends with the program" in transient.stderr
     assert not (repository / ".perdure").exists()
     assert shutil.which("git") is not None
+    git(repository, "clone", "-q", "--bare", ".", str(repository.parent / "copy.git"))
+    bare = run("project", "init", "-C", "../copy.git/refs")
+    assert "copy.git is a bare repository" in bare.stderr
 
 
 def checks(ask: Ask) -> dict[str, dict[str, Any]]:

@@ -84,6 +84,13 @@ async def test_what_is_no_commit_is_refused(repository: Path, name: str) -> None
     assert await found.commit("main") == git(repository, "rev-parse", "HEAD")
 
 
+def test_a_folder_beside_a_repository_is_not_in_it(repository: Path) -> None:
+    (repository.parent / "beside").mkdir()
+    assert GitRepository.find(repository / "../beside") is None
+    found = ProjectLocation.find(repository / "../beside")
+    assert (found.root, found.git) == (repository.parent / "beside", None)
+
+
 async def test_a_folder_without_git_is_found_from_below(tmp_path: Path) -> None:
     (tmp_path / "notes" / "deep").mkdir(parents=True)
     location = ProjectLocation.find(tmp_path / "notes")

@@ -40,6 +40,33 @@ async def test_a_recommended_layer_is_a_draft_until_it_is_accepted() -> None:
         assert "planner/a#T-1" in found.text
 
 
+async def test_every_draft_has_tags_and_a_name_of_its_own() -> None:
+    text = "The staging server listens on a port of its own. " * 60
+    given: list[tuple[str, list[str]]] = [
+        ("How ports of staging are given out", []),
+        ("Which server deploys", []),
+        ("配置说明", [f"tag{number}" for number in range(30)]),
+        ("部署手册", ["ops"]),
+    ]
+    left = [{"op": "layer", "title": title, "tags": tags, "text": text} for title, tags in given]
+
+    def one(_: str) -> list[dict[str, Any]]:
+        return [{**left.pop(), "evidence": EVIDENCE}]
+
+    async with opened(answering(one)) as (bank, _):
+        await bank.memories.add("planner", "port", kind="topic")
+        for number in range(len(given)):
+            await talk(bank, f"planner/{number}", SAID)
+            await bank.reflect(session=f"planner/{number}")
+        for message in await bank.inbox.list(kind="layer"):
+            await bank.inbox.accept(message.name, by=ADA)
+        found = {layer.title: layer for layer in await bank.references.list()}
+        assert found["How ports of staging are given out"].tags == ("port",)
+        assert found["Which server deploys"].tags == ("deploys", "server")
+        assert len(found["配置说明"].tags) == 20
+        assert found["部署手册"].tags == ("ops",)
+
+
 async def test_a_draft_replaces_no_layer() -> None:
     layer = {
         "op": "layer",

@@ -65,6 +65,7 @@ async def test_a_run_extracts_and_consolidates() -> None:
         assert (run.name, run.state) == ("planner/R-1", "done")
         assert run.counts.applied == {"add": 2, "topic": 1}
         assert [call.state for call in run.calls] == ["answered"] * 3
+        assert [(call.names, call.versions) for call in run.calls] == [({}, {})] * 3
         assert await texts(bank) == LEARNT
         assert run.tokens == sum(call.tokens for call in run.calls) > 0
         assert (run.left_before, run.left_after) == (4_000_000, 4_000_000 - run.tokens)
@@ -80,6 +81,11 @@ async def test_a_run_extracts_and_consolidates() -> None:
         await talk(bank, "planner/b", "One more thing.")
         (again,) = await bank.reflect()
         assert [(span.session, span.first) for span in again.spans] == [("planner/b", 2)]
+        assert [each.name for each in await bank.reflection.list("planner")] == [
+            "planner/R-2",
+            "planner/R-1",
+        ]
+        assert await bank.reflection.list("planner", limit=1) == [again]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -162,6 +163,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "memory delete": (memory_commands.delete, "planner/M-7"),
     "memory history": (memory_commands.history, "planner/M-7"),
     "memory audit": (memory_commands.audit, "planner --propose"),
+    "memory import": (memory_commands.import_, "mem0 export.json --agent planner"),
     "reflect run": (reflection_commands.run, "--agent planner --dry-run"),
     "reflect list": (reflection_commands.list_, "--agent planner"),
     "reflect show": (reflection_commands.show, "planner/R-3"),
@@ -327,8 +329,8 @@ _PARSING: dict[str, dict[str, Any]] = {"proxy": {"allow_interspersed_args": Fals
 
 
 def make_app(only: str = "") -> typer.Typer:
-    """All commands; with `only`, the first word of those that are made: typer takes as long to make
-    them all as a command takes to open a bank.
+    """All commands; with `only`, one command or those of a group: typer takes as long to make them
+    all as a command takes to open a bank.
     """
     made = typer.Typer(
         name="perdure",
@@ -343,7 +345,7 @@ def make_app(only: str = "") -> typer.Typer:
     )
     groups = {"": made}
     for name, about in GROUPS.items():
-        if only and name.partition(" ")[0] != only:
+        if not _is_made(name, only) and not f"{only} ".startswith(f"{name} "):
             continue
         default = _DEFAULTS.get(name)
         groups[name] = typer.Typer(
@@ -355,7 +357,7 @@ def make_app(only: str = "") -> typer.Typer:
         parent, _, last = name.rpartition(" ")
         groups[parent].add_typer(groups[name], name=last)
     for words, (work, example) in COMMANDS.items():
-        if only and words.partition(" ")[0] != only:
+        if not _is_made(words, only):
             continue
         group, _, name = words.rpartition(" ")
         # The mark in front keeps the line as it is, however wide the terminal.
@@ -386,11 +388,30 @@ def _global_options(
     ctx.obj = CommandSettings(bank, config, debug=debug)
 
 
-app = make_app()
+def _is_made(words: str, only: str) -> bool:
+    return not only or f"{words} ".startswith(f"{only} ")
 
 
 def run_command() -> None:
     """The command line of this process."""
-    first = sys.argv[1] if len(sys.argv) > 1 else ""
-    known = any(words.partition(" ")[0] == first for words in COMMANDS)
-    (make_app(first) if known else app)(prog_name="perdure")
+    make_app(_asked_for(sys.argv[1:]))(prog_name="perdure")
+
+
+def _asked_for(arguments: Sequence[str]) -> str:
+    """The command or the first group that is named; empty if neither is."""
+    for count in (3, 2, 1):
+        words = " ".join(arguments[:count])
+        if words in COMMANDS:
+            return words
+    return arguments[0] if arguments and arguments[0] in GROUPS else ""
+
+
+if TYPE_CHECKING:
+    app: typer.Typer
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`, all commands, for whoever asks: a command that runs does not pay for the others."""
+    if name != "app":
+        raise AttributeError(name)
+    return globals().setdefault("app", make_app())  # type: ignore[no-any-return]

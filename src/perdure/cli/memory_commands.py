@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -304,6 +305,57 @@ async def delete(
     terminal.say(f"{name} is deleted, with its former versions{others}.")
     if not erased:
         terminal.note("Traces of it may still be in the bank's files: others had them open.")
+
+
+async def import_(
+    settings: CommandSettings,
+    kind: Annotated[str, typer.Argument(metavar="FORMAT", help="mem0, letta or claude-mem.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The memories; mem0 and claude-mem have a place."),
+    ] = None,
+    *,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="AGENT", help="Who gets them; else mem0@alice and so on."),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="NAME", help="Those of this user, agent or project."),
+    ] = None,
+) -> None:
+    """Bring in the memories of another memory system.
+
+    Importing again adds what is new, and changes what was changed there; what a person has changed
+    here stays. The bank is made if it is not there.
+    """
+    from msgspec import to_builtins
+
+    from perdure.bank import Bank
+    from perdure.importers.memory_files import import_memories
+
+    async with Bank(config=settings.load()) as bank:
+        found = await import_memories(bank, kind, path, agent=agent, only=only)
+        await bank.index.embeddings.settle_own()
+    if settings.json:
+        terminal.emit(to_builtins(found))
+        return
+    whose = f" of {', '.join(found.agents)}" if found.agents else ""
+    counts = [
+        f"{count:,} {what}"
+        for count, what in (
+            (found.added, "added"),
+            (found.changed, "changed"),
+            (found.known, "known already"),
+            (found.kept, "left as they are here"),
+        )
+        if count
+    ]
+    terminal.say(f"Memories{whose}: {', '.join(counts) or 'none'}.")
+    if found.skipped:
+        ranked = sorted(found.skipped.items(), key=lambda item: -item[1])
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in ranked)
+        terminal.note(f"Left out: {left_out}.")
 
 
 async def audit(

@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -45,7 +45,6 @@ from perdure.project.git_history import (
     unreachable,
 )
 from perdure.project.git_repository import GitHead, GitRepository
-from perdure.project.history_comparison import HistoryComparison, HistoryFindings
 from perdure.project.history_records import (
     ClonePosition,
     CommitMove,
@@ -59,6 +58,9 @@ from perdure.recall.memory_records import Anchor
 from perdure.services import Services
 from perdure.storage.record_keys import numbered
 from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from perdure.project.history_comparison import HistoryFindings
 
 #: Positions that are kept of a work tree, for times that its reflog has forgotten.
 _TRAIL = 300
@@ -220,6 +222,8 @@ class Anchors:
 
     async def preview(self) -> HistoryFindings:
         """What `refresh` would find now. Nothing is kept. Raises `GitFailed`."""
+        from perdure.project.history_comparison import HistoryFindings
+
         git = self.location.git
         if git is None or is_busy(git):
             return HistoryFindings()
@@ -293,6 +297,8 @@ class Anchors:
         )
 
     async def _look(self, git: GitRepository, clone: ClonePosition, head: GitHead) -> _Look:
+        from perdure.project.history_comparison import HistoryComparison
+
         reading = HookSpool(self.location.folder, "git").read(clone.spool)
         lines = [line.fields for line in reading.lines if line.name == "post-rewrite"]
         own = f"HEAD {self.location.worktree}"

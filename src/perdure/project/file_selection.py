@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 #: Bytes of a file that is looked at, at most, and characters of it that are found.
 MOST_BYTES, MOST_TEXT = 4_000_000, 400_000
@@ -29,10 +30,10 @@ _ENDINGS = (
     "|sqlite3?|parquet|npy|npz|pkl|onnx|pt|safetensors|pb|map|snap|min\\.js|min\\.css|min\\.mjs|pem|key"
     "|p12|pfx|jks|keystore|asc|gpg"
 )
-_left_out = re.compile(
-    rf"(?:^|/)(?:{_FOLDERS})/|(?:^|/)(?:{_NAMES})$|\.(?:{_ENDINGS})$|_pb2(?:_grpc)?\.pyi?$|\.pb\.go$",
-    re.IGNORECASE,
-).search
+_left_out_folder = re.compile(rf"(?:^|/)(?:{_FOLDERS})(?:/|$)", re.IGNORECASE).search
+_left_out_name = re.compile(
+    rf"(?:{_NAMES})|.*(?:\.(?:{_ENDINGS})|_pb2(?:_grpc)?\.pyi?|\.pb\.go)", re.IGNORECASE | re.DOTALL
+).fullmatch
 _generated = re.compile(
     r"@generated\b|\bcode generated\b.{0,60}\bdo not edit\b|\bautomatically generated\b"
     r"|\bauto-?generated (?:by|file|from)\b|\bthis file (?:is|was) generated\b"
@@ -46,7 +47,14 @@ def is_wanted(path: str) -> bool:
     """Whether a file of this name is one that people write: no vendored code, lock file, image or
     key.
     """
-    return _left_out(path) is None
+    folder, _, name = path.rpartition("/")
+    return _left_out_name(name) is None and _is_wanted_folder(folder)
+
+
+@lru_cache(maxsize=10_000)
+def _is_wanted_folder(folder: str) -> bool:
+    """Kept, because most files of a large repository share theirs with others."""
+    return _left_out_folder(folder) is None
 
 
 def text_of(data: bytes) -> str:

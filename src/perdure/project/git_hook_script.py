@@ -1,9 +1,9 @@
 """The shell of the git hooks: POSIX sh, no Python, one line appended to the spool.
 
 A hook file is a shebang line and a *block*, or somebody's own script with the block behind its
-first line. The block runs `SCRIPT`, which lies beside the spool, in a subshell whose output goes
-nowhere and whose failure nobody sees. What follows in the file runs as it did before, with the same
-arguments and the same input.
+first line. The block runs `SCRIPT`, which lies beside the spool; its output goes nowhere and nobody
+sees its failure. In somebody's script it runs in a subshell. What follows in the file runs as it
+did before, with the same arguments and the same input.
 """
 
 from __future__ import annotations
@@ -37,36 +37,37 @@ PROBE = "PERDURE_HOOK_PROBE"
 
 #: Fields: version, time, hook, commit, branch, work tree, arguments. Lines stay below 4,000 bytes,
 #: so that each is one write. A line begins with a newline: a torn one before it does not take it
-#: along. Branches and commits are read from files, because every process costs a millisecond.
-_SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks, in a subshell.
-note() {
+#: along. Everything is read from files and done by the shell itself: every process costs git some
+#: milliseconds, also one that tells the time, which is 0 where the shell does not know it.
+_SCRIPT = r"""# Perdure: notes in the spool what git did. Sourced by git hooks.
+perdure_note() {
   printf '\n1\t%s\t%s\t%s\t%s\t%s\t%s\n' \
-    "${EPOCHSECONDS:-$(date +%s)}" "$hook" "$commit" "$branch" "$tree" "$1" >>"$home/spool/git"
+    "${EPOCHSECONDS:-0}" "$hook" "$commit" "$branch" "$tree" "$1" >>"$home/spool/git"
 }
-trap '' XFSZ
-[ -d "$home/spool" ] || exit 0
+perdure_hook() {
+[ -d "$home/spool" ] || return 0
 if [ -n "$PERDURE_HOOK_PROBE" ]; then
   commit= branch= tree=$PWD
-  hook=probe note "$PERDURE_HOOK_PROBE $hook"
-  exit 0
+  hook=probe perdure_note "$PERDURE_HOOK_PROBE $hook"
+  return 0
 fi
 pauses=@pauses@
 if [ -s "$pauses" ]; then
   until=; while read -r _ line; do until=$line; done <"$pauses"
-  if [ "$until" = - ] || [ "$(date +%s)" -lt "$until" ]; then exit 0; fi
+  if [ "$until" = - ] || [ "$(date +%s)" -lt "$until" ]; then return 0; fi
 fi
 dir=${GIT_DIR:-.git}
 if [ ! -d "$dir" ]; then
-  IFS= read -r line <"$dir" || exit 0
+  IFS= read -r line <"$dir" || return 0
   dir=${line#gitdir: }
 fi
 case $hook in
 post-commit)
   # A rebase tells of its commits when it is done.
-  if [ -d "$dir/rebase-merge" ] || [ -d "$dir/rebase-apply" ]; then exit 0; fi ;;
+  if [ -d "$dir/rebase-merge" ] || [ -d "$dir/rebase-apply" ]; then return 0; fi ;;
 post-checkout)
   # Files were checked out, no branch.
-  [ "$3" = 1 ] || exit 0 ;;
+  [ "$3" = 1 ] || return 0 ;;
 esac
 commit= branch=
 IFS= read -r line <"$dir/HEAD"
@@ -85,18 +86,22 @@ esac
 tree=$PWD
 case $tree in *[[:cntrl:]]*) tree= ;; esac
 if [ "$hook" != post-rewrite ]; then
-  note "$*"
-  exit 0
+  perdure_note "$*"
+  return 0
 fi
 pairs=
 while read -r old new rest; do
   pairs="$pairs $old $new"
   if [ ${#pairs} -gt 2500 ]; then
-    note "$1$pairs"
+    perdure_note "$1$pairs"
     pairs=
   fi
 done
-[ -z "$pairs" ] || note "$1$pairs"
+[ -z "$pairs" ] || perdure_note "$1$pairs"
+}
+trap '' XFSZ
+perdure_hook "$@"
+trap - XFSZ
 """
 
 
@@ -111,16 +116,22 @@ END = "# <<< perdure\n"
 SHEBANG = "#!/bin/sh\n"
 
 
-def block(hook: str, home: str) -> str:
-    """The lines that go into a hook. `home` is the project's folder, from the hook's own place."""
+def block(hook: str, home: str, *, alone: bool = False) -> str:
+    """The lines that go into a hook. `home` is the project's folder, from the hook's own place;
+    `alone` says that nothing of somebody else's follows.
+    """
     script = f'"$home/{SCRIPT_NAME}"'
     run = f'home="${{0%/*}}/{home}" hook={hook}; [ -r {script} ] && . {script}'
+    # A process of its own costs git a millisecond; without it, a script that is damaged ends here.
+    run = f"trap 'exit 0' EXIT; {{ {run}; }}" if alone else f"{{ ( {run} ); }}"
     probe = f'if [ -n "${PROBE}" ]; then exit 0; fi\n'
+    if alone:
+        probe = f"trap - EXIT\n{probe}"
     if hook != "post-rewrite":
-        return f"{BEGIN}{{ ( {run} ); }} </dev/null >/dev/null 2>&1 || :\n{probe}{END}"
+        return f"{BEGIN}{run} </dev/null >/dev/null 2>&1 || :\n{probe}{END}"
     # It has input, which what follows in the file may want, too.
     return (
-        f"{BEGIN}perdure_input=$(cat)\n{{ ( {run} ); }} >/dev/null 2>&1 <<PERDURE_INPUT || :\n"
+        f"{BEGIN}perdure_input=$(cat)\n{run} >/dev/null 2>&1 <<PERDURE_INPUT || :\n"
         f"$perdure_input\nPERDURE_INPUT\n{probe}exec <<PERDURE_INPUT\n"
         f"$perdure_input\nPERDURE_INPUT\n{END}"
     )
@@ -136,7 +147,7 @@ def chained(hook: str, home: str, folder: str) -> str:
 
 
 def own(hook: str, home: str) -> str:
-    return SHEBANG + block(hook, home)
+    return SHEBANG + block(hook, home, alone=True)
 
 
 def with_block(script: str, hook: str, home: str) -> str | None:

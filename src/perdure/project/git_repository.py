@@ -50,7 +50,7 @@ class GitRepository:
         """The work tree that a folder is in. None if it is in none, also in a bare repository.
         Files are read; no process is started.
         """
-        folder = folder.absolute()
+        folder = absolute(folder)
         for root in (folder, *folder.parents):
             git_dir = _git_dir(root / ".git")
             if git_dir is not None:
@@ -112,14 +112,30 @@ class GitRepository:
         return found.strip()
 
     async def worktrees(self) -> list[Path]:
-        """All work trees whose folders are there; the main one first."""
+        """All work trees whose folders are there; the main one first, if there is one: a bare
+        repository has none.
+        """
         listed = await self.run("worktree", "list", "--porcelain", "-z")
-        paths = [
-            Path(line.removeprefix("worktree "))
-            for line in listed.split("\0")
-            if line.startswith("worktree ")
-        ]
-        return [path for path in paths if path.is_dir()]
+        found = list[Path]()
+        for lines in (entry.split("\0") for entry in listed.split("\0\0")):
+            path = Path(lines[0].removeprefix("worktree "))
+            if not lines[0].startswith("worktree ") or "bare" in lines:
+                continue
+            if path == self.common_dir.resolve():
+                path = await self._main_worktree()
+            if path.is_dir():
+                found.append(path)
+        return found
+
+    async def _main_worktree(self) -> Path:
+        """That of a submodule, or of a git folder that lies elsewhere: git lists the git folder in
+        its place. One that git does not tell is the git folder, too.
+        """
+        if self.git_dir == self.common_dir:
+            return self.root
+        config = str(self.common_dir / "config")
+        told = await self.try_run("config", "--file", config, "--type=path", "core.worktree")
+        return _joined(self.common_dir, (told or "").rstrip("\n"))
 
     async def _call(
         self, args: tuple[str, ...], stdin: bytes | None, limit: int = 0
@@ -193,19 +209,36 @@ def clean_environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 
 
+def bare_repository(folder: Path) -> Path | None:
+    """The bare repository that a folder is, or is in."""
+    for root in (folder, *folder.parents):
+        if (root / "HEAD").is_file() and (root / "objects").is_dir() and (root / "refs").is_dir():
+            return root
+    return None
+
+
 def _git_dir(link: Path) -> Path | None:
     if link.is_dir():
         return link if (link / "HEAD").exists() else None
     text = _line(link)  # of a further work tree or a submodule: a file that names the folder
     if not text.startswith("gitdir: "):
         return None
-    named = Path(os.path.normpath(link.parent / text.removeprefix("gitdir: ")))
+    named = _joined(link.parent, text.removeprefix("gitdir: "))
     return named if named.is_dir() else None
 
 
 def _common_dir(git_dir: Path) -> Path:
     named = _line(git_dir / "commondir")
-    return Path(os.path.normpath(git_dir / named)) if named else git_dir
+    return _joined(git_dir, named) if named else git_dir
+
+
+def absolute(folder: Path) -> Path:
+    """Without ``..``: what is above such a path by its words is not above the folder."""
+    return Path(os.path.normpath(folder.absolute()))
+
+
+def _joined(folder: Path, named: str) -> Path:
+    return Path(os.path.normpath(folder / named))
 
 
 def _line(path: Path) -> str:

@@ -33,7 +33,7 @@ class SpoolLine(msgspec.Struct, frozen=True):
     """One line. `key` is its own: the same whenever it is read again."""
 
     key: str
-    #: Seconds since 1970.
+    #: Seconds since 1970; 0 from a shell that does not know the time.
     time: int
     #: The git hook, or the client's event.
     name: str

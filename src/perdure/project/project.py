@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Project", "find_project", "initialised"]
 
 
-#: Seconds that a refresh indexes files for; the rest is left to the next one.
-_INDEXING = 1.0
+#: Seconds that a refresh indexes files for, since somebody may wait for it; the rest is left to the
+#: next one, and to `FileIndex.start`.
+_INDEXING = 0.4
 
 
 class ProjectRefresh(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from perdure.core.errors import Corrupted, NotFound
-from perdure.project.git_repository import GitRepository
+from perdure.project.git_repository import GitRepository, absolute
 
 _SETTINGS = "project.json"
 _id = re.compile(r"pr_[0-9a-f]{16}", re.ASCII).fullmatch
@@ -69,7 +69,7 @@ class ProjectLocation:
         """The project that a folder is in, initialised or not: that of the work tree, else of the
         nearest folder that has one, else of the folder itself.
         """
-        path = path.absolute()
+        path = absolute(path)
         git = GitRepository.find(path)
         if git is not None:
             return cls(git.root, git)

@@ -24,7 +24,6 @@ from perdure.history.log_records import Head, SessionRecord
 from perdure.project.git_repository import GitRepository
 from perdure.project.memory_scope import CLIENTS, MemoryScope
 from perdure.project.project_location import ProjectLocation, initialised
-from perdure.project.turn_digest import digest_of, summary_of
 from perdure.project.work_records import (
     MadeCommit,
     ProjectNote,
@@ -346,6 +345,8 @@ class WorkSessions:
     async def _summary(
         self, turn: Turn, tiny: str, todos: Sequence[Todo], root: str
     ) -> TurnSummary:
+        from perdure.project.turn_digest import digest_of, summary_of
+
         found = digest_of(turn, todos, root)
         place = _existing(root) or self.location.root
         anchor = await self._anchor_at(place, turn.ended)

@@ -100,6 +100,8 @@ async def apply_run(
         done = replace(
             run,
             ended=transaction.now(),
+            # What questions showed was kept for their answers.
+            calls=tuple(replace(call, names={}, versions={}) for call in run.calls),
             counts=RunCounts(
                 applied=dict(sorted(counts.items())),
                 proposed=len(plan.proposals),

@@ -156,8 +156,9 @@ class Reflection:
     ) -> builtins.list[ReflectionRun]:
         """Runs of an agent, or of all; the newest first."""
         query = self._store.collection(ReflectionRun).query()
-        if agent is not None:
+        if agent is not None:  # keys are numbered: not all of years are read to find the newest
             query = query.where("agent", "=", checked_agent(agent))
+            return await query.order_by("-key").limit(limit).values()
         runs = await query.values()
         return sorted(runs, key=lambda run: (-run.started, run.id))[:limit]
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from perdure.core.display import one_line, plural
 from perdure.gateway.prices import dollars
-from perdure.recall.memory_records import MemoryQuote
+from perdure.recall.memory_records import MAX_TAG, MAX_TAGS, MemoryQuote, checked_tags
 from perdure.recall.references.layers import FEW, MANY
 from perdure.reflection.inbox import InboxMessage, MessageKind
 from perdure.reflection.operation_checks import CheckedOperation, MemoryOperation
 from perdure.reflection.operation_plan import OperationPlan, Proposal
 from perdure.reflection.reflection_records import ReflectionRun, RunPreview
 from perdure.reflection.run_questions import RunQuestions
+from perdure.reflection.word_sets import word_set
 
 _TITLE = 100
+#: Words of a title that are tags, where there are no others.
+_TITLE_WORDS = 3
 _word = re.compile(r"[^a-z0-9]+").sub
+_words = re.compile(r"[^\W_]+").findall
 
 
 def message(run: ReflectionRun, kind: MessageKind, title: str, text: str = "") -> InboxMessage:
@@ -81,7 +88,7 @@ def draft_message(
     """A note to the administrator, a contradiction, or the draft of a reference layer."""
     asked = checked.asked
     if asked.op == "layer":
-        return _layer_message(run, checked, count_tokens)
+        return _layer_message(run, checked, plan, count_tokens)
     named = [key for key in asked.keys if key.upper().startswith("M-")]
     about = [memory for key in named if (memory := plan.by_key(key)) is not None]
     is_contradiction = len(about) > 1
@@ -99,10 +106,14 @@ def draft_message(
 
 
 def _layer_message(
-    run: ReflectionRun, checked: CheckedOperation, count_tokens: Callable[[str], int]
+    run: ReflectionRun,
+    checked: CheckedOperation,
+    plan: OperationPlan,
+    count_tokens: Callable[[str], int],
 ) -> InboxMessage:
     asked = checked.asked
     title = asked.title or one_line(asked.text, 60)
+    asked = replace(asked, title=title, tags=_layer_tags(title, asked.tags, plan))
     draft = layer_draft(asked, checked.quotes)
     tokens = count_tokens(draft)
     if FEW <= tokens <= MANY:
@@ -136,17 +147,32 @@ def _layer_message(
     )
 
 
+def _layer_tags(title: str, tags: Sequence[str], plan: OperationPlan) -> tuple[str, ...]:
+    """By what a layer is loaded: its tags, else the topics that its title speaks of, else the
+    title's longest words.
+    """
+    if tags:
+        return checked_tags(tags[:MAX_TAGS])
+    here = word_set(title)
+    topics = [m.text for m in plan.memories() if m.kind == "topic" and m.is_active]
+    spoken = [topic for topic in topics if (words := word_set(topic)) and words <= here]
+    longest = sorted((w for w in _words(title) if word_set(w)), key=lambda w: (-len(w), w))
+    found = [tag for tag in spoken or longest[:_TITLE_WORDS] if len(tag) <= MAX_TAG]
+    return checked_tags(found[:MAX_TAGS])
+
+
 def _layer_name(title: str) -> str:
-    return _word("-", title.lower()).strip("-")[:60] or "layer"
+    """Of Latin letters; a title that has none is told from others by its hash."""
+    hashed = hashlib.blake2b(title.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return _word("-", title.lower()).strip("-")[:60] or f"layer-{hashed}"
 
 
 def layer_draft(asked: MemoryOperation, quotes: Sequence[MemoryQuote]) -> str:
     """The Markdown of a recommended layer, with front matter and sources."""
     import yaml
 
-    title = asked.title or one_line(asked.text, 60)
     front = yaml.safe_dump(
-        {"name": _layer_name(title), "title": title, "tags": list(asked.tags)},
+        {"name": _layer_name(asked.title), "title": asked.title, "tags": list(asked.tags)},
         sort_keys=False,
         allow_unicode=True,
     )

@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,8 @@ _FORMATS = ("claude-code", "codex")
 _SETTLE = 0.3
 #: Rounds over the spool before it ends: whoever writes meanwhile starts another.
 _ROUNDS = 20
+#: Seconds that it goes on with files of the repository that are not indexed yet.
+_INDEXING = 5.0
 _FIELDS = 4
 
 
@@ -125,6 +127,8 @@ async def refresh(bank: Bank, location: ProjectLocation, transcripts: Sequence[P
     for _ in range(_ROUNDS):
         if not (await project.refresh(asks=asks)).more:
             break
+    with suppress(PerdureError):  # of what it is, `refresh` has told
+        await project.files.refresh(_INDEXING)  # nobody waits for this process
 
 
 async def _import(bank: Bank, home: Path, lines: Sequence[SpoolLine]) -> tuple[int, int]:

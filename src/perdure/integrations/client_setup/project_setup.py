@@ -33,7 +33,7 @@ from perdure.integrations.client_setup.file_edits import (
 )
 from perdure.project.file_index import forget_files
 from perdure.project.git_hooks import GitHooks
-from perdure.project.git_repository import GitRepository
+from perdure.project.git_repository import GitRepository, bare_repository
 from perdure.project.hook_spool import HookSpool
 from perdure.project.project_directory import list_projects, register_project
 from perdure.project.project_location import (
@@ -105,6 +105,12 @@ class ProjectSetup:
                 hint="Name a place that lasts, such as sqlite:///memory.db.",
             )
         location = self._location
+        bare = bare_repository(location.root) if location.git is None else None
+        if bare is not None:
+            raise InvalidInput(
+                f"{bare} is a bare repository: nobody works in it.",
+                hint="Run `perdure project init` in a work tree, or in a clone of it.",
+            )
         before = location.settings
         chosen = self._choose(wishes)
         plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
