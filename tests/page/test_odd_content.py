@@ -86,6 +86,30 @@ async def test_files_are_saved(server: RunningServer, open_page: OpenPage) -> No
         assert Path(await found.path()).read_bytes() == data
 
 
+async def test_a_result_that_is_too_long_to_be_shown_is_saved(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    session = await server.bank.session("ada/notes")
+    calls = ToolCall("c1", "short", "{}"), ToolCall("c2", "long", "{}")
+    texts = ("A line of it.\n" * 9_000, "A line of it.\n" * 200_000)
+    results = tuple(
+        ToolResult(call.id, (Text(text),)) for call, text in zip(calls, texts, strict=True)
+    )
+    await session.append(
+        [user("Go"), Message("assistant", calls), Message("tool", results), assistant("Done.")]
+    )
+    at = await open_page(server, "#/session/ada/notes")
+    for name, count in (("short", 1), ("long", 0)):
+        fold = at.turn(1).locator("details").filter(has_text=name)
+        await fold.locator("summary").click()
+        await expect(fold.get_by_role("button", name="Save")).to_be_visible()
+        await expect(fold.get_by_role("button", name="Fetch the rest")).to_have_count(count)
+    async with at.page.expect_download() as saving:
+        await at.turn(1).get_by_role("button", name="Save").last.click()
+    found = await saving.value
+    assert Path(await found.path()).read_text(encoding="utf-8") == texts[1]
+
+
 async def test_a_turn_that_cannot_be_shown_hides_no_other(
     server: RunningServer, open_page: OpenPage
 ) -> None:

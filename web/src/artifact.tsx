@@ -11,6 +11,8 @@ import { said } from "./views.ts";
 
 /** Pictures that are shown without being asked for. */
 const MOST_IMAGE = 5 << 20;
+/** Text that is shown; more would keep the browser busy for seconds, and is saved as a file. */
+const MOST_TEXT = 2 << 20;
 /** Formats that hold nothing but a picture. */
 const PICTURE = /^image\/(png|jpeg|gif|webp|avif)$/;
 
@@ -20,22 +22,27 @@ const fetchArtifact = (artifact: string): Promise<Blob> =>
 export function Artifact({ pointer }: { pointer: ArtifactPointer }) {
   const [text, setText] = useState<string | null>(null);
   const [error, setError] = useState("");
-  const fetchRest = () => {
+  const fetchIt = async (use: (blob: Blob) => unknown) => {
     setError("");
-    fetchArtifact(pointer.artifact)
-      .then((blob) => blob.text())
-      .then(setText, (failure: unknown) => setError(said(failure)));
+    try {
+      await use(await fetchArtifact(pointer.artifact));
+    } catch (failure) {
+      setError(said(failure));
+    }
   };
   const language = languageOf(pointer.filename ?? "");
   return (
     <div class="artifact">
       <p class="about">
         {texts.turns.artifact} {pointer.filename && <code>{pointer.filename}</code>} {bytes(pointer.size)}
-        {text === null && (
-          <button class="quiet" onClick={fetchRest}>
+        {text === null && pointer.size <= MOST_TEXT && (
+          <button class="quiet" onClick={() => void fetchIt(async (blob) => setText(await blob.text()))}>
             {texts.turns.fetch}
           </button>
         )}
+        <button class="quiet" onClick={() => void fetchIt((blob) => download(blob, pointer.filename || texts.turns.file))}>
+          {texts.turns.save}
+        </button>
         {error && <span class="error">{error}</span>}
       </p>
       {(text ?? pointer.head) && <Code text={text ?? `${pointer.head}\n…`} language={language} numbered={text !== null} />}

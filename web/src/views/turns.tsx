@@ -188,10 +188,10 @@ function Tail({ sending, isEmpty }: { sending: Sending[]; isEmpty: boolean }) {
           ) : (
             <p class="error" role="alert">
               {texts.turns.notSent} {each.error} {each.hint}
-              <button class="quiet" onClick={() => sync.sendAgain(each)}>
+              <button class="quiet" onClick={() => sync.outbox.sendAgain(each)}>
                 {texts.turns.again}
               </button>
-              <button class="quiet" onClick={() => sync.discard(each)}>
+              <button class="quiet" onClick={() => sync.outbox.discard(each)}>
                 {texts.turns.discard}
               </button>
             </p>
@@ -217,7 +217,7 @@ function Composer({ session, onSent }: { session: string; onSent: () => void }) 
     field.current!.value = "";
     drafts.delete(session);
     fit();
-    sync.send(session, text);
+    sync.outbox.send(session, text);
     onSent();
   };
   const fit = () => {
