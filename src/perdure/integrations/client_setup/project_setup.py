@@ -44,7 +44,12 @@ from perdure.project.project_location import (
     write_atomically,
 )
 from perdure.project.projections import IGNORED
-from perdure.project.sharing import install_driver, is_shared, remove_driver
+from perdure.project.sharing import (
+    committed_state,
+    install_driver,
+    is_shared,
+    remove_driver,
+)
 from perdure.project.state_file import STATE_FILE
 from perdure.project.task_transfer import TASK_FILE, sync_tasks
 from perdure.storage import registry
@@ -112,22 +117,21 @@ class ProjectSetup:
                 hint="Run `perdure project init` in a work tree, or in a clone of it.",
             )
         before = location.settings
+        committed = await committed_state(location)
         chosen = self._choose(wishes)
         plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
         async with bank:
             settings = before or ProjectSettings(
-                project=await self._id(bank),
-                name=_shared_text(location.files / STATE_FILE, "name")
-                or location.root.name
-                or "project",
+                project=await self._id(bank, committed),
+                name=self._shared(committed, "name") or location.root.name or "project",
             )
             settings = msgspec.structs.replace(
                 settings,
-                shared=settings.shared or is_shared(location.files),
+                shared=settings.shared or committed is not None or is_shared(location.files),
                 name=wishes.name or settings.name,
                 bank=wishes.bank or settings.bank,
             )
-            self._write_own(settings, is_new=before is None)
+            self._write_own(settings, "changed" if before else "joined" if committed else "made")
             await register_project(bank.services, location)
             await self._refresh(bank, asks=wishes.asks)
         await self._git_hooks(wishes)
@@ -165,11 +169,11 @@ class ProjectSetup:
         ]
         return [each for each in plans if each is not None]
 
-    async def _id(self, bank: Bank) -> str:
+    async def _id(self, bank: Bank, committed: str | None) -> str:
         """Of a clone of a team, that of the shared state; of a project that was here before, its
         own.
         """
-        shared = _shared_text(self._location.files / STATE_FILE, "project")
+        shared = self._shared(committed, "project")
         if _id(shared):
             return shared
         root = str(main_tree(self._location))
@@ -179,11 +183,21 @@ class ProjectSetup:
                 return known.id
         return new_project_id()
 
-    def _write_own(self, settings: ProjectSettings, *, is_new: bool) -> None:
+    def _shared(self, committed: str | None, field: str) -> str:
+        """What the state file in the work tree says; if there is none, or it is broken or in
+        conflict, the committed one.
+        """
+        try:
+            text = (self._location.files / STATE_FILE).read_bytes()
+        except OSError:
+            text = b""
+        return _text_field(text, field) or _text_field(committed or "", field)
+
+    def _write_own(self, settings: ProjectSettings, what: str) -> None:
         location = self._location
         if location.settings != settings:
             location.write_settings(settings)
-            self._done.append(f"{'made' if is_new else 'changed'} the project {settings.name!r}")
+            self._done.append(f"{what} the project {settings.name!r}")
         ignore = location.files / ".gitignore"
         if not ignore.exists():
             location.files.mkdir(exist_ok=True)
@@ -389,11 +403,11 @@ def main_tree(location: ProjectLocation) -> Path:
     return location.root
 
 
-def _shared_text(path: Path, field: str) -> str:
-    """A field of a shared state file; empty if there is none."""
+def _text_field(text: str | bytes, field: str) -> str:
+    """A field of a state file; empty if there is none."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(text)
+    except ValueError:
         return ""
     value = found.get(field) if isinstance(found, dict) else None
     return value if isinstance(value, str) else ""
