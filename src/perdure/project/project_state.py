@@ -139,7 +139,9 @@ class ProjectState:
         keys = [task_key(self.project, each) for each in entry.needs]
         tasks = await self.services.store.collection(Task).get_many(keys)
         found = [f"{each.id} {each.title}" for each in entries if each and not each.is_closed]
-        return found + [f"{each.name} {each.title}" for each in tasks if each and not each.is_closed]
+        return found + [
+            f"{each.name} {each.title}" for each in tasks if each and not each.is_closed
+        ]
 
     async def text(self) -> str:
         """What the file says, or would say."""
