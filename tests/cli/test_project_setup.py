@@ -84,6 +84,21 @@ def test_one_command_sets_up_and_one_takes_it_out(ask: Ask, run: Run, repository
     assert "Sweep" in run("task", "list").stdout
 
 
+def test_a_folder_that_cannot_be_written_is_said(run: Run, repository: Path) -> None:
+    assert run("project", "init").exit_code == 0
+    shutil.rmtree(repository / ".perdure")
+    (repository / ".perdure").write_text("Somebody's own.")
+    for command in (["project", "init"], ["project", "share"], ["task", "sync"]):
+        failed = run(*command)
+        assert failed.exit_code == 1
+        assert "cannot be written: File exists" in failed.stderr
+    assert "cannot be written" in run("task", "export", "nowhere/tasks.jsonl").stderr
+    removed = run("project", "remove", "--yes")
+    assert (removed.exit_code, removed.stderr) == (0, "")
+    assert (repository / ".perdure").read_text() == "Somebody's own."
+    assert not (repository / ".git/perdure").exists()
+
+
 def test_a_clone_joins_the_shared_project_whatever_is_checked_out(
     ask: Ask, run: Run, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

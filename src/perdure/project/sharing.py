@@ -251,5 +251,7 @@ def _replace(path: Path, known: tuple[str, ...], text: str) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as exc:
-        raise Unavailable(f"{path} cannot be written: {exc}.", hint="Mend that first.") from exc
+        raise Unavailable(
+            f"{path} cannot be written: {exc.strerror}.", hint="Mend that first."
+        ) from exc
     return []

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from perdure.bank import Bank
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 from perdure.integrations.client_hooks.client_hook_script import SCRIPT_NAME, client_hook_script
 from perdure.integrations.client_setup.coding_clients import (
     BEGIN,
@@ -116,29 +117,32 @@ class ProjectSetup:
                 f"{bare} is a bare repository: nobody works in it.",
                 hint="Run `perdure project init` in a work tree, or in a clone of it.",
             )
-        before = location.settings
         committed = await committed_state(location)
         chosen = self._choose(wishes)
         plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
-        async with bank:
-            settings = before or ProjectSettings(
-                project=await self._id(bank, committed),
-                name=self._shared(committed, "name") or location.root.name or "project",
-            )
-            settings = msgspec.structs.replace(
-                settings,
-                shared=settings.shared or committed is not None or is_shared(location.files),
-                name=wishes.name or settings.name,
-                bank=wishes.bank or settings.bank,
-            )
-            self._write_own(settings, "changed" if before else "joined" if committed else "made")
-            await register_project(bank.services, location)
-            await self._refresh(bank, asks=wishes.asks)
-        await self._git_hooks(wishes)
-        if location.git is not None and settings.shared:
-            await install_driver(location.git)
-        await self._set_up(chosen, plans, settings, agree)
-        return self._report(settings)
+        before = location.settings
+        with _told_if_unwritable():
+            async with bank:
+                settings = before or ProjectSettings(
+                    project=await self._id(bank, committed),
+                    name=self._shared(committed, "name") or location.root.name or "project",
+                )
+                settings = msgspec.structs.replace(
+                    settings,
+                    shared=settings.shared or committed is not None or is_shared(location.files),
+                    name=wishes.name or settings.name,
+                    bank=wishes.bank or settings.bank,
+                )
+                self._write_own(
+                    settings, "changed" if before else "joined" if committed else "made"
+                )
+                await register_project(bank.services, location)
+                await self._refresh(bank, asks=wishes.asks)
+            await self._git_hooks(wishes)
+            if location.git is not None and settings.shared:
+                await install_driver(location.git)
+            await self._set_up(chosen, plans, settings, agree)
+            return self._report(settings)
 
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
@@ -311,28 +315,30 @@ class ProjectSetup:
     async def remove(self, bank: Bank) -> SetupReport:
         """Take out all that `init` has put in. What the bank knows stays, and what people wrote
         into files goes there first. Raises `NotFound` if there is no project, `Corrupted` if a
-        client's file cannot be understood: then nothing is changed.
+        client's file cannot be understood: then nothing is changed. `Unavailable` if something
+        cannot be written.
         """
         location = self._location
         settings = initialised(location)
         returns = self._planned_returns()
-        is_safe = await self._take_in(bank)
-        for planned in returns:
-            if self._record.take_back(planned):
-                self._done.append(f"took it out of {self._short(planned.edit.path)}")
-        if location.git is not None and await GitHooks(location).uninstall():
-            self._done.append("took the git hooks out")
-        if is_safe:
-            await self._remove_files(settings)
-        else:
-            self._left.append(f"{location.files.name}/, because the bank cannot be asked")
-        if location.git is not None:
-            await remove_driver(location.git)
-        _remove_folder(location.folder)
-        if location.git is None:
-            _remove_if_empty(location.files)
-        self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
-        return self._report(settings)
+        with _told_if_unwritable():
+            is_safe = await self._take_in(bank)
+            for planned in returns:
+                if self._record.take_back(planned):
+                    self._done.append(f"took it out of {self._short(planned.edit.path)}")
+            if location.git is not None and await GitHooks(location).uninstall():
+                self._done.append("took the git hooks out")
+            if is_safe:
+                await self._remove_files(settings)
+            else:
+                self._left.append(f"{location.files.name}/, because the bank cannot be asked")
+            if location.git is not None:
+                await remove_driver(location.git)
+            _remove_folder(location.folder)
+            if location.git is None:
+                _remove_if_empty(location.files)
+            self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
+            return self._report(settings)
 
     async def _take_in(self, bank: Bank) -> bool:
         """Whether the bank has all that the files say. The index of the repository's files goes."""
@@ -369,6 +375,9 @@ class ProjectSetup:
                 self._remove_made(folder)
 
     def _remove_made(self, folder: Path) -> None:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            self._left.append(f"{self._short(str(folder))}, which is no folder of ours")
+            return
         for name in _FILES:
             path = folder / name
             if path.is_dir() and not path.is_symlink():
@@ -389,6 +398,17 @@ class ProjectSetup:
             tuple(self._left),
             tuple(self._notes),
         )
+
+
+@contextmanager
+def _told_if_unwritable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise Unavailable(
+            f"{exc.filename} cannot be written: {exc.strerror}.",
+            hint="Mend that and run it again: it goes on where it was.",
+        ) from exc
 
 
 #: Files that each work tree has for itself.
