@@ -123,6 +123,8 @@ def _remove_plugin() -> None:
         if done.returncode:
             said = (done.stderr or done.stdout).strip()[-300:]
             raise Unavailable(f"Claude Code keeps the plugin: {said}", hint=f"Run: {told}")
+    # Its copy, which Claude Code would keep for some days.
+    shutil.rmtree(CLIENTS["claude-code"].folder() / "plugins/cache/perdure", ignore_errors=True)
 
 
 # What somebody wrote, which stays -----------------------------------------------------------------
