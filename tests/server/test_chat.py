@@ -590,7 +590,7 @@ async def test_a_server_that_is_killed_leaves_what_arrived(tmp_path: Path) -> No
         with await asyncio.to_thread(served.start):
             headers = {"x-perdure-token": await asyncio.to_thread(served.log_in)}
             async with (
-                httpx2.AsyncClient(base_url=served.url, headers=headers) as client,
+                httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=100) as client,
                 client.stream("POST", PATH, json={"prompt": "Slowly."}) as answer,
                 bank,
             ):
