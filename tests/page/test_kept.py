@@ -108,7 +108,8 @@ async def test_a_message_under_way_is_not_lost_to_another_page(
     assert said == ["From the one", "From the other", "Meanwhile"]
     await one.page.reload()
     await expect(one.turn(3)).to_contain_text("From the o")
-    assert "From the" not in await one.page.evaluate(KEPT, "values")
+    await expect(one.page.locator(".pending")).to_have_count(0)
+    await one.until(f"!(await ({KEPT})('values')).includes('From the')")
 
 
 async def test_what_is_heard_while_the_page_asks_is_newer(

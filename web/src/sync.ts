@@ -15,6 +15,7 @@ import {
   mergeTurns,
   missingRuns,
   startHearing,
+  turnToKeep,
 } from "./history.ts";
 import type { LiveEvent } from "./live_events.ts";
 import { Outbox } from "./outbox.ts";
@@ -220,7 +221,10 @@ export class Sync {
     } else if (event.type === "session") {
       isComplete = hearSession(history, event);
       if (!isComplete || event.gone) void this.database?.drop(history.name);
-    } else if (event.type === "answer") hearAnswer(history, event, now);
+    } else if (event.type === "answer") {
+      hearAnswer(history, event, now);
+      if (event.state === "left") this.note(history.name, event.turn);
+    }
     else if (event.type === "delta") {
       if (!hearDelta(history, event, now)) this.socket?.close();
     } else if (event.type === "heartbeat") {
@@ -455,7 +459,7 @@ export class Sync {
       const history = historyOf(name);
       if (history.gone) continue;
       const { newest, through, undone, forgets } = history;
-      const turns = [...numbers].flatMap((number) => history.turns.get(number) ?? []);
+      const turns = [...numbers].flatMap((number) => turnToKeep(history, number) ?? []);
       await this.database?.save({ name, newest, through, undone, forgets, opened: Date.now() }, turns);
     }
   }
