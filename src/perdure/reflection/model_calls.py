@@ -50,7 +50,9 @@ OnResult: TypeAlias = Callable[[str, CallResult], Awaitable[None]]
 
 
 class AnswersLater(Exception):
-    """The questions are asked, and nobody waits for the answers: the run goes on another time."""
+    """Nobody waits for the answers: the run goes on another time. Says why the questions are not
+    even sent, if so.
+    """
 
 
 class ModelCalls(Protocol):
@@ -137,7 +139,8 @@ class BatchCalls:
         else:
             batch = await self._sent(batch)
         if batch.state not in FINAL:
-            raise AnswersLater
+            is_sent = batch.state is not BatchState.WRITTEN
+            raise AnswersLater("" if is_sent else f"Its questions are not sent yet. {batch.error}")
         async for result in batches.results(batch):
             if result.custom_id not in requests:
                 continue  # it was handed over before
@@ -153,8 +156,8 @@ class BatchCalls:
         """The batch once it is sent, or after a while: a process that is about to end sends it."""
         for _ in range(int(_SENDING / _LOOK)):
             batch = await self._gateway.batch.get(batch)
-            if batch.state is not BatchState.WRITTEN:
-                break
+            if batch.state is not BatchState.WRITTEN or batch.error:
+                break  # what failed is not tried again so soon
             await asyncio.sleep(_LOOK)
         return batch
 
