@@ -105,7 +105,8 @@ class LiveCalls:
         except BudgetReached as exc:
             return CallResult(error=exc.message, over_budget=True)
         except PerdureError as exc:
-            return _failed(exc.message, getattr(exc, "kind", ""))
+            each = getattr(exc, "errors", ()) or (exc,)
+            return _failed(exc.message, *(getattr(error, "kind", "") for error in each))
         return _result(reply)
 
 
@@ -175,11 +176,11 @@ def _result(reply: Reply) -> CallResult:
     )
 
 
-def _failed(said: str, kind: str) -> CallResult:
+def _failed(said: str, *kinds: str) -> CallResult:
     """Why there is no answer, and what helps."""
     helps = " A smaller `reflection.window` makes smaller questions."
-    why = f"{said}{helps}" if kind == PromptTooLong.kind else said
-    return CallResult(error=why, is_refused=kind in _REFUSALS)
+    why = f"{said}{helps}" if PromptTooLong.kind in kinds else said
+    return CallResult(error=why, is_refused=_REFUSALS.issuperset(kinds))
 
 
 def model_limits(gateway: Gateway, options: CallOptions) -> tuple[int | None, int | None]:

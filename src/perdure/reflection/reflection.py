@@ -45,7 +45,7 @@ from perdure.reflection.run_questions import (
     RunQuestion,
     RunQuestions,
 )
-from perdure.reflection.run_scope import RunScope, find_scope
+from perdure.reflection.run_scope import RunScope, as_of, find_scope, read_again
 from perdure.reflection.run_walk import RunWalk
 from perdure.services import Services
 from perdure.sessions.session_info import agents_with_sessions
@@ -158,7 +158,7 @@ class Reflection:
             )
             return replace(run, why=why)
         # Its questions are about what was read then.
-        scope = _as_of(run, await find_scope(self._store, run.agent, again=True))
+        scope = as_of(run, await find_scope(self._store, run.agent, again=True))
         walk, built = await self._walk(scope, run.mode, run)
         return await walk.finish(lease, run, self._calls(run, built.questions, wait=wait))
 
@@ -299,7 +299,9 @@ class Reflection:
     def _calls(
         self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool
     ) -> ModelCalls | None:
-        if self._given is not None or not self.has_model:
+        if not run.mode:  # also if there is a model by now: it was not asked anything
+            return None
+        if self._given is not None:
             return self._given
         if run.mode == "live":
             return LiveCalls(self._services.gateway)
@@ -385,7 +387,7 @@ class Reflection:
                 title = f"Reflection for {scope.agent} reads what is new in parts"
                 await post(transaction, message(made, "spend", title, told_waiting(made)))
             if scope.again and made.state != "refused":
-                await _read_again(transaction, scope)
+                await read_again(transaction, scope)
             await transaction.collection(ReflectionRun).put(made)
             return made
 
@@ -393,22 +395,6 @@ class Reflection:
         if isinstance(begun, PerdureError):
             raise begun
         return begun
-
-
-async def _read_again(transaction: Transaction, scope: RunScope) -> None:
-    """Nothing of these sessions counts as read: what this run does not hold, the next one reads."""
-    cursors = transaction.collection(ReflectionCursor)
-    for span in scope.spans:
-        former = await cursors.get(span.session) or ReflectionCursor(span.session)
-        newest = max(former.newest, former.turn)
-        await cursors.put(replace(former, turn=span.first - 1, tries=0, newest=newest))
-
-
-def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:
-    """What a run that was begun is about."""
-    sessions = {name: scope.sessions[name] for name in run.sessions if name in scope.sessions}
-    spans = tuple(span for span in run.spans if span.session in sessions)  # others are forgotten
-    return replace(scope, sessions=sessions, spans=spans)
 
 
 def _new_run(agent: str, number: int, now: int) -> ReflectionRun:
