@@ -1,6 +1,6 @@
 """Finds the memory that says what a new one says, among thousands. Pure.
 
-Two texts say the same if they took the same from the same words of a turn, or if neither has a word
+A new text says the same if it took no more from the same words of a turn, or if neither has a word
 that the other, or what that one cites, lacks. Texts with other numbers, or of which one says no,
 never do. Memories are looked up by their words and by the turns that they cite.
 """
@@ -21,6 +21,8 @@ from perdure.reflection.word_sets import prefix_size, word_set
 _SAME_QUOTE, _SAME = 0.34, 0.75
 #: Share of a quote's words that another has, if they are of the same words.
 _QUOTED = 0.6
+#: Letters that two forms of a word begin with, at least.
+_ROOT = 4
 
 _numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 _negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
@@ -83,10 +85,11 @@ class Restatements:
         words, others = self._terms(draft.text), self._terms(memory.text)
         alike = len(words & others) / (max(len(words), len(others)) or 1)
         if _overlapping(memory.quotes, draft.quotes):
-            if len(words & others) < _SAME_QUOTE * min(len(words), len(others)):
+            lacking = _lacking(words, others)
+            if len(words) - len(lacking) < _SAME_QUOTE * min(len(words), len(others)):
                 return None
-            # What only one of them took from there is another fact; the rest is wording.
-            told = (words ^ others) & (self._quoted(memory) | self._quoted(draft))
+            # What only the new one took from there is another fact; the rest is wording.
+            told = lacking & (self._quoted(memory) | self._quoted(draft))
         else:
             if alike < _SAME:
                 return None
@@ -100,8 +103,23 @@ class Restatements:
 def cannot_be_same(one: str, other: str) -> bool:
     """Whether two texts cannot be the same thing: other numbers, or one says no."""
     return sorted(set(_numbers(one))) != sorted(set(_numbers(other))) or (
-        (_negated(one.casefold()) is None) != (_negated(other.casefold()) is None)
+        is_negated(one) != is_negated(other)
     )
+
+
+def is_negated(text: str) -> bool:
+    """Whether a text says no to something."""
+    return _negated(text.casefold()) is not None
+
+
+def _lacking(words: Iterable[str], others: frozenset[str]) -> frozenset[str]:
+    """Words that others have in no form: "conductor" is one of "conduct"."""
+    return frozenset(word for word in words if not any(_is_form(word, each) for each in others))
+
+
+def _is_form(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return short == long or (len(short) >= _ROOT and long.startswith(short))
 
 
 def words_in_common(
