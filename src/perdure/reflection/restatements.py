@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory, MemoryQuote
@@ -51,18 +51,21 @@ class Restatements:
                 ids.add(memory.id)
 
     def find(self, draft: Memory) -> Memory | None:
-        """The memory that says the same as a draft; the most alike, if there are several."""
+        """The memory that says what a draft does; the most alike, if there are several."""
         for id in sorted(self._by_text.get(normalised(draft.text), ())):
             if (self._memories[id].kind == "topic") == (draft.kind == "topic"):
                 return self._memories[id]
-        if draft.kind == "topic":
-            return None
+        return self._best(draft, lambda memory: self._likeness(memory, draft))
+
+    def find_less(self, draft: Memory) -> Memory | None:
+        """The memory that says no more than a draft, of the same words of a turn."""
+        return self._best(draft, lambda memory: self._likeness(draft, memory))
+
+    def _best(self, draft: Memory, likeness: Callable[[Memory], float | None]) -> Memory | None:
         best: tuple[float, Memory] | None = None
-        for id in sorted(self._candidates(draft)):
+        for id in sorted(self._candidates(draft)) if draft.kind != "topic" else ():
             memory = self._memories[id]
-            if memory.kind == "topic":
-                continue
-            alike = self._likeness(memory, draft)
+            alike = None if memory.kind == "topic" else likeness(memory)
             if alike is not None and (best is None or alike > best[0]):
                 best = alike, memory
         return None if best is None else best[1]
@@ -81,7 +84,7 @@ class Restatements:
         return found.union(*(self._by_turn.get(quote.turn, ()) for quote in draft.quotes))
 
     def _likeness(self, memory: Memory, draft: Memory) -> float | None:
-        """The share of words that both have, if they say the same."""
+        """The share of words that both have, if the draft says no more than the memory."""
         words, others = self._terms(draft.text), self._terms(memory.text)
         alike = len(words & others) / (max(len(words), len(others)) or 1)
         if _overlapping(memory.quotes, draft.quotes):
