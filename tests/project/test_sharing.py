@@ -111,6 +111,17 @@ async def test_entries_of_a_commit_that_was_never_pushed_are_elsewhere_in_anothe
     assert sorted(places.values()) == ["elsewhere", "elsewhere", "here"]
 
 
+async def test_a_folder_that_the_repository_ignores_is_not_shared(project: Project) -> None:
+    root = project.location.root
+    (root / ".gitignore").write_text("*.pyc\n.perdure/\n")
+    await project.state.add("goal", "one")
+    with pytest.raises(InvalidInput, match=r"\.gitignore, line 2, says \.perdure/"):
+        await share(project)
+    assert not project.settings.shared
+    (root / ".gitignore").unlink()
+    assert f".perdure/{STATE_FILE}" in (await share(project)).files
+
+
 async def test_edits_of_two_people_merge_without_a_conflict(
     project: Project, other_bank: Bank
 ) -> None:
