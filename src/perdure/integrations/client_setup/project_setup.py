@@ -142,6 +142,7 @@ class ProjectSetup:
             if location.git is not None and settings.shared:
                 await install_driver(location.git)
             await self._set_up(chosen, plans, settings, agree)
+            await self._warn_of_bank(bank)
             return self._report(settings)
 
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
@@ -305,6 +306,18 @@ class ProjectSetup:
             for name in found.split("\0")
             if name
         ]
+
+    async def _warn_of_bank(self, bank: Bank) -> None:
+        """A bank in the work tree would be committed with everything else."""
+        git, path = self._location.git, registry.location(bank.url)
+        inside = git is not None and git.root in Path(path).parents
+        if git is None or not inside or git.common_dir in Path(path).parents:
+            return
+        if await git.try_run("check-ignore", "-q", "--", path) is None:
+            self._notes.append(
+                f"{self._short(path)} is in the work tree, and git does not ignore it: add"
+                f" /{self._short(path)}* to .gitignore, so that it is not committed."
+            )
 
     def _short(self, path: str) -> str:
         root = self._location.root
