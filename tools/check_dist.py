@@ -173,6 +173,11 @@ class Installed:
         if "Usage: perdure" not in self.run("perdure", "--help"):
             raise DistError("`perdure --help` says nothing.")
 
+    def check_uninstall(self, removal: str) -> None:
+        """It says how the package goes, by what installed it."""
+        if removal not in self.run("perdure", "uninstall", "--dry-run"):
+            raise DistError(f"`perdure uninstall` does not say `{removal}`.")
+
     def check_imports(self, *, expected_missing: bool) -> dict[str, str]:
         """The modules that lack something, and what."""
         found = json.loads(self.run("python", "-c", IMPORTS).splitlines()[-1])
@@ -275,6 +280,7 @@ def check_python(python: Path, wheel: Path, *, frameworks: bool) -> str:
         _run(*pip, str(wheel))
         installed = Installed(Path(folder), programs)
         installed.check_command(version)
+        installed.check_uninstall("-m pip uninstall perdure")
         bare = installed.check_imports(expected_missing=True)
         installed.check_example()
         installed.check_page()
@@ -318,6 +324,7 @@ def check_installers(python: Path, wheel: Path) -> None:
             _run(str(programs / command[0]), *command[1:], **places)
             installed = Installed(own / "user", own / "bin")
             installed.check_command(version)
+            installed.check_uninstall(f"{'uv tool' if name == 'uv' else name} uninstall perdure")
             installed.check_page()
             print(f"{name:6} {version} installed, the command and the page work")
 

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,7 @@ from perdure.integrations.client_setup.file_edits import (
     PlannedReturn,
     with_lines,
 )
+from perdure.integrations.client_setup.project_list import list_project, unlist_projects
 from perdure.project.file_index import forget_files
 from perdure.project.git_hooks import GitHooks
 from perdure.project.git_repository import GitRepository, bare_repository
@@ -137,6 +138,7 @@ class ProjectSetup:
                     settings, "changed" if before else "joined" if committed else "made"
                 )
                 await register_project(bank.services, location)
+                self._list()
                 await self._refresh(bank, asks=wishes.asks)
             await self._git_hooks(wishes)
             if location.git is not None and settings.shared:
@@ -144,6 +146,12 @@ class ProjectSetup:
             await self._set_up(chosen, plans, settings, agree)
             await self._warn_of_bank(bank)
             return self._report(settings)
+
+    def _list(self) -> None:
+        try:
+            list_project(self._location.root)
+        except OSError as exc:
+            self._notes.append(f"`perdure uninstall` will not know of this project: {exc}.")
 
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
@@ -325,6 +333,16 @@ class ProjectSetup:
 
     # Take out ---------------------------------------------------------------------------------
 
+    def to_remove(self) -> tuple[str, ...]:
+        """What `remove` would take out, in a word each. Raises `Corrupted` as it does."""
+        location = self._location
+        found = [self._short(each.edit.path) for each in self._planned_returns()]
+        if location.git is not None and GitHooks(location).record is not None:
+            found.append("git hooks")
+        if location.files.is_dir() and location.files not in location.folder.parents:
+            found.append(f"{location.files.name}/")
+        return (*found, f"{self._short(str(location.folder))}/")
+
     async def remove(self, bank: Bank) -> SetupReport:
         """Take out all that `init` has put in. What the bank knows stays, and what people wrote
         into files goes there first. Raises `NotFound` if there is no project, `Corrupted` if a
@@ -350,6 +368,9 @@ class ProjectSetup:
             _remove_folder(location.folder)
             if location.git is None:
                 _remove_if_empty(location.files)
+            with suppress(OSError):  # then `perdure uninstall` finds nothing there
+                trees = [] if location.git is None else await location.git.worktrees()
+                unlist_projects((location.root, *trees))
             self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
             return self._report(settings)
 
