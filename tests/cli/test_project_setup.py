@@ -288,6 +288,16 @@ def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
     assert (repository / MCP).exists()
     assert not (repository / ".git/hooks/post-commit").exists()
     assert made["left"] == ["the git hooks (--no-hooks)"]
+    assert all(check["ok"] for check in checks(ask).values())
+    # Those that are there go, too.
+    before = all_bytes(repository / ".claude")
+    ask("project", "init", *BOTH)
+    assert (repository / ".git/hooks/post-commit").exists()
+    assert "hooks" in read(repository / SETTINGS)
+    ask("project", "init", "--no-hooks", *BOTH)
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert all_bytes(repository / ".claude") == before
+    assert all(check["ok"] for check in checks(ask).values())
 
 
 def test_a_clone_of_a_team_has_the_same_project(ask: Ask, repository: Path) -> None:

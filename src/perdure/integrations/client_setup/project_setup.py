@@ -131,6 +131,7 @@ class ProjectSetup:
                 settings = msgspec.structs.replace(
                     settings,
                     shared=settings.shared or committed is not None or is_shared(location.files),
+                    hooks=wishes.hooks,
                     name=wishes.name or settings.name,
                     bank=wishes.bank or settings.bank,
                 )
@@ -225,10 +226,12 @@ class ProjectSetup:
                 "There is no git here: memory and tasks work, without branches, anchors and hooks."
             )
             return
+        hooks = GitHooks(location)
         if not wishes.hooks:
+            if await hooks.uninstall():
+                self._done.append("took the git hooks out")
             self._left.append("the git hooks (--no-hooks)")
             return
-        hooks = GitHooks(location)
         before = hooks.record
         record = await hooks.install()
         if before != record:
