@@ -68,8 +68,8 @@ class BranchChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def short_name(ref: str) -> str:
-    """``topic`` of ``refs/heads/topic``, ``origin/topic`` of ``refs/remotes/origin/topic``, ``HEAD``
-    of a work tree without a branch.
+    """``topic`` of ``refs/heads/topic``, ``origin/topic`` of ``refs/remotes/origin/topic``; of a
+    work tree without a branch ``HEAD``.
     """
     if ref.startswith("HEAD "):
         return "HEAD"
