@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 from playwright.async_api import Route, expect
@@ -10,6 +12,7 @@ from perdure.testing import Script
 from tests.page.conftest import BrowserPage, OpenPage
 from tests.page.test_turns import say, until_still
 from tests.server.conftest import RunningServer
+from tests.waiting import until
 
 #: All of an object store, as text.
 KEPT = """async (store) => {
@@ -106,6 +109,37 @@ async def test_a_message_under_way_is_not_lost_to_another_page(
     await one.page.reload()
     await expect(one.turn(3)).to_contain_text("From the o")
     assert "From the" not in await one.page.evaluate(KEPT, "values")
+
+
+async def test_what_is_heard_while_the_page_asks_is_newer(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    """Answers from before a turn was forgotten, and another undone, come behind the news of it."""
+    await say(server.bank, "ada/notes", ("one", "1"), ("a secret", "no"), ("three", "3"))
+    at = await open_page(server, "#/session/ada/notes")
+    await expect(at.turn(2)).to_contain_text("a secret")
+    await kept(at, "turns", "a secret")
+    await at.go("#/bank/nothing")
+    held, release = list[str](), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        answer = await route.fetch()  # as of now
+        held.append(route.request.url)
+        await release.wait()
+        await route.fulfill(response=answer)
+
+    await at.page.route(re.compile(r"/notes/(head|turns\?)"), hold, times=2)
+    await at.go("#/session/ada/notes")
+    await until(lambda: len(held) == 2)
+    await (await server.bank.session("ada/notes")).undo(1)
+    await expect(at.turn(3)).to_contain_text("undone")
+    await server.bank.forget("ada/notes", turns=["T-2"])
+    await expect(at.page.get_by_text("a secret")).to_have_count(0)
+    release.set()
+    await expect(at.turn(2)).to_contain_text("forgotten")
+    await expect(at.turn(3)).to_contain_text("undone")
+    await expect(at.page.get_by_text("a secret")).to_have_count(0)
+    await at.until(f"!(await ({KEPT})('turns')).includes('a secret')")
 
 
 async def test_what_was_forgotten_while_the_page_was_closed(

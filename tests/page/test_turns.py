@@ -404,6 +404,26 @@ async def test_undone_and_forgotten_turns(server: RunningServer, open_page: Open
     assert "a secret" not in await at.page.evaluate(kept)
 
 
+async def test_a_new_session_is_named(
+    talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
+) -> None:
+    server = await talking(["Here I am."])
+    await say(server.bank, "ada/notes", ("one", "1"))
+    at = await open_page(server, "#/session/ada/notes")
+    await at.page.get_by_role("button", name="New session of ada").click()
+    name = at.page.get_by_label("Name of the session")
+    await name.fill("a/b")
+    await at.page.get_by_role("button", name="Create").click()
+    assert await name.evaluate("field => field.validity.patternMismatch")  # the browser says so
+    await name.fill("a plan")
+    await at.page.keyboard.press("Enter")
+    await expect(at.page.get_by_role("heading", level=1)).to_have_text("ada/a plan")
+    await at.page.get_by_label("Message").fill("Are you there?")
+    await at.page.keyboard.press("Enter")
+    await expect(at.turn(1)).to_contain_text("Here I am.")
+    assert (await (await server.bank.session("ada/a plan")).head()).newest == 1
+
+
 async def test_two_pages_in_one_session(
     talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
 ) -> None:

@@ -5,6 +5,7 @@ import { sessionPath } from "./api.ts";
 import type { AgentActivity, SessionInfo } from "./api_types.ts";
 import { download } from "./download.ts";
 import { ago, exactly, short } from "./format.ts";
+import { Guard } from "./guard.tsx";
 import { isAlive } from "./history.ts";
 import { addKeys } from "./keys.ts";
 import { KeysLayer } from "./keys_layer.tsx";
@@ -40,7 +41,13 @@ export function Shell() {
       <main id="content" tabIndex={-1} aria-label={view?.title ?? texts.title}>
         {connection === "out" && <Ended />}
         <Header />
-        {view ? <view.View key={`${place.session}|${place.agent}|${view.name}`} place={place} /> : <Nothing hasTitle={place.scope !== "bank"} />}
+        {view ? (
+          <Guard key={`${place.session}|${place.agent}|${view.name}`}>
+            <view.View place={place} />
+          </Guard>
+        ) : (
+          <Nothing hasTitle={place.scope !== "bank"} />
+        )}
       </main>
       {layer === "keys" && <KeysLayer />}
       {layer === "search" && <SearchLayer />}
@@ -162,6 +169,8 @@ function Sessions({ agent }: { agent: string }) {
   const place = useStore((state) => state.place);
   const session = place.session;
   const first = sessions?.[0]?.name;
+  const list = useRef<HTMLUListElement>(null);
+  useEffect(() => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }), [session, !sessions]);
   useEffect(() => {
     // An agent was chosen whose sessions were not known.
     if (first && place.scope === "agent" && !place.view) {
@@ -174,7 +183,7 @@ function Sessions({ agent }: { agent: string }) {
         {texts.sessions} <span>{agent}</span>
       </h2>
       <NewSession agent={agent} />
-      <ul>
+      <ul ref={list}>
         {(sessions ?? []).map((each) => (
           <SessionRow key={each.name} session={each} isChosen={each.name === session} view={place.session ? place.view : ""} />
         ))}
@@ -221,13 +230,12 @@ function NewSession({ agent }: { agent: string }) {
   }
   const create = (event: Event) => {
     event.preventDefault();
-    const name = field.current?.value.trim();
     setOpen(false);
-    if (name && !name.includes("/")) go({ scope: "session", session: `${agent}/${name}` });
+    go({ scope: "session", session: `${agent}/${field.current!.value.trim()}` });
   };
   return (
     <form class="new-session" onSubmit={create}>
-      <input ref={field} aria-label={texts.sessionName} placeholder={texts.sessionName} onKeyDown={(event) => event.key === "Escape" && setOpen(false)} />
+      <input ref={field} required pattern="\s*[^\s\/#][^\/#]*" title={texts.sessionNameHow} aria-label={texts.sessionName} placeholder={texts.sessionName} onKeyDown={(event) => event.key === "Escape" && setOpen(false)} />
       <button type="submit">{texts.create}</button>
     </form>
   );
@@ -274,7 +282,7 @@ function Header() {
       <a class="back" href="#/" aria-label={texts.menu}>
         ‹
       </a>
-      <h1>{name}</h1>
+      <h1 title={name}>{name}</h1>
       {info && (
         <span class="figures">
           {texts.extent(short(info.turns), short(info.tokens))}

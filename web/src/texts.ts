@@ -5,16 +5,18 @@
 export const title = "Perdure";
 export const skip = "Go to the content";
 export const failed = "That failed.";
+export const notShown = "This cannot be shown. Please report it:";
 export const away = "Offline";
 export const unreachable = "The server cannot be reached.";
 export const awayHint = "The server cannot be reached. This is what the browser kept; it goes on by itself.";
 export const agents = "Agents";
 export const sessions = "Sessions";
-export const noAgents = "No agents yet. An agent appears with its first session.";
+export const noAgents = "No agents yet. An agent appears with its first session: of a client behind perdure proxy, of perdure import, or of a program.";
 export const more = "Older sessions";
 export const olderEntries = "Older entries";
 export const newSessionOf = (agent: string) => `New session of ${agent}`;
 export const sessionName = "Name of the session";
+export const sessionNameHow = "A name without / and #";
 export const create = "Create";
 export const cancel = "Cancel";
 export const menu = "Agents and sessions";
@@ -387,6 +389,7 @@ export const turns = {
   image: "Image",
   file: "File",
   showImage: "Show the image",
+  save: "Save",
 };
 export const levelNames = {
   R: "Raw: as it was said",

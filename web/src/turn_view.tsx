@@ -267,7 +267,7 @@ function Stop({ session }: { session: string }) {
   const { run, error } = useAction();
   const [isElsewhere, setElsewhere] = useState(false);
   if (!mayWrite) return null;
-  const stop = async () => setElsewhere(!(await sync.stop(session)));
+  const stop = async () => setElsewhere(!(await sync.outbox.stop(session)));
   return (
     <>
       <button class="quiet stop" onClick={() => void run(stop)}>
@@ -288,7 +288,7 @@ function Failure({ failure, session, number }: TurnProps) {
 
 const Again = ({ session, number }: { session: string; number: number }) =>
   useMayWrite() ? (
-    <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
+    <button class="quiet" onClick={() => void sync.outbox.answerAgain(session, number)}>
       {texts.turns.answerAgain}
     </button>
   ) : null;

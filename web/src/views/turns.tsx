@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sessionPath } from "../api.ts";
 import type { Rendering } from "../api_types.ts";
+import { Guard } from "../guard.tsx";
 import { isUndone, type Sending } from "../history.ts";
 import { addKeys } from "../keys.ts";
 import { type Level, LEVELS } from "../levels.ts";
@@ -129,19 +130,21 @@ function Turns({ place }: { place: Place }) {
     const number = at + 1;
     const level = levels[number] ?? "R";
     return (
-      <TurnView
-        session={session}
-        number={number}
-        turn={history?.turns.get(number)}
-        answer={history?.answers.get(number)}
-        failure={history?.failures.get(number)}
-        isUndone={history !== undefined && isUndone(history, number)}
-        isChosen={number === chosen}
-        isNewest={number === newest}
-        level={level}
-        rendering={level === "R" ? undefined : (sync.knownLevel(session, number, level) ?? (failed === number ? MISSING : undefined))}
-        {...stable}
-      />
+      <Guard>
+        <TurnView
+          session={session}
+          number={number}
+          turn={history?.turns.get(number)}
+          answer={history?.answers.get(number)}
+          failure={history?.failures.get(number)}
+          isUndone={history !== undefined && isUndone(history, number)}
+          isChosen={number === chosen}
+          isNewest={number === newest}
+          level={level}
+          rendering={level === "R" ? undefined : (sync.knownLevel(session, number, level) ?? (failed === number ? MISSING : undefined))}
+          {...stable}
+        />
+      </Guard>
     );
   };
   return (
@@ -185,10 +188,10 @@ function Tail({ sending, isEmpty }: { sending: Sending[]; isEmpty: boolean }) {
           ) : (
             <p class="error" role="alert">
               {texts.turns.notSent} {each.error} {each.hint}
-              <button class="quiet" onClick={() => sync.sendAgain(each)}>
+              <button class="quiet" onClick={() => sync.outbox.sendAgain(each)}>
                 {texts.turns.again}
               </button>
-              <button class="quiet" onClick={() => sync.discard(each)}>
+              <button class="quiet" onClick={() => sync.outbox.discard(each)}>
                 {texts.turns.discard}
               </button>
             </p>
@@ -214,7 +217,7 @@ function Composer({ session, onSent }: { session: string; onSent: () => void }) 
     field.current!.value = "";
     drafts.delete(session);
     fit();
-    sync.send(session, text);
+    sync.outbox.send(session, text);
     onSent();
   };
   const fit = () => {
