@@ -234,7 +234,7 @@ class Installed:
 
 def _told(printed: str, *, whole: bool) -> list[str]:
     """The words of an output, or only who spoke and the marks of turns."""
-    return printed.split() if whole else re.findall(r"^\w+|</?T-[\w-]+>", printed, re.MULTILINE)
+    return printed.split() if whole else re.findall(r"^\w+|<T-[\w-]+>", printed, re.MULTILINE)
 
 
 #: Variables that say where packages come from, and which certificates are trusted.
