@@ -46,7 +46,8 @@ async def shared_clone(project: Project, other_bank: Bank) -> Project:
     await share(project)
     git(root, "commit", "-q", "-m", "share")
     clone = root.parent / "clone"
-    git(root, "clone", "-q", str(root), str(clone))
+    # Not as a local clone, which would have all objects, also those that nothing leads to.
+    git(root, "clone", "-q", "--no-local", str(root), str(clone))
     other = project_in(other_bank, clone, shared=True)
     assert other.location.git is not None
     await sharing.install_driver(other.location.git)
@@ -89,6 +90,25 @@ async def test_nothing_is_under_git_until_it_is_shared_and_turns_never_dirty_it(
     assert git(root, "status", "--porcelain") == ""
     assert git(root, "ls-files", ".perdure") == ""
     assert (project.location.files / STATE_FILE).exists()
+
+
+async def test_entries_of_a_commit_that_was_never_pushed_are_elsewhere_in_another_clone(
+    project: Project, other_bank: Bank
+) -> None:
+    git(project.location.root, "switch", "-q", "-c", "private")
+    git(project.location.root, "commit", "-q", "--allow-empty", "-m", "private")
+    await project.state.add("goal", "made on a commit of my own")
+    await project.tasks.add("made there, too")
+    git(project.location.root, "switch", "-q", "main")
+    git(project.location.root, "branch", "-q", "-D", "private")
+    other = await shared_clone(project, other_bank)
+    git(other.location.root, "commit", "-q", "--allow-empty", "-m", "new")
+    await other.tasks.add("made here")
+    report = await other.refresh()
+    assert report.remarks == ()
+    status = await other.history.status()
+    places = {each.entry.title: each.place for each in status.entries}
+    assert sorted(places.values()) == ["elsewhere", "elsewhere", "here"]
 
 
 async def test_edits_of_two_people_merge_without_a_conflict(

@@ -13,7 +13,7 @@ import { memo } from "./memo.ts";
 import { Act } from "./panes.tsx";
 import { placeHash } from "./router.ts";
 import { SearchLayer } from "./search_layer.tsx";
-import { store, useStore } from "./store.ts";
+import { listedAgent, store, useStore } from "./store.ts";
 import { sync } from "./sync.ts";
 import * as texts from "./texts.ts";
 import { nextTheme } from "./theme.ts";
@@ -72,6 +72,7 @@ const Ended = () => (
 function Sidebar() {
   const agents = useStore((state) => state.agents);
   const place = useStore((state) => state.place);
+  const agent = useStore(listedAgent);
   return (
     <nav class="sidebar" aria-label={texts.menu}>
       <div class="brand">
@@ -95,7 +96,7 @@ function Sidebar() {
         </ul>
         {agents?.length === 0 && <p class="nothing">{texts.noAgents}</p>}
       </section>
-      {place.agent && <Sessions agent={place.agent} />}
+      {agent && <Sessions agent={agent} />}
       <Foot />
     </nav>
   );
@@ -169,7 +170,9 @@ function Sessions({ agent }: { agent: string }) {
   }, [first, place]);
   return (
     <section class="sessions" aria-labelledby="sessions-title">
-      <h2 id="sessions-title">{texts.sessions}</h2>
+      <h2 id="sessions-title">
+        {texts.sessions} <span>{agent}</span>
+      </h2>
       <NewSession agent={agent} />
       <ul>
         {(sessions ?? []).map((each) => (
@@ -258,9 +261,12 @@ function Foot() {
 
 function Header() {
   const place = useStore((state) => state.place);
+  const last = useStore((state) => state.lastSession);
   const info = useStore((state) => state.sessions[place.agent]?.find((each) => each.name === place.session));
   const view = viewAt(place);
-  const tabs = place.scope === "bank" ? [] : [...(place.session ? viewsOf("session") : []), ...viewsOf("agent")];
+  // An agent's own views stand beside those of its session that was open last.
+  const session = place.session || (last.startsWith(`${place.agent}/`) ? last : "");
+  const tabs = place.scope === "bank" ? [] : [...(session ? viewsOf("session") : []), ...viewsOf("agent")];
   if (place.scope === "bank" && !view) return null;
   const name = place.session || place.agent || view?.title;
   return (
@@ -278,7 +284,7 @@ function Header() {
       {tabs.length > 1 && (
         <nav class="tabs" aria-label={texts.views}>
           {tabs.map((each) => {
-            const to = each.scope === "session" ? { session: place.session } : { agent: place.agent };
+            const to = each.scope === "session" ? { session } : { agent: place.agent };
             return (
               <a key={each.name} href={placeHash({ scope: each.scope, ...to, view: each.name })} aria-current={each === view ? "page" : undefined}>
                 {each.title}

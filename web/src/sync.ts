@@ -19,13 +19,14 @@ import {
   type Sending,
 } from "./history.ts";
 import type { LiveEvent } from "./live_events.ts";
-import { changeHistory, historyOf, store } from "./store.ts";
+import { changeHistory, historyOf, listedAgent, store } from "./store.ts";
 import { turnNumber } from "./router.ts";
 import * as texts from "./texts.ts";
 
 const TOKEN = "perdure-token";
 const CALLER = "perdure-caller";
-const SENDING = "sending";
+/** Each under a key of its own: another page in this browser has its own messages under way. */
+const SENDING = "sending ";
 /** Turns of a first page; turns that are asked for at once. */
 const PAGE = 30;
 const RUN = 50;
@@ -50,6 +51,8 @@ export class Sync {
   private readonly asking = new Map<string, Promise<void>>();
   private readonly levels = new Map<string, Rendering>();
   private readonly posting = new Set<string>();
+  /** Messages under way as the browser keeps them. */
+  private kept = new Map<string, Sending>();
   /** Agents of which something was heard, and those whose kept sessions were compared. */
   private readonly touched = new Set<string>();
   private readonly checked = new Set<string>();
@@ -113,19 +116,21 @@ export class Sync {
 
   private async openDatabase(): Promise<void> {
     const caller = store.getState().caller;
+    this.kept = new Map();
     if (!caller) return;
     this.database = await Database.open(caller.agent ? `${caller.bank}-${caller.agent}` : caller.bank);
     const database = this.database;
     const [agents, sessions, sending] = await Promise.all([
       database.value<never[]>("agents"),
       database.value<Record<string, SessionInfo[]>>("sessions"),
-      database.value<Sending[]>(SENDING),
+      database.values<Sending>(SENDING),
     ]);
     store.setState((state) => ({
       agents: state.agents ?? agents ?? null,
       sessions: { ...sessions, ...state.sessions },
     }));
-    for (const each of sending ?? []) {
+    for (const each of sending) {
+      this.kept.set(each.id, each);
       changeHistory(each.session, (history) => {
         history.sending = [...history.sending, each];
       });
@@ -177,12 +182,13 @@ export class Sync {
   private onLive(): void {
     this.tries = 0;
     const { histories, place } = store.getState();
+    const agent = listedAgent(store.getState());
     for (const name of Object.keys(histories)) {
       changeHistory(name, startHearing);
     }
     store.setState({ connection: "live" });
     void this.refreshAgents();
-    if (place.agent) void this.refreshSessions(place.agent);
+    if (agent) void this.refreshSessions(agent);
     if (place.session) void this.refresh(place.session);
     for (const { name, sending } of Object.values(histories)) {
       if (sending.some((each) => each.state === "sending")) void this.sendRest(name);
@@ -252,7 +258,7 @@ export class Sync {
 
   private refreshLists(): void {
     void this.refreshAgents();
-    const { agent } = store.getState().place;
+    const agent = listedAgent(store.getState());
     if (this.touched.delete(agent)) void this.refreshSessions(agent);
   }
 
@@ -308,12 +314,6 @@ export class Sync {
 
   // Turns ------------------------------------------------------------------------------------
 
-  /** Show a session: what is in memory or in the browser now, what is new behind it. */
-  async open(name: string): Promise<void> {
-    if (!store.getState().histories[name]?.loaded) await this.load(name);
-    await this.refresh(name);
-  }
-
   /** From the browser's database into memory. */
   private async load(name: string): Promise<void> {
     await this.once(`load ${name}`, async () => {
@@ -331,8 +331,9 @@ export class Sync {
     });
   }
 
-  /** Ask the server what is new, from the last turn on that is known without a gap. */
+  /** Show what the browser has, and ask the server what is new: from the last turn on that is known without a gap. */
   async refresh(name: string): Promise<void> {
+    if (!historyOf(name).loaded) await this.load(name);
     await this.once(`refresh ${name}`, async () => {
       const path = sessionPath(name);
       const { through, forgets } = historyOf(name);
@@ -345,7 +346,7 @@ export class Sync {
             query: { undone: true, limit: after === undefined ? PAGE : RUN, ...(after === undefined ? {} : { after }) },
           }),
         ]);
-        const isForgotten = through > 0 && (head.forgets ?? 0) !== forgets;
+        const isForgotten = (head.forgets ?? 0) !== forgets;
         changeHistory(name, (history) => {
           history.gone = false;
           history.undone = (head.undone ?? []) as [number, number][];
@@ -398,6 +399,9 @@ export class Sync {
 
   private async readRun(name: string, first: number, last: number): Promise<void> {
     await this.once(`run ${name} ${first} ${last}`, async () => {
+      const { forgets } = historyOf(name);
+      const kept = (await this.database?.turns(name, last, last - first + 1)) ?? [];
+      if (kept.length && historyOf(name).forgets === forgets) changeHistory(name, (history) => mergeTurns(history, kept, Date.now()));
       const page = await this.api.get("GET /api/v1/sessions/{agent}/{name}/turns", {
         path: sessionPath(name),
         query: { before: `T-${last + 1}`, limit: last - first + 1, undone: true },
@@ -446,7 +450,7 @@ export class Sync {
 
   /** Show a message at once, and have it answered. */
   send(session: string, text: string): void {
-    const each: Sending = { id: `page-${crypto.randomUUID()}`, session, text, at: Date.now(), state: "sending" };
+    const each: Sending = { id: newId(), session, text, at: Date.now(), state: "sending" };
     changeHistory(session, (history) => {
       history.sending = [...history.sending, each];
     });
@@ -543,7 +547,10 @@ export class Sync {
 
   private keepSending(): void {
     const all = Object.values(store.getState().histories).flatMap((history) => history.sending);
-    void this.database?.setValue(SENDING, all);
+    const now = new Map(all.map((each) => [each.id, each]));
+    for (const [id, each] of now) if (this.kept.get(id) !== each) void this.database?.setValue(SENDING + id, each);
+    for (const id of this.kept.keys()) if (!now.has(id)) void this.database?.setValue(SENDING + id, undefined);
+    this.kept = now;
   }
 
   // Keeping ----------------------------------------------------------------------------------
@@ -616,5 +623,8 @@ export class Sync {
     await started;
   }
 }
+
+/** Not `randomUUID`: browsers have that on encrypted pages only, and on this machine. */
+const newId = (): string => `page-${[...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("-")}`;
 
 export const sync = new Sync();

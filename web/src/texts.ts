@@ -21,7 +21,7 @@ export const menu = "Agents and sessions";
 export const views = "Views";
 export const themeLabel = "Theme";
 export const themes = { "": "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
-export const extent = (turns: string, tokens: string) => `${turns} turns · ${tokens} tokens`;
+export const extent = (turns: string, tokens: string) => `${turns === "1" ? "one turn" : `${turns} turns`} · ${tokens} tokens`;
 export const markdown = "↓ Markdown";
 export const jsonl = "↓ JSONL";
 export const exportMarkdown = "Save the session as Markdown, for people";
@@ -42,6 +42,14 @@ export const agentStates = {
   idle: "",
 };
 export const waiting = (count: number) => `${count} waiting`;
+
+export const since = {
+  now: "now",
+  minutes: (count: number) => `${count} min`,
+  hours: (count: number) => `${count} h`,
+  days: (count: number) => `${count} d`,
+  years: (count: number) => `${count} y`,
+};
 
 export const login = {
   how: "perdure serve prints a link that opens this page, once, within a minute. Or paste a token of perdure token make:",
@@ -295,8 +303,8 @@ export const recall = {
   judged: "As for a prompt",
   judgedHint: "Models filter and judge what was found, as for a prompt, if any are configured. That may cost something.",
   steps: "Steps",
-  reached: (stage: string, took: string, hits: number) => `${hits} hits ${stage}, in ${took}`,
-  left: (count: number) => `${count} candidates`,
+  reached: (stage: string, took: string, hits: number) => `${hits === 1 ? "one hit" : `${hits} hits`} ${stage}, in ${took}`,
+  left: (count: number) => (count === 1 ? "one candidate" : `${count} candidates`),
   failed: (why: string) => `did not count: ${why}`,
   hits: "Hits",
   none: "Nothing was found.",
@@ -308,7 +316,7 @@ export const recall = {
   nothingBeside: "Nothing was put beside a prompt of these turns.",
   promptOf: (turn: string) => `the prompt of ${turn}`,
   counts: (full: number, reminders: number, named: number) =>
-    [full ? `${full} in full` : "", reminders ? `${reminders} reminders` : "", named ? `${named} referred to` : ""].filter(Boolean),
+    [full ? `${full} in full` : "", reminders === 1 ? "one reminder" : reminders ? `${reminders} reminders` : "", named ? `${named} referred to` : ""].filter(Boolean),
   called: "Asked its past",
   noCalls: "It asked its past for nothing.",
   text: "As it was sent",

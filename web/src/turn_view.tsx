@@ -61,12 +61,12 @@ export const TurnView = memo(function TurnView(props: TurnProps) {
 function Content({ turn, isUndone, level, rendering }: TurnProps) {
   if (!turn) return null;
   if (isUndone) return <Fold label={texts.turns.undone}>{() => <Said turn={turn} />}</Fold>;
-  if (level === "R") return <Said turn={turn} />;
-  if (!rendering) return null;
+  // As it was said until the level is there: nothing flickers.
+  if (level === "R" || !rendering) return <Said turn={turn} />;
   return (
     <div class="rendering" data-level={level}>
       <pre>{rendering.text || texts.turns.missing}</pre>
-      <p class="about">{texts.turns.tokens(short(rendering.tokens))}</p>
+      {rendering.text && <p class="about">{texts.turns.tokens(short(rendering.tokens))}</p>}
     </div>
   );
 }

@@ -151,7 +151,7 @@ def _examine_failures(report: Diagnosis, location: ProjectLocation) -> None:
     last = found[-1]
     what = (
         f"{len(found)} in the last seven days; the last one {_moment(last.time)}, in {last.event}"
-        f"{f' of {last.client}' if last.client else ''}: {last.what}"
+        f"{f' of {last.client}' if last.client else ''}: {last.what.rstrip('.')}."
     )
     report.add("Hook failures", what, ok=now - last.time > _FRESH, advice="Clients never see them.")
 

@@ -20,7 +20,7 @@ from perdure.core.errors import InvalidInput, Unavailable
 from perdure.project import journal
 from perdure.project.git_repository import GitRepository, clean_environment
 from perdure.project.project import Project
-from perdure.project.project_location import write_atomically
+from perdure.project.project_location import ProjectLocation, write_atomically
 from perdure.project.projections import IGNORED, Projections
 from perdure.project.state_file import (
     STATE_FILE,
@@ -104,6 +104,15 @@ def is_shared(project_files: Path) -> bool:
         return "merge=perdure" in (project_files / ".gitattributes").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
+
+
+async def committed_state(location: ProjectLocation) -> str | None:
+    """The state file of the branch that changed it last, whatever is checked out or in conflict;
+    None if no branch shares it.
+    """
+    git, path = location.git, f"{_FOLDER}/{STATE_FILE}"
+    found = await git.try_run("log", "--all", "-1", "--format=%H", "--", path) if git else None
+    return await git.try_run("show", f"{found.strip()}:{path}") if git and found else None
 
 
 def run_driver(base: Path, ours: Path, theirs: Path, name: str) -> tuple[str, ...]:
@@ -242,5 +251,7 @@ def _replace(path: Path, known: tuple[str, ...], text: str) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as exc:
-        raise Unavailable(f"{path} cannot be written: {exc}.", hint="Mend that first.") from exc
+        raise Unavailable(
+            f"{path} cannot be written: {exc.strerror}.", hint="Mend that first."
+        ) from exc
     return []

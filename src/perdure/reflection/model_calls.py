@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import BudgetReached, PerdureError, PromptTooLong
+from perdure.core.errors import BadAnswer, BudgetReached, PerdureError, PromptTooLong, Rejected
 from perdure.gateway.batches.batch_records import FINAL, BatchRecord, BatchState
 from perdure.gateway.calls import CallOptions, Reply, Request
 
@@ -36,9 +36,14 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     #: Why there is no answer; and whether that is because a budget has ended.
     error: str = ""
     over_budget: bool = False
+    #: This question is the reason: to ask it again may not help.
+    is_refused: bool = False
     #: The answer ends where the model had to stop.
     is_cut: bool = False
 
+
+#: Kinds of errors that are about one request.
+_REFUSALS = frozenset({Rejected.kind, PromptTooLong.kind, BadAnswer.kind})
 
 #: Called with each result. It is awaited before the next question is sent.
 OnResult: TypeAlias = Callable[[str, CallResult], Awaitable[None]]
@@ -98,7 +103,7 @@ class LiveCalls:
         except BudgetReached as exc:
             return CallResult(error=exc.message, over_budget=True)
         except PerdureError as exc:
-            return CallResult(error=_why(exc.message, getattr(exc, "kind", "")))
+            return _failed(exc.message, getattr(exc, "kind", ""))
         return _result(reply)
 
 
@@ -140,7 +145,7 @@ class BatchCalls:
                 await on_result(result.custom_id, _result(result.reply))
             else:
                 why = result.reason or batch.error or f"It is {result.state}."
-                await on_result(result.custom_id, CallResult(error=_why(why, result.error)))
+                await on_result(result.custom_id, _failed(why, result.error))
         if batch.state is not BatchState.APPLIED:
             await batches.applied(batch)
 
@@ -167,10 +172,11 @@ def _result(reply: Reply) -> CallResult:
     )
 
 
-def _why(said: str, kind: str) -> str:
+def _failed(said: str, kind: str) -> CallResult:
     """Why there is no answer, and what helps."""
     helps = " A smaller `reflection.window` makes smaller questions."
-    return f"{said}{helps}" if kind == PromptTooLong.kind else said
+    why = f"{said}{helps}" if kind == PromptTooLong.kind else said
+    return CallResult(error=why, is_refused=kind in _REFUSALS)
 
 
 def model_limits(gateway: Gateway, options: CallOptions) -> tuple[int | None, int | None]:

@@ -316,6 +316,8 @@ class Reflection:
             elif mode and built.waiting_turns and built.left != BudgetRoom():
                 title = f"Reflection for {scope.agent} reads what is new in parts"
                 await post(transaction, message(made, "spend", title, told_waiting(made)))
+            if scope.again and made.state != "refused":
+                await _read_again(transaction, scope)
             await transaction.collection(ReflectionRun).put(made)
             return made
 
@@ -323,6 +325,15 @@ class Reflection:
         if isinstance(begun, PerdureError):
             raise begun
         return begun
+
+
+async def _read_again(transaction: Transaction, scope: RunScope) -> None:
+    """Nothing of these sessions counts as read: what this run does not hold, the next one reads."""
+    cursors = transaction.collection(ReflectionCursor)
+    for span in scope.spans:
+        former = await cursors.get(span.session) or ReflectionCursor(span.session)
+        newest = max(former.newest, former.turn)
+        await cursors.put(replace(former, turn=span.first - 1, tries=0, newest=newest))
 
 
 def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:

@@ -46,7 +46,8 @@ class RunCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     phase: Phase
-    #: What is read for it; of a consolidation, nothing in particular.
+    #: The turns that it asks about, from behind those of the one before it; of a consolidation,
+    #: none in particular.
     span: SessionSpan | None = None
     #: Which part, if that is more than one request holds.
     part: int = 0
@@ -201,6 +202,8 @@ class ReflectionCursor(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int = 0
     #: How often what is behind that turn was read in vain.
     tries: int = 0
+    #: The last turn that was ever read: what is read again is no new evidence.
+    newest: int = 0
 
 
 @system_record("reflection_leases")

@@ -26,6 +26,8 @@ class RunScope(msgspec.Struct, frozen=True):
     spans: tuple[SessionSpan, ...]
     #: The last turn of each session that a run has read before.
     read: Mapping[str, int] = {}
+    #: All of it is read once more; what does not fit into a run, by the next one.
+    again: bool = False
 
 
 async def find_scope(
@@ -59,9 +61,9 @@ async def find_scope(
         is_busy = idle is not None and store.now() - head.time < idle * _MINUTE
         if first <= last and not is_busy:
             spans.append(SessionSpan(record.id, first, last))
-    read_before = {cursor.id: cursor.turn for cursor in cursors if cursor is not None}
+    read_before = {each.id: max(each.turn, each.newest) for each in cursors if each is not None}
     spans.sort(key=lambda span: (sessions[span.session][1].said, span.session))
-    return RunScope(agent, sessions, tuple(spans), read_before)
+    return RunScope(agent, sessions, tuple(spans), read_before, again)
 
 
 def _last_closed(head: Head) -> int:
