@@ -55,15 +55,15 @@ def needed() -> set[str]:
 def licence_of(name: str) -> str:
     """As its metadata tells: an expression, else classifiers, else the first line of a text."""
     about = metadata.metadata(name)
-    if expression := about.get("License-Expression"):
-        return expression
+    if expressions := about.get_all("License-Expression"):
+        return str(expressions[0])
     told = [
         each.rpartition(" :: ")[2]
         for each in about.get_all("Classifier") or ()
         if each.startswith("License :: ")
     ]
     told = [each for each in told if each != "OSI Approved"]
-    text = (about.get("License") or "").strip().splitlines()
+    text = "".join(about.get_all("License") or ()).strip().splitlines()
     return " OR ".join(told) or (text[0][:60] if text else "") or KNOWN.get(name, "")
 
 
