@@ -126,7 +126,9 @@ def test_what_people_wrote_stays(run: Run, ask: Ask, home: Path) -> None:
     written = {
         home / "config/perdure/config.toml": "[recall]\n",
         home / ".codex/config.toml": '[mcp_servers.perdure]\ncommand = "perdure"\n',
-        home / ".claude.json": '{"mcpServers": {"perdure": {"command": "perdure"}}}',
+        home / ".claude.json": '{"projects": {"/srv": {"mcpServers": {"perdure": {}}}}}',
+        home / ".config/systemd/user/perdure-serve.service": "[Service]\nExecStart=perdure serve\n",
+        home / ".config/opencode/opencode.json": '{"mcp": {"perdure": {"type": "local"}}}',
         home / "attic/.mcp.json": '{"mcpServers": {"perdure": {"command": "my-own"}}}',
         home / ".bashrc": "source '/elsewhere/perdure.sh'\n",
     }
@@ -140,8 +142,8 @@ def test_what_people_wrote_stays(run: Run, ask: Ask, home: Path) -> None:
     assert code == 0
     assert {file: file.read_text() for file in written} == written
     told = " ".join(report["kept"])
-    for name in ("config/perdure/config.toml", ".codex/config.toml", ".claude.json"):
-        assert str(home / name) in told
+    for file in written:
+        assert (str(file) in told) == (file.name not in {".mcp.json", ".bashrc"}), file
     assert (home / "attic/.perdure/notes.txt").read_text() == "mine"
     assert (home / "data/perdure/mine.txt").read_text() == "mine"
     assert "where there are other files" in told
