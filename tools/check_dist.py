@@ -108,20 +108,25 @@ def check_same_again(folder: Path, python: str = sys.executable) -> None:
     (source,) = sorted(folder.glob("perdure-*.tar.gz"))
     with tempfile.TemporaryDirectory() as elsewhere:
         with tarfile.open(source) as opened:
+            moment = max(int(member.mtime) for member in opened)
             opened.extractall(elsewhere, filter="data")
         (unpacked,) = Path(elsewhere).iterdir()
-        again = build(unpacked, Path(elsewhere) / "again", "wheel", python)
+        again = build(unpacked, Path(elsewhere) / "again", "wheel", python, moment)
         if again.read_bytes() != wheel.read_bytes():
             raise DistError(f"{wheel.name} of the source distribution differs: {again.name}.")
 
 
-def build(tree: Path, into: Path, target: str, python: str = sys.executable) -> Path:
-    """What was built. The time in it is that of the tree's last commit, given by the caller's
-    SOURCE_DATE_EPOCH, or hatchling's constant.
+def build(
+    tree: Path, into: Path, target: str, python: str = sys.executable, moment: int | None = None
+) -> Path:
+    """What was built. The time in it is `moment`, else the caller's SOURCE_DATE_EPOCH, else
+    hatchling's constant.
     """
+    given = {} if moment is None else {"SOURCE_DATE_EPOCH": str(moment)}
     done = subprocess.run(
         [python, "-m", "hatchling", "build", "--directory", str(into), "--target", target],
         cwd=tree,
+        env={**os.environ, **given},
         check=False,
         capture_output=True,
         text=True,
