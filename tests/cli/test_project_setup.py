@@ -99,6 +99,14 @@ def test_a_folder_that_cannot_be_written_is_said(run: Run, repository: Path) -> 
     assert not (repository / ".git/perdure").exists()
 
 
+def test_a_bank_that_git_would_take_is_said(ask: Ask, repository: Path) -> None:
+    _, made = ask("project", "init", "--bank", "sqlite:///memory.db")
+    assert any("memory.db is in the work tree" in note for note in made["notes"])
+    (repository / ".gitignore").write_text("/memory.db*\n")
+    _, again = ask("project", "init")
+    assert not any("memory.db" in note for note in again["notes"])
+
+
 def test_a_clone_joins_the_shared_project_whatever_is_checked_out(
     ask: Ask, run: Run, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +288,16 @@ def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
     assert (repository / MCP).exists()
     assert not (repository / ".git/hooks/post-commit").exists()
     assert made["left"] == ["the git hooks (--no-hooks)"]
+    assert all(check["ok"] for check in checks(ask).values())
+    # Those that are there go, too.
+    before = all_bytes(repository / ".claude")
+    ask("project", "init", *BOTH)
+    assert (repository / ".git/hooks/post-commit").exists()
+    assert "hooks" in read(repository / SETTINGS)
+    ask("project", "init", "--no-hooks", *BOTH)
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert all_bytes(repository / ".claude") == before
+    assert all(check["ok"] for check in checks(ask).values())
 
 
 def test_a_clone_of_a_team_has_the_same_project(ask: Ask, repository: Path) -> None:

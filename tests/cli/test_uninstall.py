@@ -10,7 +10,12 @@ import pytest
 from typer._completion_shared import install
 
 import perdure
-from perdure.integrations.client_setup.project_list import listed_projects
+from perdure.integrations.client_setup.project_list import (
+    list_project,
+    listed_projects,
+    project_list_file,
+    unlist_projects,
+)
 from tests.cli.conftest import Ask, Run
 from tests.project.repositories import VARIABLES, all_bytes, git, new_repository
 
@@ -126,7 +131,9 @@ def test_what_people_wrote_stays(run: Run, ask: Ask, home: Path) -> None:
     written = {
         home / "config/perdure/config.toml": "[recall]\n",
         home / ".codex/config.toml": '[mcp_servers.perdure]\ncommand = "perdure"\n',
-        home / ".claude.json": '{"mcpServers": {"perdure": {"command": "perdure"}}}',
+        home / ".claude.json": '{"projects": {"/srv": {"mcpServers": {"perdure": {}}}}}',
+        home / ".config/systemd/user/perdure-serve.service": "[Service]\nExecStart=perdure serve\n",
+        home / ".config/opencode/opencode.json": '{"mcp": {"perdure": {"type": "local"}}}',
         home / "attic/.mcp.json": '{"mcpServers": {"perdure": {"command": "my-own"}}}',
         home / ".bashrc": "source '/elsewhere/perdure.sh'\n",
     }
@@ -140,8 +147,8 @@ def test_what_people_wrote_stays(run: Run, ask: Ask, home: Path) -> None:
     assert code == 0
     assert {file: file.read_text() for file in written} == written
     told = " ".join(report["kept"])
-    for name in ("config/perdure/config.toml", ".codex/config.toml", ".claude.json"):
-        assert str(home / name) in told
+    for file in written:
+        assert (str(file) in told) == (file.name not in {".mcp.json", ".bashrc"}), file
     assert (home / "attic/.perdure/notes.txt").read_text() == "mine"
     assert (home / "data/perdure/mine.txt").read_text() == "mine"
     assert "where there are other files" in told
@@ -168,6 +175,23 @@ def test_what_cannot_be_taken_out_is_told_and_found_again(run: Run, ask: Ask, ho
     assert not broken.exists()
     assert not (home / "cellar/.git/perdure").exists()
     assert not (home / "data/perdure").exists()
+
+
+def test_the_list_of_projects(home: Path) -> None:
+    assert listed_projects() == []
+    odd = home / "two\nlines ü"
+    for root in (home / "attic", odd, home / "attic"):
+        list_project(root)
+    assert listed_projects() == [home / "attic", odd]
+    assert project_list_file().stat().st_mode & 0o777 == 0o600
+    with project_list_file().open("ab") as file:
+        file.write(b'"/torn')  # the disk was full
+    list_project(home / "cellar")
+    assert listed_projects() == [home / "attic", odd, home / "cellar"]
+    unlist_projects([home / "attic"])
+    assert listed_projects() == [odd, home / "cellar"]
+    unlist_projects([odd, home / "cellar", home / "elsewhere"])
+    assert not project_list_file().exists()
 
 
 def test_a_bank_that_is_open_stays(ask: Ask, home: Path) -> None:

@@ -111,6 +111,46 @@ async def test_entries_of_a_commit_that_was_never_pushed_are_elsewhere_in_anothe
     assert sorted(places.values()) == ["elsewhere", "elsewhere", "here"]
 
 
+async def test_notes_of_two_people_on_one_day_stay(project: Project, other_bank: Bank) -> None:
+    await project.work.note("the first of ours")
+    await project.write_files()
+    other = await shared_clone(project, other_bank)
+    theirs = await other.work.note("theirs")
+    await other.write_files()
+    save(other, "theirs")
+    await project.work.note("another of ours")
+    await project.write_files()
+    save(project, "ours")
+    git(other.location.root, "pull", "-q", "--no-rebase", "--no-edit")
+    (page,) = (other.location.files / "journal").iterdir()
+    page.write_text(f"By hand.\n\n{page.read_text()}")
+    for _ in range(3):
+        await other.write_files()
+    text = page.read_text()
+    assert text.startswith("By hand.\n\n# Notes of ")
+    words = ("the first of ours", "theirs", "another of ours")
+    assert [text.count(each) for each in words] == [1, 1, 1]
+    # Another clone's is taken out for good, our own may be one that a branch does not have yet.
+    parts = split_page(text)
+    ours = next(id for id, part in parts.items() if "another" in part)
+    page.write_text("".join(p for id, p in parts.items() if id not in {ours, theirs.id}))
+    await other.work.note("one more")
+    await other.write_files()
+    text = page.read_text()
+    assert [text.count(each) for each in (*words, "one more")] == [1, 1, 0, 1]
+
+
+async def test_a_folder_that_the_repository_ignores_is_not_shared(project: Project) -> None:
+    root = project.location.root
+    (root / ".gitignore").write_text("*.pyc\n.perdure/\n")
+    await project.state.add("goal", "one")
+    with pytest.raises(InvalidInput, match=r"\.gitignore, line 2, says \.perdure/"):
+        await share(project)
+    assert not project.settings.shared
+    (root / ".gitignore").unlink()
+    assert f".perdure/{STATE_FILE}" in (await share(project)).files
+
+
 async def test_edits_of_two_people_merge_without_a_conflict(
     project: Project, other_bank: Bank
 ) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import perdure
 from perdure.bank import Bank
+from perdure.config import ModelsConfig
 from perdure.core.clock import SECOND, now
 from perdure.reflection.reflection_records import ReflectionCursor
 from perdure.testing import (
@@ -99,6 +101,20 @@ async def test_a_model_that_refuses_everything_is_no_reason_to_give_up() -> None
             assert run.state == "stopped"
         (expected,) = await bank.reflection.preview()
         assert expected.turns == 4
+
+
+async def test_what_every_model_refuses_is_given_up_too() -> None:
+    fault = ScriptedFault(status=400, message="This content is against the rules.")
+    async with ScriptedModel(failing(fault)) as model:
+        settings = config(model, window=2_000)
+        two = ModelsConfig(reflect=("scripted/one", "scripted/two"))
+        settings = replace(settings, gateway=replace(settings.gateway, models=two))
+        async with perdure.open("memory://", config=settings) as bank:
+            await long_session(bank)
+            for _ in range(3):
+                await bank.reflect()
+            assert await bank.reflection.preview() == []
+            assert await texts(bank) == [FACTS[0], *FACTS[2:]]
 
 
 async def test_an_unusable_answer_costs_its_own_turns_only() -> None:

@@ -33,10 +33,25 @@ from tools.kept_bank import (
     PROJECT,
     SECRET,
     KeptNote,
+    make,
+    pack,
 )
 
 KEPT = sorted(FOLDER.glob("perdure-*.tar.xz"))
 _MOST = 200_000
+
+
+@pytest.mark.slow
+async def test_another_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    await make(tmp_path / "made")
+    pack(tmp_path / "made", tmp_path / "banks" / "perdure-next.tar.xz")
+    with tarfile.open(tmp_path / "banks" / "perdure-next.tar.xz") as archive:
+        archive.extractall(tmp_path / "kept", filter="data")
+    async with perdure.open(f"sqlite:///{tmp_path / 'kept' / BANK}") as bank:
+        assert [problem async for problem in bank.verify()] == []
+        assert await turns_of(bank) == Kept(tmp_path / "kept").expected["turns"]
+    assert (tmp_path / "banks" / "perdure-next.tar.xz").stat().st_size < _MOST
 
 
 class Kept:

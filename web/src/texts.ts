@@ -598,6 +598,13 @@ export const tasks = {
   target: "Leads to",
   commit: "Commit",
   journal: "Journal",
+  rewrites: "History that was rewritten",
+  rewritten: (count: number) =>
+    `${count === 1 ? "One entry is" : `${count} entries are`} anchored to commits that were replaced. They follow until somebody decides.`,
+  follow: "Follow the commits",
+  followHint: "Entries are true where their commits are now.",
+  stay: "Stay with the old line",
+  stayHint: "Entries stay true only where their old commits are.",
   noJournal: "No entries yet. What clients of the project do is written here, and perdure project note.",
   graph: "Graph",
   graphOf: (count: number) => `What waits for what: ${count === 1 ? "one task" : `${count} tasks`}`,

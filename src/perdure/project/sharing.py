@@ -52,10 +52,11 @@ class ShareReport(msgspec.Struct, frozen=True):
 
 async def share(project: Project) -> ShareReport:
     """Put state, tasks and journal under git: they are written and staged; nothing is committed.
-    Raises `InvalidInput` without git, `Unavailable`.
+    Raises `InvalidInput` without git, and where the repository ignores the folder; `Unavailable`.
     """
     git = _git(project)
     folder = project.location.files
+    await _refuse_ignored(git)
     remarks = _replace(folder / ".gitignore", (IGNORED, _SHARED), _SHARED)
     remarks += _replace(folder / ".gitattributes", (_ATTRIBUTES,), _ATTRIBUTES)
     await install_driver(git)
@@ -81,6 +82,17 @@ async def unshare(project: Project) -> ShareReport:
     await remove_driver(git)
     _set_shared(project, shared=False)
     return ShareReport(tuple(tracked), (*remarks, *await project.write_files()))
+
+
+async def _refuse_ignored(git: GitRepository) -> None:
+    path = f"{_FOLDER}/{STATE_FILE}"
+    told = await git.try_run("check-ignore", "-v", "--no-index", "--", path)
+    source, line, pattern = (told or "::").partition("\t")[0].split(":", 2)
+    if source and not source.startswith(_FOLDER):
+        raise InvalidInput(
+            f"Git ignores {_FOLDER}: {source}, line {line}, says {pattern}.",
+            hint="Take that line out: what is in the folder and not for others, it ignores itself.",
+        )
 
 
 async def install_driver(git: GitRepository) -> None:

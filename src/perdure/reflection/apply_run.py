@@ -8,7 +8,7 @@ before, so that `undo_run` puts back exactly that.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -135,10 +135,7 @@ async def apply_run(
         await transaction.collection(ReflectionRun).put(done)
         return done
 
-    done = await store.transact(body, STRONG)
-    if isinstance(done, PerdureError):
-        raise done
-    return done
+    return await _committed(store, body)
 
 
 async def plan_run(
@@ -309,6 +306,31 @@ async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionR
         await transaction.collection(ReflectionRun).put(undone)
         return undone
 
+    return await _committed(store, body)
+
+
+async def give_up_run(store: Store, lease: LeaseHolder, run: ReflectionRun) -> ReflectionRun:
+    """End a run that changed nothing yet: what it was to read stays new, what was answered goes."""
+
+    async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+        if (lost := await lease.refusal(transaction)) is not None:
+            return lost
+        runs = transaction.collection(ReflectionRun)
+        found = await runs.get(run.id) or run
+        if found.is_finished:
+            return _not_undoable(found)
+        await transaction.collection(RunAnswer).query().prefix(f"{run.id}/").delete()
+        ended = replace(found, state="undone", ended=transaction.now(), why="It was given up.")
+        await runs.put(ended)
+        return ended
+
+    return await _committed(store, body)
+
+
+async def _committed(
+    store: Store, body: Callable[[Transaction], Awaitable[ReflectionRun | PerdureError]]
+) -> ReflectionRun:
+    """Carry out a transaction; raise the error that it returns."""
     done = await store.transact(body, STRONG)
     if isinstance(done, PerdureError):
         raise done

@@ -50,7 +50,9 @@ OnResult: TypeAlias = Callable[[str, CallResult], Awaitable[None]]
 
 
 class AnswersLater(Exception):
-    """The questions are asked, and nobody waits for the answers: the run goes on another time."""
+    """Nobody waits for the answers: the run goes on another time. Says why the questions are not
+    even sent, if so.
+    """
 
 
 class ModelCalls(Protocol):
@@ -103,7 +105,8 @@ class LiveCalls:
         except BudgetReached as exc:
             return CallResult(error=exc.message, over_budget=True)
         except PerdureError as exc:
-            return _failed(exc.message, getattr(exc, "kind", ""))
+            each = getattr(exc, "errors", ()) or (exc,)
+            return _failed(exc.message, *(getattr(error, "kind", "") for error in each))
         return _result(reply)
 
 
@@ -137,7 +140,8 @@ class BatchCalls:
         else:
             batch = await self._sent(batch)
         if batch.state not in FINAL:
-            raise AnswersLater
+            is_sent = batch.state is not BatchState.WRITTEN
+            raise AnswersLater("" if is_sent else f"Its questions are not sent yet. {batch.error}")
         async for result in batches.results(batch):
             if result.custom_id not in requests:
                 continue  # it was handed over before
@@ -153,8 +157,8 @@ class BatchCalls:
         """The batch once it is sent, or after a while: a process that is about to end sends it."""
         for _ in range(int(_SENDING / _LOOK)):
             batch = await self._gateway.batch.get(batch)
-            if batch.state is not BatchState.WRITTEN:
-                break
+            if batch.state is not BatchState.WRITTEN or batch.error:
+                break  # what failed is not tried again so soon
             await asyncio.sleep(_LOOK)
         return batch
 
@@ -172,11 +176,11 @@ def _result(reply: Reply) -> CallResult:
     )
 
 
-def _failed(said: str, kind: str) -> CallResult:
+def _failed(said: str, *kinds: str) -> CallResult:
     """Why there is no answer, and what helps."""
     helps = " A smaller `reflection.window` makes smaller questions."
-    why = f"{said}{helps}" if kind == PromptTooLong.kind else said
-    return CallResult(error=why, is_refused=kind in _REFUSALS)
+    why = f"{said}{helps}" if PromptTooLong.kind in kinds else said
+    return CallResult(error=why, is_refused=_REFUSALS.issuperset(kinds))
 
 
 def model_limits(gateway: Gateway, options: CallOptions) -> tuple[int | None, int | None]:

@@ -7,7 +7,7 @@ what it changed, ``planner/00000003/extract-1`` for an answer that is not used y
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ UNFINISHED: tuple[ReflectionState, ...] = ("extracting", "consolidating", "apply
 Trigger: TypeAlias = Literal["hand", "schedule"]
 RunMode: TypeAlias = Literal["", "live", "batch"]
 Phase: TypeAlias = Literal["extract", "consolidate"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 #: ``intended`` was written before it was sent: whether it was answered is not known yet.
 CallState: TypeAlias = Literal["intended", "answered", "failed"]
 
@@ -124,11 +125,16 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def is_finished(self) -> bool:
         return self.state not in UNFINISHED
 
+    def calls_key(self, phase: Phase) -> str:
+        """What the questions of a phase are known by: at most one batch has them."""
+        return f"reflection/{self.id}/{phase}"
+
 
 class RunPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What a run would read and may take, at most."""
 
     agent: str
+    mode: RunMode = ""
     sessions: int
     turns: int
     #: Questions to models, and their tokens with the answers; the consolidation is counted.

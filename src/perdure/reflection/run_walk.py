@@ -100,7 +100,8 @@ class RunWalk:
         self, lease: LeaseHolder, run: ReflectionRun, calls: ModelCalls | None
     ) -> ReflectionRun:
         """Ask what is not answered, and apply it. If nobody waits for the answers of a batch, the
-        run is returned as it is by then. Raises `Conflict` if the lease is lost.
+        run is returned as it is by then; `why` says so if it is not even sent. Raises `Conflict` if
+        the lease is lost.
         """
         self._run, self._calls, self._lease = run, calls, lease
         if calls is None:
@@ -112,8 +113,8 @@ class RunWalk:
             try:
                 await self._extract()
                 await self._consolidate()
-            except AnswersLater:
-                return self.run
+            except AnswersLater as later:
+                return replace(self.run, why=str(later))
         return await self._apply()
 
     # The phases -------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ class RunWalk:
 
         options = replace(REFLECT, agent=self.run.agent)
         if open_ones:
-            await self._calls(f"reflection/{self.run.id}/{phase}", open_ones, options, on_result)
+            await self._calls(self.run.calls_key(phase), open_ones, options, on_result)
         if any(id not in found for id in requests):
             self._tell_failure()
         return found

@@ -164,6 +164,6 @@ def _note_failure(home: str, client: str, what: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(*sys.argv[1:3])
+        main(sys.argv[1], sys.argv[2])
     except Exception as exc:  # noqa: BLE001  # the client must not notice; doctor tells
-        _note_failure(*sys.argv[1:3], f"{type(exc).__name__}: {exc}")
+        _note_failure(sys.argv[1], sys.argv[2], f"{type(exc).__name__}: {exc}")

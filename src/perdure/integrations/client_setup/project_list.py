@@ -45,7 +45,8 @@ def list_project(root: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(made, "ab") as opened:
-        opened.write(msgspec.json.encode(str(root)) + b"\n")
+        # A line of its own, also behind one that was torn.
+        opened.write(b"\n" + msgspec.json.encode(str(root)) + b"\n")
 
 
 def unlist_projects(roots: Iterable[Path]) -> None:

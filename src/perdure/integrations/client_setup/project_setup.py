@@ -131,6 +131,7 @@ class ProjectSetup:
                 settings = msgspec.structs.replace(
                     settings,
                     shared=settings.shared or committed is not None or is_shared(location.files),
+                    hooks=wishes.hooks,
                     name=wishes.name or settings.name,
                     bank=wishes.bank or settings.bank,
                 )
@@ -144,6 +145,7 @@ class ProjectSetup:
             if location.git is not None and settings.shared:
                 await install_driver(location.git)
             await self._set_up(chosen, plans, settings, agree)
+            await self._warn_of_bank(bank)
             return self._report(settings)
 
     def _list(self) -> None:
@@ -224,10 +226,12 @@ class ProjectSetup:
                 "There is no git here: memory and tasks work, without branches, anchors and hooks."
             )
             return
+        hooks = GitHooks(location)
         if not wishes.hooks:
+            if await hooks.uninstall():
+                self._done.append("took the git hooks out")
             self._left.append("the git hooks (--no-hooks)")
             return
-        hooks = GitHooks(location)
         before = hooks.record
         record = await hooks.install()
         if before != record:
@@ -313,6 +317,18 @@ class ProjectSetup:
             for name in found.split("\0")
             if name
         ]
+
+    async def _warn_of_bank(self, bank: Bank) -> None:
+        """A bank in the work tree would be committed with everything else."""
+        git, path = self._location.git, registry.location(bank.url)
+        inside = git is not None and git.root in Path(path).parents
+        if git is None or not inside or git.common_dir in Path(path).parents:
+            return
+        if await git.try_run("check-ignore", "-q", "--", path) is None:
+            self._notes.append(
+                f"{self._short(path)} is in the work tree, and git does not ignore it: add"
+                f" /{self._short(path)}* to .gitignore, so that it is not committed."
+            )
 
     def _short(self, path: str) -> str:
         root = self._location.root

@@ -133,20 +133,32 @@ def _remove_plugin() -> None:
 def mentions() -> list[str]:
     """Where somebody made Perdure known: to be told, not changed."""
     found = []
-    for file in (Path.home() / ".claude.json", Path.home() / ".config/opencode/opencode.json"):
-        known = _read_json(file)
-        for section in ("mcpServers", "mcp"):
-            servers = known.get(section)
-            if isinstance(servers, dict) and SERVER in servers:
-                found.append(f"{section}.{SERVER} in {file}")
+    claude = Path.home() / ".claude.json"
+    known = _read_json(claude)
+    projects = known.get("projects")
+    for folder, settings in projects.items() if isinstance(projects, dict) else ():
+        if _has_server(settings, "mcpServers"):
+            found.append(f"the MCP server of {folder} in {claude} (`claude mcp remove {SERVER}`)")
+    if _has_server(known, "mcpServers"):
+        found.append(f"the MCP server in {claude} (`claude mcp remove {SERVER}`)")
+    opencode = Path.home() / ".config/opencode/opencode.json"
+    if _has_server(_read_json(opencode), "mcp"):
+        found.append(f"the MCP server in {opencode}")
     codex = CLIENTS["codex"].folder() / "config.toml"
-    for section in ("mcp_servers", "model_providers"):
-        parts = _read_toml(codex).get(section)
-        if isinstance(parts, dict) and SERVER in parts:
-            found.append(f"[{section}.{SERVER}] in {codex}")
+    settings = _read_toml(codex)
+    found += [
+        f"[{section}.{SERVER}] in {codex}"
+        for section in ("mcp_servers", "model_providers")
+        if _has_server(settings, section)
+    ]
     for folder in _UNITS:
         found += [str(unit) for unit in sorted(Path(folder).expanduser().glob("perdure*.service"))]
     return found
+
+
+def _has_server(settings: Any, section: str) -> bool:
+    servers = settings.get(section) if isinstance(settings, dict) else None
+    return isinstance(servers, dict) and SERVER in servers
 
 
 def _read_json(file: Path) -> dict[str, Any]:
