@@ -32,6 +32,8 @@ const AROUND = 10;
 const SESSIONS = 100;
 const RETRY_MS = [250, 500, 1_000, 2_000, 5_000];
 const FLUSH_MS = 40;
+/** So long behind the end of an answer its turn may come. */
+const END_MS = 500;
 
 export class Sync {
   readonly api = new Api();
@@ -224,6 +226,7 @@ export class Sync {
     } else if (event.type === "answer") {
       hearAnswer(history, event, now);
       if (event.state === "left") this.note(history.name, event.turn);
+      if (event.state === "ended") this.soon(`end ${history.name} ${event.turn}`, () => this.readEnded(history.name, event.turn), END_MS);
     }
     else if (event.type === "delta") {
       if (!hearDelta(history, event, now)) this.socket?.close();
@@ -407,6 +410,11 @@ export class Sync {
         for (let number = first; number <= last; number++) history.needs.delete(number);
       });
     });
+  }
+
+  /** An answer has ended, and its turn did not come with it: the news was heard before it, or not at all. */
+  private async readEnded(name: string, turn: number): Promise<void> {
+    if (historyOf(name).answers.get(turn)?.state === "settling") await this.readRun(name, turn, turn);
   }
 
   private merge(history: ReturnType<typeof historyOf>, turns: Turn[]): void {
