@@ -108,6 +108,8 @@ export class Outbox {
         if (store.getState().connection === "live") setTimeout(() => void this.sendRest(each.session), 1_000);
         return;
       }
+      // Somebody was first: perhaps with this very message, from another page.
+      if (error instanceof ApiError && error.code === "conflict") await this.refresh(each.session);
       const { message, hint } = error instanceof ApiError ? error : { message: String(error), hint: "" };
       this.settle(each, { state: "failed", error: message, hint });
     } finally {

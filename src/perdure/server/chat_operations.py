@@ -219,15 +219,21 @@ async def _new_input(
     for turn in turns:
         if not _has_prompt(turn, id):
             continue
-        if turn is not turns[-1] and not body.message_id:
+        if not body.message_id and (turn is not turns[-1] or _is_answered(turn)):
             raise Conflict(
                 "turns",
                 f"{session.name}#T-{turn.number}",
-                message=f"This message is T-{turn.number} already, and others follow it.",
-                hint="Read what was answered; to edit it, say its id as messageId.",
+                message=f"This message is T-{turn.number} already.",
+                hint="Read its answer, or have it answered again: regenerate it, or edit it with"
+                " its id as messageId.",
             )
         return await _replace_turn(turn, asked, session, chats), ()
     return asked, ()
+
+
+def _is_answered(turn: Turn) -> bool:
+    last = turn.messages[-1]
+    return last.role == "assistant" and not last.partial and not last.calls
 
 
 def _has_prompt(turn: Turn, id: str) -> bool:

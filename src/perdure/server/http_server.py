@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.server.access_tokens import AccessTokens
@@ -203,7 +204,10 @@ class _Uvicorn(uvicorn.Server):
             each.close()
         state = self.server_state
         for connection in list(state.connections):
-            connection.shutdown()
+            try:
+                connection.shutdown()
+            except InvalidState:  # of a socket that its client closes right now: uvicorn asks late
+                connection.transport.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while state.connections or state.tasks:  # noqa: ASYNC110  # uvicorn has no event
