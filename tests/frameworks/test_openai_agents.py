@@ -116,6 +116,18 @@ async def test_one_that_was_forgotten_elsewhere_begins_anew(
     assert await session.get_items() == talk(1)
 
 
+async def test_what_is_added_to_one_that_was_forgotten_elsewhere_begins_anew(
+    session: PerdureSession, bank: Bank
+) -> None:
+    await session.add_items(SAID)
+    assert await session.get_items(2) == SAID[-2:]
+    await bank.forget(session.session_name)
+    await session.add_items(talk(1))
+    assert await session.get_items() == talk(1)
+    await session.add_items(talk(2))
+    assert await session.get_items() == [*talk(1), *talk(2)]
+
+
 async def test_sessions_are_apart_and_named_whatever_their_ids(bank: Bank) -> None:
     ids = ["plain", "with/slash", "with#mark", "ü ñ", "x" * 300, "x" * 301, "with\nline"]
     for number, name in enumerate(ids):

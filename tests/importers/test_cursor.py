@@ -196,6 +196,27 @@ async def test_no_database(bank: Bank, tmp_path: Path) -> None:
     assert found.skipped == {"cannot be read: it is no SQLite database": 1}
 
 
+async def test_a_database_of_somebody_else_is_told(bank: Bank, tmp_path: Path) -> None:
+    path = tmp_path / "User" / "globalStorage" / "state.vscdb"
+    path.parent.mkdir(parents=True)
+    apsw.Connection(str(path)).execute("CREATE TABLE ItemTable (key TEXT, value BLOB)")
+    for place in (path, tmp_path / "User"):
+        imported = await import_files(bank, "cursor", [place])
+        skipped = [session.skipped for session in imported.sessions]
+        assert skipped == [{"cannot be read: it has no conversations of Cursor": 1}]
+
+
+async def test_a_workspace_that_cannot_be_read_is_told(bank: Bank, database: Database) -> None:
+    database.talk(*TALK)
+    workspace = database.path.parent.parent / "workspaceStorage" / "1a2b" / "state.vscdb"
+    workspace.parent.mkdir(parents=True)
+    workspace.write_bytes(b"no database")
+    imported = await import_files(bank, "cursor", [database.path.parent.parent])
+    assert sum(session.turns for session in imported.sessions) > 0
+    told = [reason for session in imported.sessions for reason in session.skipped]
+    assert "cannot be read: it is no SQLite database" in told
+
+
 def test_its_usual_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "linux")

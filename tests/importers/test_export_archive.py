@@ -34,6 +34,12 @@ def test_a_list_is_read_in_pieces(chunk: int, indent: int | None) -> None:
     assert read(b'\xef\xbb\xbf [{"a": 1}] ', chunk) == [b'{"a": 1}']
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 5, 10_000])
+def test_what_is_no_object_is_not_passed_over(chunk: int) -> None:
+    data = b'[{"a": 1}, 17, "words, }{", [2], {"b": [3, "x"]} , null]'
+    assert read(data, chunk) == [b'{"a": 1}', b"null", b"[2]", b'{"b": [3, "x"]}', b"null"]
+
+
 @pytest.mark.parametrize("chunk", [5, 10_000])
 def test_an_object_that_is_too_long_is_passed_over(chunk: int) -> None:
     data = json.dumps([{"a": 1}, {"b": ["x" * 60] * 60}, {"c": 3}]).encode()
@@ -48,6 +54,10 @@ def test_an_object_that_is_too_long_is_passed_over(chunk: int) -> None:
         (b"", "no list"),
         (b"words", "no list"),
         (b'[{"a": "' + b"x" * 3_000, "has no end"),
+        (b"\x1f\x8b} [{}]", "no list"),
+        (b'"}" [{}]', "no list"),
+        (b'[{"a": 1}]\n [{"b": 2}]', "more behind object 1"),
+        (b'[{"a": 1}] and words', "more behind object 1"),
     ],
 )
 def test_what_is_cut_off_or_no_list_is_told(data: bytes, told: str) -> None:
@@ -88,5 +98,28 @@ def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b"quoted", b"QUOTED"))
     archive = ExportArchive(path)
     with pytest.raises(OSError, match="CRC"):
+        list(archive.documents("conversations.json", "x"))
+    archive.close()
+
+
+def test_a_zip_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("conversations.json", json.dumps(TRICKY))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(OSError, match="a zip that is cut off or damaged: download it again"):
+        ExportArchive(path)
+
+
+def test_an_encrypted_zip_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("conversations.json", json.dumps(TRICKY))
+    content = bytearray(path.read_bytes())
+    for header, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.find(header) + flags] |= 1
+    path.write_bytes(content)
+    archive = ExportArchive(path)
+    with pytest.raises(OSError, match=r"^it is encrypted: unpack it, and name the folder$"):
         list(archive.documents("conversations.json", "x"))
     archive.close()

@@ -210,7 +210,7 @@ async def test_claude_mem_while_it_runs(bank: Bank, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", memory_formats())
-@pytest.mark.parametrize("content", ["", "{", "SQLite format 3\0"])
+@pytest.mark.parametrize("content", ["", " \n", "{", "SQLite format 3\0", "PK\3\4\n\x01\n{"])
 async def test_broken_files_are_told(bank: Bank, tmp_path: Path, name: str, content: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         await import_memories(bank, name, put(tmp_path / "x", content))

@@ -231,12 +231,13 @@ async def test_errors_media_and_unknown_parts(bank: Bank, tmp_path: Path) -> Non
         {"type": "text", "content": "What is it?"},
     ]
     given = [{"role": "user", "parts": parts}, {"role": "user", "parts": [{"type": "hologram"}]}]
+    given[0]["parts"] = [*parts, {"type": "smell", "content": [1]}]
     failed = {"code": 2, "message": "overloaded"}
     told = span(1, chat(1, given, "") | {"gen_ai.output.messages": "[]"}, status=failed)
     path = write(tmp_path / "t.jsonl", otlp(told, span(2, {"http.method": "GET"})), {"odd": 1}, 7)
     path.write_text(path.read_text() + "{\n" + "{")
     found = {e.name: e.skipped for e in (await import_files(bank, "otel", [path])).sessions}
-    assert found["otel/conv-1"] == {"message that is not known": 1}
+    assert found["otel/conv-1"] == {"part: hologram": 1, "part: smell": 1}
     assert found["otel/t"] == {"span: call 2": 1, "no span": 2, "broken line: not JSON": 2}
     asked, error = await said(bank, "otel/conv-1")
     assert [type(part) for part in asked.parts] == [Media, Media, Text]
@@ -320,6 +321,45 @@ async def test_runs_of_other_libraries(bank: Bank, tmp_path: Path) -> None:
         ("assistant", "Yes."),
         ("event", "Timeout"),
     ]
-    odd = {"message that is not known": 1, "call without messages": 1}
+    odd = {"message: oracle": 1, "call without messages": 1}
     assert found["langsmith/odd"] == odd
     assert found["langsmith/export"] == {"no run of LangSmith": 1}
+
+
+# Both ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["langsmith", "otel"])
+async def test_an_empty_file_is_told(bank: Bank, tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "blank.jsonl").write_text(" \n\n")
+    imported = await import_files(bank, name, [tmp_path])
+    assert [session.skipped for session in imported.sessions] == [{"empty file": 2}]
+
+
+async def test_events_of_a_call_that_are_not_known_are_counted(bank: Bank, tmp_path: Path) -> None:
+    happened = [
+        {"name": "exception", "attributes": []},
+        {"name": "gen_ai.evaluation.result", "attributes": attributes({"gen_ai.score": 1})},
+        {"name": "gen_ai.evaluation.result", "attributes": []},
+    ]
+    call = span(1, {"gen_ai.input.messages": [text("user", "Hello.")]}, events=happened)
+    path = write(tmp_path / "trace.jsonl", otlp(call))
+    imported = await import_files(bank, "otel", [path])
+    skipped = [session.skipped for session in imported.sessions if session.skipped]
+    assert skipped == [{"event: exception": 1, "event: gen_ai.evaluation.result": 2}]
+
+
+async def test_further_answers_to_a_call_are_counted(bank: Bank, tmp_path: Path) -> None:
+    answers = [[{"text": "One.", "message": None}, {"text": "Two.", "message": None}]]
+    run = {"id": "r1", "trace_id": "t1", "run_type": "llm", "inputs": {"prompts": ["Say."]}}
+    chat = {"choices": [{"message": {"role": "assistant", "content": word}} for word in "AB"]}
+    path = write(
+        tmp_path / "runs.jsonl",
+        {**run, "outputs": {"generations": answers}},
+        {**run, "id": "r2", "trace_id": "t2", "outputs": chat},
+    )
+    imported = await import_files(bank, "langsmith", [path])
+    skipped = [session.skipped for session in imported.sessions if session.skipped]
+    assert skipped == [{"further answer to a call": 2}]
+    assert await talk(bank, "langsmith/t1") == [("user", "Say."), ("assistant", "One.")]

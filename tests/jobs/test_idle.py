@@ -49,6 +49,19 @@ class Pile:
         return self.left > 0
 
 
+async def test_work_holds_off_while_somebody_waits_for_a_read(runner: Runner) -> None:
+    pile = Pile(runner)
+    pile.add(100_000)
+    await runner.start()
+    await until(lambda: pile.done)
+    runner._idle._quiet = 100.0  # so long a pause that no busy machine makes one by itself
+    runner.hold_off()
+    await until(lambda: runner._idle._task is None)
+    assert pile.left
+    runner._idle._quiet = 0.0
+    await until(lambda: not pile.left)
+
+
 async def test_work_waits_for_a_pause(runner: Runner) -> None:
     pile = Pile(runner)
     pile.add(3)

@@ -93,7 +93,7 @@ class _Workspaces:
             for composer in items(mapping(_value(database, _ITEM, _OWN)).get("allComposers")):
                 self._folders[word(composer.get("composerId"))] = folder
             tabs = items(mapping(_value(database, _ITEM, _CHATS)).get("tabs"))
-        except OSError:
+        except OSError:  # it is told when conversations are looked for in it
             return
         if tabs:
             lines = [_encode({"tab": word(tab.get("tabId"))}) for tab in tabs]
@@ -112,6 +112,8 @@ class _Workspaces:
 def _conversations(path: Path, folders: _Workspaces) -> Iterator[Transcript]:
     database = ForeignDatabase(path)
     if not database.columns("cursorDiskKV"):
+        if path.parent.parent.name != "workspaceStorage":
+            raise OSError("it has no conversations of Cursor")
         return
     for (key,) in database.rows(_KEYS, _COMPOSERS, _COMPOSERS[:-1] + ";"):
         for (value,) in database.rows(_VALUE, key):

@@ -26,6 +26,10 @@ _MOST, _RATIO = 16 * 1024**3, 500
 _between = re.compile(
     rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL
 ).match
+#: How a zip begins, and what it says of a member that takes a password.
+_MAGIC, _ENCRYPTED = b"PK\3\4", 1
+#: What stands around a list, and between what is in it.
+_AROUND, _COMMAS = b"\xef\xbb\xbf \t\r\n", b" \t\r\n,"
 _FAULTS = (
     EOFError, NotImplementedError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error
 )  # fmt: skip
@@ -46,6 +50,8 @@ class ExportArchive:
             except _FAULTS as exc:
                 raise OSError(str(exc)) from exc
             self.names = [info.filename for info in self._zip.infolist() if not info.is_dir()]
+        elif _begins_as_zip(path):
+            raise OSError("it is a zip that is cut off or damaged: download it again")
         else:
             self.names = [path.name]
 
@@ -72,7 +78,7 @@ class ExportArchive:
         with self._open(name) as file:
             read = _reading(file)
             head = read(_CHUNK)
-            if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+            if not head.lstrip(_AROUND).startswith(b"{"):
                 yield from elements(head, read)
                 return
             data = head + read(MAX_LINE)
@@ -91,10 +97,17 @@ class ExportArchive:
         info = self._zip.getinfo(name)
         if info.file_size > min(_MOST, max(_CHUNK, info.compress_size) * _RATIO):
             raise OSError(f"{name} would be {info.file_size:,} bytes: too many for what it is")
+        if info.flag_bits & _ENCRYPTED:
+            raise OSError("it is encrypted: unpack it, and name the folder")
         try:
             return cast("BinaryIO", self._zip.open(info))
         except _FAULTS as exc:
             raise OSError(f"{name}: {exc}") from exc
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def _reading(file: BinaryIO) -> Callable[[int], bytes]:
@@ -107,21 +120,29 @@ def _reading(file: BinaryIO) -> Callable[[int], bytes]:
     return read
 
 
-def elements(
+def elements(  # noqa: C901, PLR0912  # one scanner: its branches are the states of a list
     head: bytes, read: Callable[[int], bytes], limit: int = MAX_LINE
 ) -> Iterator[bytes | None]:
-    """The objects in a JSON list; None for one that is longer than the limit. Raises OSError if the
-    list is cut off, behind what is whole in it.
+    """The objects in a JSON list; None for one that is longer than the limit, and ``null`` for what
+    is no object. Raises OSError if it is no list, if it is cut off or something follows its end:
+    behind what is whole in it.
     """
-    buffer, at, depth, number = bytearray(head), 0, 0, 0
+    buffer, at, depth, number = bytearray(_first(head, read)), 0, 0, 0
+    if not buffer.startswith(b"["):
+        raise OSError("it is no list of conversations")
     start = -1  # where the object begins that is being read; -1: between two
-    is_long = False
+    is_long = is_other = False  # too long; no object, between two
     while buffer:
         while at < len(buffer):
-            at = cast("re.Match[bytes]", _between(buffer, at)).end()
+            passed, at = at, cast("re.Match[bytes]", _between(buffer, at)).end()
+            if depth == 1 and start < 0 and not is_long:
+                is_other = is_other or bool(buffer[passed:at].strip(_COMMAS))
             if at == len(buffer) or buffer[at] == 0x22:  # a string that goes on
                 break
             opens = buffer[at] in b"{["
+            if is_other and depth == 1:
+                number, is_other = number + 1, False
+                yield b"null"
             if opens and depth == 1:
                 start = at
             depth += 1 if opens else -1
@@ -132,11 +153,13 @@ def elements(
                 yield None if is_long else bytes(buffer[start:at])
                 start, is_long = -1, False
             elif depth < 1:
+                if _first(bytes(buffer[at:]), read):
+                    raise OSError(f"there is more behind object {number}, the last of its list")
                 return
         if start >= 0 and len(buffer) - start > limit:
             start, is_long = -1, True
         passed = at if start < 0 else start
-        if is_long and at < len(buffer) and len(buffer) - at > limit:
+        if start < 0 and len(buffer) - at > limit:
             raise OSError(f"a string behind object {number} has no end")
         del buffer[:passed]
         at, start = at - passed, 0 if start >= 0 else -1
@@ -144,6 +167,11 @@ def elements(
         if not more:
             break
         buffer += more
-    if depth or number:
-        raise OSError(f"it is cut off behind object {number}")
-    raise OSError("it is no list of conversations")
+    raise OSError(f"it is cut off behind object {number}")
+
+
+def _first(data: bytes, read: Callable[[int], bytes]) -> bytes:
+    """The data, or what is read behind it, without the blanks before it; nothing at the end."""
+    while data and not (found := data.lstrip(_AROUND)):
+        data = read(_CHUNK)
+    return found if data else b""

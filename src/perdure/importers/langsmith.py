@@ -15,7 +15,9 @@ from perdure.core.clock import from_datetime
 from perdure.importers.importer import kind, word
 from perdure.importers.message_parts import items, mapping
 from perdure.importers.trace_files import ModelCall, TraceImporter
+from perdure.importers.trace_messages import listed
 
+_FURTHER = "further answer to a call"
 _THREAD = ("thread_id", "session_id", "conversation_id")
 
 
@@ -36,19 +38,21 @@ def _calls(run: Any, others: dict[str, int]) -> Iterator[ModelCall]:
         other = f"run: {kind(what)}" if "run_type" in found else "no run of LangSmith"
         others[other] = others.get(other, 0) + 1
     else:
-        yield _call(found)
+        yield _call(found, others)
     for child in items(found.get("child_runs")):
         yield from _calls(child, others)
 
 
-def _call(run: dict[str, Any]) -> ModelCall:
+def _call(run: dict[str, Any], others: dict[str, int]) -> ModelCall:
     extra, outputs = mapping(run.get("extra")), mapping(run.get("outputs"))
     metadata = mapping(extra.get("metadata")) or mapping(run.get("metadata"))
     params = mapping(extra.get("invocation_params"))
     inputs = mapping(run.get("inputs"))
     trace = word(run.get("trace_id")) or word(run.get("id")) or "unnamed"
     threads = [word(metadata.get(name)) for name in _THREAD] + [word(run.get("thread_id"))]
-    made = _made(outputs)
+    made, further = _made(outputs)
+    if further:
+        others[_FURTHER] = others.get(_FURTHER, 0) + further
     counted = {
         **mapping(mapping(outputs.get("llm_output")).get("token_usage")),
         **{name: value for name, value in run.items() if name.endswith("_tokens") and value},
@@ -72,21 +76,23 @@ def _call(run: dict[str, Any]) -> ModelCall:
     return ModelCall(next(filter(None, threads), trace), order, record)
 
 
-def _made(outputs: dict[str, Any]) -> list[Any]:
-    """The answers; of several to one call, the first."""
+def _made(outputs: dict[str, Any]) -> tuple[list[Any], int]:
+    """The answer, of several to one call the first; and how many others there are."""
     generations = outputs.get("generations")
-    while isinstance(generations, list) and generations and isinstance(generations[0], list):
-        generations = generations[0]
-    for each in items(generations)[:1]:
-        return [each["message"] if mapping(each.get("message")) else word(each.get("text"))]
-    for each in items(outputs.get("choices"))[:1]:
-        return [each.get("message")]
+    while isinstance(generations, list) and any(isinstance(each, list) for each in generations):
+        generations = [one for each in generations for one in listed(each)]
+    if several := items(generations):
+        first = several[0]
+        said = first["message"] if mapping(first.get("message")) else word(first.get("text"))
+        return [said], len(several) - 1
+    if several := items(outputs.get("choices")):
+        return [several[0].get("message")], len(several) - 1
     for name in ("messages", "message", "output"):
         if (found := outputs.get(name)) is not None:
-            return found if isinstance(found, list) else [found]
+            return found if isinstance(found, list) else [found], 0
     if "content" in outputs:
-        return [{"role": outputs.get("role", "assistant"), "content": outputs["content"]}]
-    return []
+        return [{"role": outputs.get("role", "assistant"), "content": outputs["content"]}], 0
+    return [], 0
 
 
 def _kwargs(message: Any) -> Any:

@@ -62,6 +62,8 @@ class OtelImporter(TraceImporter):
             if not call.has_messages or (call.operation in _AROUND and trace in complete):
                 _note(others, f"span: {kind(call.operation or call.name)}")
             else:
+                for event in call.unknown:
+                    _note(others, f"event: {kind(event)}")
                 conversation = call.conversation or named.get(trace) or trace or "unnamed"
                 yield ModelCall(conversation, (call.began or 0, name), call.record())
 
@@ -77,6 +79,7 @@ class _Call:
         self.attributes: dict[str, Any] = {}
         self.given: list[Any] = []
         self.made: list[Any] = []
+        self.unknown: list[str] = []  # events of the span
         self.name = "without a span"
         self.began: int | None = None
         self.ended: int | None = None
@@ -105,7 +108,8 @@ class _Call:
         self.ended = _nanoseconds(span, "endTimeUnixNano", "end_time")
         self._add(_attributes(span.get("attributes")))
         for each in items(span.get("events")):
-            self.add_event(word(each.get("name")), each)
+            if not self.add_event(word(each.get("name")), each):
+                self.unknown.append(word(each.get("name")))
         status = mapping(span.get("status"))
         if status.get("code") in {2, "STATUS_CODE_ERROR"} or status.get("status_code") == "ERROR":
             told = word(status.get("message")) or word(status.get("description"))

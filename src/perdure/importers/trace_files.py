@@ -81,11 +81,15 @@ def _records(
                 if source.binary():
                     others["binary file"] = others.get("binary file", 0) + 1
                     continue
+                is_empty = True
                 for line in source.lines():
+                    is_empty = is_empty and not line.oversized and not line.data.strip()
                     if line.oversized:
                         others["line too long"] = others.get("line too long", 0) + 1
                     elif line.data.strip():
                         yield from _items(line.data, others)
+                if is_empty:
+                    others["empty file"] = others.get("empty file", 0) + 1
         except (OSError, DamagedFile) as exc:
             broken.append(unreadable(path, str(exc)))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from perdure.core.errors import InvalidInput
 from perdure.core.messages import (
     Media,
     Message,
@@ -17,7 +16,7 @@ from perdure.core.messages import (
     ToolResult,
     Usage,
 )
-from perdure.importers.importer import word
+from perdure.importers.importer import kind, word
 from perdure.importers.message_parts import as_json, attachment, count, items, mapping
 from perdure.importers.transcript_source import Broken, decode
 from perdure.wire import decode as decode_wire
@@ -55,20 +54,28 @@ def listed(value: Any) -> list[Any]:
     return [each for one in value for each in (one if isinstance(one, list) else [one])]
 
 
-def messages_of(item: Any, role: str = "user") -> tuple[Message, ...]:
-    """Of one message in any form; of words, with that role. Raises `InvalidInput`."""
+def messages_of(
+    item: Any, role: str = "user", skip: Callable[[str], object] = str
+) -> tuple[Message, ...]:
+    """Of one message in any form; of words, with that role. What is not known is told to `skip`.
+    Raises `InvalidInput`.
+    """
     if isinstance(item, str):
         return (Message(_ROLES.get(role, "user"), (Text(item),)),) if item else ()
     found = mapping(item)
     if isinstance(found.get("parts"), list):
-        return (_conventional(found, role),)
+        return (_conventional(found, role, skip),)
     if "kwargs" in found or "role" not in found:
-        found = _of_langchain(found, role)
+        told = _told_by(found, role)
+        if told not in _ROLES:
+            skip(f"message: {kind(told)}")
+            return ()
+        found = _of_langchain(found, _ROLES[told])
     return decode_wire({name: value for name, value in found.items() if value is not None})
 
 
-def _conventional(message: dict[str, Any], role: str) -> Message:
-    parts = [_part(each) for each in message["parts"]]
+def _conventional(message: dict[str, Any], role: str, skip: Callable[[str], object]) -> Message:
+    parts = [_part(each, skip) for each in message["parts"]]
     found = _ROLES.get(word(message.get("role")).lower(), _ROLES[role])
     if found == "user" and parts and all(isinstance(part, ToolResult) for part in parts):
         found = "tool"
@@ -76,7 +83,7 @@ def _conventional(message: dict[str, Any], role: str) -> Message:
     return Message(found, tuple(part for part in parts if part is not None), name=name)
 
 
-def _part(part: Any) -> Part | None:
+def _part(part: Any, skip: Callable[[str], object]) -> Part | None:
     found = mapping(part)
     what, content = word(found.get("type")), found.get("content")
     media_type = word(found.get("mime_type")) or word(found.get("modality"))
@@ -99,17 +106,24 @@ def _part(part: Any) -> Part | None:
         return Media(media_type, file_id=word(found.get("file_id")))
     if isinstance(content, str) or isinstance(found.get("text"), str):
         return Text(word(content) or word(found.get("text")))
-    raise InvalidInput(f"A part of the type {what!r} is not known.", hint="It is counted.")
+    skip(f"part: {kind(what)}")
+    return None
 
 
-def _of_langchain(message: dict[str, Any], role: str) -> dict[str, Any]:
-    """As an API would have it: LangChain's messages are constructors, or say their type."""
-    kwargs = mapping(message.get("kwargs")) or mapping(message.get("data")) or message
+def _told_by(message: dict[str, Any], role: str) -> str:
+    """LangChain's messages are constructors, or say their type."""
     class_name = message["id"][-1] if isinstance(message.get("id"), list) and message["id"] else ""
-    type_name = word(kwargs.get("type")) or word(message.get("type"))
-    told = str(class_name or type_name or role).lower().removesuffix("chunk")
-    if told not in _ROLES:
-        raise InvalidInput(f"A message of {told!r} is not known.", hint="It is counted.")
+    type_name = word(_fields(message).get("type")) or word(message.get("type"))
+    return str(class_name or type_name or role).lower().removesuffix("chunk")
+
+
+def _fields(message: dict[str, Any]) -> dict[str, Any]:
+    return mapping(message.get("kwargs")) or mapping(message.get("data")) or message
+
+
+def _of_langchain(message: dict[str, Any], role: Role) -> dict[str, Any]:
+    """As an API would have it."""
+    kwargs = _fields(message)
     calls = [_call(call) for call in items(kwargs.get("tool_calls")) if "args" in call]
     calls = calls or items(mapping(kwargs.get("additional_kwargs")).get("tool_calls"))
     content = kwargs.get("content", kwargs.get("text"))
@@ -117,7 +131,7 @@ def _of_langchain(message: dict[str, Any], role: str) -> dict[str, Any]:
         content = [each for each in content if mapping(each).get("type") != "tool_use"]
     content = _plain(content)
     return {
-        "role": _ROLES[told],
+        "role": role,
         "content": content if content or not calls else None,
         "tool_calls": calls or None,
         "tool_call_id": word(kwargs.get("tool_call_id")) or None,

@@ -89,7 +89,7 @@ class TraceReader(TranscriptReader):
         found: list[Message] = []
         for item in listed(value):
             try:
-                found += messages_of(item, role)
+                found += messages_of(item, role, self.skip_part)
             except InvalidInput:
                 self.skip_part("message that is not known")
         return [message for message in found if message.parts]

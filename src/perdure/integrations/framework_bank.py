@@ -73,7 +73,10 @@ class FrameworkBank:
         self._sessions: dict[str, Session] = {}
 
     async def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Awaited from any loop, run on the bank's."""
+        """Awaited from any loop, run on the bank's. An agent waits: background work holds off."""
+        bank = self._given or self._opened
+        if bank is not None:
+            bank.services.jobs.hold_off()
         running = asyncio.get_running_loop()
         loop = self._loop = self._loop or running
         if loop is running:
@@ -114,6 +117,10 @@ class FrameworkBank:
             made = await (await self.bank()).session(name, state=facts, link=link)
             found = self._sessions.setdefault(name, made)
         return found
+
+    def known(self, name: str) -> Session | None:
+        """Without a look whether it is still there."""
+        return self._sessions.get(name)
 
     async def existing(self, name: str) -> Session | None:
         """Looks each time: it may have been forgotten meanwhile."""

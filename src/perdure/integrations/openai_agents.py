@@ -14,6 +14,7 @@ import asyncio
 from typing import Any
 
 from perdure.bank.bank import Bank
+from perdure.core.errors import InvalidInput
 from perdure.integrations.framework_bank import FrameworkStore, missing, session_name
 from perdure.integrations.recent_items import RecentItems
 from perdure.sessions.session import Session
@@ -71,10 +72,16 @@ class PerdureSession(FrameworkStore, SessionABC):
             await self._access.run(self._add(items))
 
     async def _add(self, items: list[Any]) -> None:
-        session = await self._session()
+        said = codec("responses").decode(list(items))
+        session = self._access.known(self.session_name) or await self._session()
         async with self._lock:
-            said = codec("responses").decode(list(items))
-            await session.append(said, within=self._recent.note)
+            try:
+                await session.append(said, within=self._recent.note)
+            except InvalidInput:
+                if await self._access.existing(self.session_name) is not None:
+                    raise
+                session = await self._session()  # it was forgotten elsewhere
+                await session.append(said, within=self._recent.note)
             self._recent.extend(items)
         self._added += len(items)
 
@@ -121,8 +128,12 @@ class PerdureSession(FrameworkStore, SessionABC):
         return ModelInputData(input=[*shown, *rest], instructions=data.model_data.instructions)
 
     async def _newest(self, limit: int | None) -> list[Any]:
-        session = await self._session()
         limit = None if limit is None or limit < 0 else limit  # as SQLite's LIMIT has it
+        session = self._access.known(self.session_name)
+        known = None if session is None else await self._recent.known(session, limit)
+        if known is not None:
+            return known
+        session = await self._session()
         return await self._recent.read(session, limit, codec("responses").encode)
 
 

@@ -56,6 +56,12 @@ class RecentItems:
         self._fill(head, items, whole=len(items) < limit)
         return items[max(len(items) - limit, 0) :]
 
+    async def known(self, session: Session, limit: int | None) -> list[Any] | None:
+        """The same, if they are known. The session may have been forgotten: then they are not."""
+        if self._head is None or not self._head.pieces:
+            return None
+        return self._newest(await session.head(), limit)
+
     async def note(self, _: Transaction, written: Written) -> None:
         """A hook for ``append(within=…)``; what it was told last is what was committed."""
         self._written = written

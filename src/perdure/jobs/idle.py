@@ -116,6 +116,10 @@ class IdleWork:
             self._writers -= 1
             self._last = time.monotonic()
 
+    def hold_off(self) -> None:
+        """Somebody waits for what they read: begin after another pause, as behind a write."""
+        self._last = time.monotonic()
+
     def is_idle(self) -> bool:
         return not self._writers and time.monotonic() - self._last >= self._quiet
 

@@ -75,7 +75,7 @@ class Runner:
         self._idle = idle = IdleWork(marks.remove, marks.divide)
         #: Idle work: see `IdleWork`.
         self.idle, self.writing = idle.add, idle.writing
-        self.breathe, self.give_way = idle.breathe, idle.give_way
+        self.breathe, self.give_way, self.hold_off = idle.breathe, idle.give_way, idle.hold_off
         #: Marks: see `ProcessMarks`.
         self.mark, self.pending = marks.leave, marks.own
         self.marks, self.adopt = marks.others, marks.adopt

@@ -2,8 +2,8 @@
 
 What is said once more in other words is not kept twice: an `add` is a `reinforce` if an active
 memory says the same: it was made from the same words of a turn, and took as much of them, or it
-has no word that the other, or what that one cites, lacks. If it took less, the `add` is an `update`.
-A turn counts as evidence once.
+has no word that the other, or what that one cites, lacks. If it took less, the `add` is an
+`update`. A turn counts as evidence once.
 
 What a person wrote, edited or pinned is left as it is, and the change proposed; so is a preference
 or decision that nobody said who may, and a change of what is not as the model read it.

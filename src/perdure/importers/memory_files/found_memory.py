@@ -55,16 +55,23 @@ def documents(path: Path, report: ReadReport) -> Iterator[Any]:
     if path.stat().st_size > MAX_LINE:
         raise OSError(f"it is longer than {MAX_LINE:,} bytes")
     data = path.read_bytes()
+    if not data.strip():
+        raise OSError("it is empty")
     try:
         yield decode(data)
         return
     except Broken as exc:
-        lines = data.splitlines()
-        if len(lines) < 2:
-            raise OSError(str(exc)) from exc
-    for number, line in enumerate(lines, 1):
+        broken = exc
+    faults: list[str] = []
+    is_known = False
+    for number, line in enumerate(data.splitlines(), 1):
         try:
             if line.strip():
                 yield decode(line)
+                is_known = True
         except Broken as exc:
-            report.skip(f"line {number}: {exc}" if number < 10 else str(exc))
+            faults.append(f"line {number}: {exc}" if number < 10 else str(exc))
+    if not is_known:
+        raise OSError(str(broken)) from broken
+    for fault in faults:
+        report.skip(fault)
