@@ -18,6 +18,7 @@ LITELLM := .venv-litellm
 MODEL := .venv-model
 FRAMEWORKS := .venv-frameworks
 DOCS := .venv-docs
+AUDIT := .venv-audit
 SITE := build/docs/html/index.html
 SITE_SOURCES := $(shell find docs tools/docs_site src/perdure -type f \( -name '*.py' -o -path 'docs/*' -o -path '*/static/*' \)) \
 	README.md CHANGELOG.md CONTRIBUTING.md benchmarks/RESULTS.md
@@ -132,6 +133,10 @@ dist: $(VENV)/.dev $(PAGE)  ## a wheel and a source distribution, with the page 
 check-dist: dist  ## build it again, install it on each Python that is here, by pip, pipx and uv
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PY) -m tools.check_dist dist --installers $(ARGS)
 
+.PHONY: check-deps
+check-deps: $(VENV)/.dev $(AUDIT)/.audit  ## known faults of what is pinned (asks PyPI), and licences
+	@$(PY) -m tools.check_deps --audit $(AUDIT)/bin/pip-audit
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)
@@ -147,10 +152,11 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 		pyproject.toml requirements/build.in
 	$(LOCK) --output-file requirements/web.txt requirements/web.in
 	$(LOCK) --output-file requirements/docs.txt requirements/docs.in
+	$(LOCK) --output-file requirements/audit.txt requirements/audit.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(FRAMEWORKS) $(DOCS) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) $(FRAMEWORKS) $(DOCS) $(AUDIT) $(WEB) web/node_modules $(dir $(PAGE)) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
@@ -192,6 +198,9 @@ $(WEB)/.made:
 $(DOCS)/.made:
 	$(make_venv)
 
+$(AUDIT)/.made:
+	$(make_venv)
+
 $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run ..."
 	@$(PY) $(PIP_LOCKED) -r requirements/run.txt
@@ -230,6 +239,11 @@ $(FRAMEWORKS)/.frameworks: requirements/frameworks.txt pyproject.toml $(FRAMEWOR
 $(DOCS)/.docs: requirements/docs.txt $(DOCS)/.made
 	@echo "Installing what builds the documentation site ..."
 	@$(DOCS)/bin/python $(PIP_LOCKED) -r requirements/docs.txt
+	@touch $@
+
+$(AUDIT)/.audit: requirements/audit.txt $(AUDIT)/.made
+	@echo "Installing what asks for known faults ..."
+	@$(AUDIT)/bin/python $(PIP_LOCKED) -r requirements/audit.txt
 	@touch $@
 
 # ---- the documentation site ------------------------------------------------------------------

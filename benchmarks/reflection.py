@@ -1,13 +1,14 @@
 """Reflection: is what was said once remembered, once, and can it be taken back?
 
 Facts are planted in a chat of each kind and in a coding transcript, half of them in the middle of a
-long turn. Some resemble each other ("the testing port", "the demo port"), some change later. A
-scripted oracle stands for the model: it reads the view that it is sent, at the wire, and adds what
-it finds there, in other words each time. It is gullible: an old turn that it reads again is news to
+long turn. Some resemble each other ("the testing port", "the demo port"), some change later, some
+are said two in a sentence. A scripted oracle stands for the model: it reads the view that it is
+sent, at the wire, and adds what it finds there, in other words each time, as people put it: with a
+verb for a noun, a word more or less. It is gullible: an old turn that it reads again is news to
 it. The first half of a history is read by one run, the second by another, everything by eight more.
 
 `learnt` is the share of planted facts of which a memory is among the first five hits (`plain`,
-`alike`, `long` for those kinds); `superseded` the share of changed facts of which the new value is
+`alike`, `long`, `pair` for those kinds); `superseded` the share of changed facts of which the new value is
 recalled, and no memory has the old one, `stale` the share of memories that have it; `duplicates`
 the share of memories that repeat another one, or say nothing that was planted, after ten runs;
 `evidence_valid` the share of quotes that stand in the turn that they cite; `undone_exact`
@@ -34,6 +35,7 @@ import perdure
 from benchmarks import chats, transcripts
 from benchmarks.chats import KINDS, Chat, Line
 from benchmarks.harness import Report
+from benchmarks.planted_facts import FACTS, Fact, planted
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ReflectionConfig
 from perdure.core.errors import Conflict
@@ -46,7 +48,7 @@ from perdure.reflection.reflection_records import ReflectionRun
 from perdure.sessions.session import Session
 from perdure.testing import ReceivedRequest, ScriptedModel
 
-RUNS, FACTS, MEMORIES = 10, 20, 60
+RUNS, MEMORIES = 10, 60
 #: Characters of a long turn that a fact stands in.
 _LONG = 2_400
 #: A shorter transcript has no room for the facts.
@@ -57,142 +59,13 @@ _QUICK = 6
 _PATIENCE = 60.0
 METRICS = (
     *("learnt", "superseded", "duplicates", "evidence_valid", "undone_exact", "tokens_per_100k"),
-    *("learnt_plain", "learnt_alike", "learnt_long", "stale", "fix_precision", "fix_labels"),
+    *("learnt_plain", "learnt_alike", "learnt_long", "learnt_pair", "stale"),
+    *("fix_precision", "fix_labels"),
 )
 _turn = re.compile(r"^(s\d+#T-\d+) [SCT]:$", re.MULTILINE)
 _memory = re.compile(r"^(M-\d+) \((.+)$", re.MULTILINE).findall
+_pair = re.compile(r"\bthe [^,.]+ is \w+ and the [^,.]+ is \w+").search
 _sentence = re.compile(r"[^.!?\n]{20,300}[.!?]").search
-
-
-class Fact(NamedTuple):
-    """Something that is planted: ways to name it, its value, and the one that it had before."""
-
-    names: tuple[str, ...]
-    value: str
-    sort: str = "plain"
-    former: str = ""
-
-    @property
-    def said(self) -> str:
-        if self.former:
-            return f"From now on, {self.names[0]} is {self.value}, please keep that in mind."
-        return f"By the way, {self.names[0]} is {self.value}, please keep that in mind."
-
-    @property
-    def asked(self) -> str:
-        return f"What is {self.names[0]}?"
-
-    def worded(self, run: int) -> str:
-        name = self.names[run % len(self.names)]
-        text = _WORDINGS[run % len(_WORDINGS)].format(name=name, value=self.value)
-        return f"{text[0].upper()}{text[1:]}"
-
-    @property
-    def before(self) -> Fact:
-        """The fact as it was, before it changed."""
-        return self._replace(value=self.former, former="")
-
-
-_WORDINGS = (
-    "{name} is {value}.",
-    "the value of {name} is {value}.",
-    "{value} is used as {name}.",
-    "for {name}, {value} was settled on.",
-    "{name}: {value}.",
-    "it was decided that {value} serves as {name}.",
-    "{value} has been chosen to be {name}.",
-    "one should take {value} for {name}.",
-    "know that {name} equals {value}.",
-    "{name} was set to {value}, and stays so.",
-)
-_NAMES = (
-    ("the staging port", "the port of the staging server", "the port on which staging listens"),
-    ("the backup hour", "the hour of backups", "the hour at which the backup begins"),
-    ("the release branch", "the branch of releases", "the branch that a release is cut from"),
-    ("the name of my cat", "the cat's name", "what my cat is called by name"),
-    ("the wifi passphrase hint", "the hint of the wifi passphrase", "the passphrase hint for wifi"),
-    ("the project codename", "the codename of the project", "the codename that the project has"),
-    ("my favourite tea", "the favourite tea of mine", "the tea that is my favourite"),
-    ("the license plate", "the plate of the license", "the license plate of the car"),
-    ("the retry limit", "the limit of retries", "the limit for each retry"),
-    ("the tax advisor", "the advisor for tax", "the advisor who does the tax"),
-    ("the garden gate code", "the code of the garden gate", "the gate code for the garden"),
-    ("the review day", "the day of reviews", "the day on which a review is held"),
-    ("the database engine", "the engine of the database", "the engine that the database runs on"),
-    ("the paint colour", "the colour of the paint", "the colour that the paint has"),
-    ("the ferry timetable", "the timetable of the ferry", "the timetable by which the ferry goes"),
-    ("the font of the report", "the report's font", "the font that the report is set in"),
-    ("the emergency contact", "the contact for an emergency", "the contact in any emergency"),
-    ("the yoga teacher", "the teacher of yoga", "the teacher in the yoga class"),
-    ("the session timeout", "the timeout of a session", "the timeout after which a session ends"),
-    ("the anniversary place", "the place of the anniversary", "the place for our anniversary"),
-)
-_VALUES = (
-    *("Marigold", "Quillon", "Tarvost", "Bellamy", "Zephyrine", "Orrick", "Dunmore", "Halvard"),
-    *("Ysolde", "Carrow", "Ptarmigan", "Vesper", "Lindqvist", "Ambrose", "Thistlewood", "Corvane"),
-    *("Juniper", "Rosalind", "Ekström", "Falkirk"),
-)
-
-
-#: Facts that differ by a word.
-_ALIKE = {
-    "the {} port": ("testing", "demo", "preview"),
-    "the code of the {} gate": ("northern", "southern", "western"),
-    "the owner of the {} service": ("billing", "search", "mail"),
-}
-_ALIKE_VALUES = (
-    *("Hollis", "Merriweather", "Pemberton", "Quarrington", "Silvester", "Tamsin"),
-    *("Underhill", "Wexcombe", "Yarrow"),
-)
-#: Facts that change: their names, the old value, the new one.
-_CHANGING = (
-    (
-        ("the meeting room", "the room of meetings", "the room for each meeting"),
-        "Aldwych",
-        "Brackley",
-    ),
-    (
-        ("the courier firm", "the firm of couriers", "the firm that the courier is from"),
-        "Cedric",
-        "Dorset",
-    ),
-    (
-        ("the lunch caterer", "the caterer of lunch", "the caterer who brings lunch"),
-        "Elwood",
-        "Fenwick",
-    ),
-    (
-        ("the lead designer", "the designer in the lead", "the lead among designers"),
-        "Gideon",
-        "Harriet",
-    ),
-    (
-        ("the spare laptop", "the laptop to spare", "the laptop kept as a spare"),
-        "Ingram",
-        "Jocasta",
-    ),
-    (
-        ("the mirror host", "the host of the mirror", "the host that the mirror is on"),
-        "Kelvin",
-        "Lomond",
-    ),
-)
-
-
-def planted(count: int) -> list[Fact]:
-    """Facts of all sorts; a few of each, if so many are enough."""
-    plain = [Fact(names, value) for names, value in zip(_NAMES, _VALUES, strict=True)]
-    names = [
-        tuple(each.format(word) for each in (name, f"{name} here", f"{name}, ours"))
-        for name, words in _ALIKE.items()
-        for word in words
-    ]
-    alike = [Fact(name, value, "alike") for name, value in zip(names, _ALIKE_VALUES, strict=True)]
-    changing = [Fact(names, new, "changing", old) for names, old, new in _CHANGING]
-    few = max(count // 4, 1)
-    if count < FACTS:
-        alike, changing = alike[:few], changing[:few]
-    return [*plain[:count], *alike, *changing]
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -251,7 +124,7 @@ async def _learn(report: Report, given: Sequence[Sequence[_Said]], *, quick: boo
         return round(sum(each.found[s] for each in all_of_them for s in sorts) / asked, 4)
 
     report.figures |= {
-        "learnt": share("plain", "alike", "changing"),
+        "learnt": share("plain", "alike", "changing", "pair"),
         "superseded": share("superseded"),
         "duplicates": round(total("extra") / max(total("memories"), 1), 4),
         "evidence_valid": round(total("valid") / max(total("quotes"), 1), 4),
@@ -260,9 +133,10 @@ async def _learn(report: Report, given: Sequence[Sequence[_Said]], *, quick: boo
         "learnt_plain": share("plain"),
         "learnt_alike": share("alike"),
         "learnt_long": share("long"),
+        "learnt_pair": share("pair"),
         "stale": round(total("stale") / max(total("memories"), 1), 4),
     }
-    for name in METRICS[:10]:
+    for name in METRICS[:11]:
         report.say(f"  {name:18} {report.figures[name]:,}")
 
 
@@ -372,6 +246,8 @@ def _oracle(prompt: str, facts: Sequence[Fact], run: int) -> list[dict[str, Any]
 def _quoted(text: str, value: str, run: int) -> str:
     """Some words around a value; not always the same."""
     line = next(line for line in text.splitlines() if value in line)
+    if (pair := _pair(line)) is not None and value in pair[0]:
+        return pair[0]  # two facts, and both in the quote
     words = line.removeprefix("> ").split()
     at = next(place for place, word in enumerate(words) if value in word)
     return " ".join(words[max(at - 4 - run % 3, 0) : at + 1 + run % 2])
@@ -533,7 +409,7 @@ async def _spoken(session: Session, said: Sequence[_Said], facts: Sequence[Fact]
     middle of a long one.
     """
     every = max(len(said) // (len(facts) + 1), 1)
-    waiting, long = list(facts), set[str]()
+    waiting, long = [fact for fact in facts if fact.said], set[str]()
     for number, messages in enumerate(said, 1):
         await session.append(messages, fresh=True)
         if waiting and number % every == 0:

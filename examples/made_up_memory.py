@@ -11,7 +11,7 @@ from examples.made_up_calls import made_up_calls
 from perdure.bank import Bank
 from perdure.core import clock
 from perdure.core.messages import assistant, user
-from perdure.learning.experiment_records import ExperimentSession, StrategyChanges
+from perdure.learning.experiment_records import Arm, ExperimentSession, StrategyChanges
 from perdure.project.project import Project
 from perdure.project.project_directory import register_project
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
@@ -85,8 +85,8 @@ async def fill_memories(bank: Bank) -> None:
     for told in _TOLD:
         await session.append([user(told), assistant("I will keep to that.")])
     await bank.reflect("planner")
-    for name, title, tags, rule in _LAYERS:
-        front = f"---\nname: {name}\ntitle: {title}\ntags: [{tags}]\n---\n"
+    for name, title, tagged, rule in _LAYERS:
+        front = f"---\nname: {name}\ntitle: {title}\ntags: [{tagged}]\n---\n"
         parts = [
             f"## The {part}\n\nThe {part} {rule}. `make {part}` shows what it would do."
             f" If it fails, it says where in `var/{part}.log`; ask who is on call before you try"
@@ -108,7 +108,7 @@ async def fill_learning(bank: Bank, *, seed: int = 1) -> None:
         "coder", tried, task="review", reason="costs rise, and ratings do not"
     )
     random_of = random.Random(seed)
-    worths = [("control", 0.71), ("variant", 0.76)] * 17
+    worths: list[tuple[Arm, float]] = [("control", 0.71), ("variant", 0.76)] * 17
     await bank.collection(ExperimentSession).put_many(
         [
             ExperimentSession(

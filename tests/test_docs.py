@@ -101,6 +101,46 @@ def test_the_guide_to_models_can_be_pasted(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_the_tutorial_can_be_pasted(tmp_path: Path) -> None:
+    """Block by block into the asyncio shell, which ends a loop at an empty line only; its commands
+    work on the bank that this leaves.
+    """
+    page = ROOT / "docs" / "tutorial.md"
+    examples = blocks(page, "python")
+    pasted = 'import sys; sys.ps1 = sys.ps2 = ""\n' + "".join(f"{code}\n" for code, _ in examples)
+    variables = {**os.environ, "PYTHON_BASIC_REPL": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"],
+        input=pasted,
+        cwd=tmp_path,
+        env=variables,
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert "Error" not in done.stderr
+    assert done.stdout.removeprefix(">>> ") == "".join(output or "" for _, output in examples)
+    *_, (commands, _) = blocks(page, "sh")
+    bank, *lines = commands.splitlines()
+    variables["PERDURE_BANK"] = bank.partition("=")[2]
+    ended = [
+        line for line in lines if "perdure serve" not in line
+    ]  # it runs until somebody ends it
+    assert len(ended) == len(lines) - 1
+    for line in ended:
+        words = shlex.split(line, comments=True)[1:]
+        told = subprocess.run(
+            [sys.executable, "-m", "perdure", *words],
+            cwd=tmp_path,
+            env=variables,
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert told.returncode == 0, told.stderr
+        assert told.stdout
+
+
 def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [

@@ -108,20 +108,25 @@ def check_same_again(folder: Path, python: str = sys.executable) -> None:
     (source,) = sorted(folder.glob("perdure-*.tar.gz"))
     with tempfile.TemporaryDirectory() as elsewhere:
         with tarfile.open(source) as opened:
+            moment = max(int(member.mtime) for member in opened)
             opened.extractall(elsewhere, filter="data")
         (unpacked,) = Path(elsewhere).iterdir()
-        again = build(unpacked, Path(elsewhere) / "again", "wheel", python)
+        again = build(unpacked, Path(elsewhere) / "again", "wheel", python, moment)
         if again.read_bytes() != wheel.read_bytes():
             raise DistError(f"{wheel.name} of the source distribution differs: {again.name}.")
 
 
-def build(tree: Path, into: Path, target: str, python: str = sys.executable) -> Path:
-    """What was built. The time in it is that of the tree's last commit, given by the caller's
-    SOURCE_DATE_EPOCH, or hatchling's constant.
+def build(
+    tree: Path, into: Path, target: str, python: str = sys.executable, moment: int | None = None
+) -> Path:
+    """What was built. The time in it is `moment`, else the caller's SOURCE_DATE_EPOCH, else
+    hatchling's constant.
     """
+    given = {} if moment is None else {"SOURCE_DATE_EPOCH": str(moment)}
     done = subprocess.run(
         [python, "-m", "hatchling", "build", "--directory", str(into), "--target", target],
         cwd=tree,
+        env={**os.environ, **given},
         check=False,
         capture_output=True,
         text=True,
@@ -173,6 +178,11 @@ class Installed:
         if "Usage: perdure" not in self.run("perdure", "--help"):
             raise DistError("`perdure --help` says nothing.")
 
+    def check_uninstall(self, removal: str) -> None:
+        """It says how the package goes, by what installed it."""
+        if removal not in self.run("perdure", "uninstall", "--dry-run"):
+            raise DistError(f"`perdure uninstall` does not say `{removal}`.")
+
     def check_imports(self, *, expected_missing: bool) -> dict[str, str]:
         """The modules that lack something, and what."""
         found = json.loads(self.run("python", "-c", IMPORTS).splitlines()[-1])
@@ -184,7 +194,9 @@ class Installed:
         return missing
 
     def check_example(self) -> None:
-        """The README's first example prints what the README says."""
+        """The README's first example prints what the README says; where tokens are estimated, the
+        same turns at the same levels.
+        """
         text = (ROOT / "README.md").read_text()
         found = re.search(
             r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
@@ -192,7 +204,9 @@ class Installed:
         assert found is not None, "the README has an example and its output"
         (self.home / "example.py").write_text(found[1])
         printed = self.run("python", "example.py")
-        if printed.split() != found[2].split():
+        counter = "from perdure.core.tokens import o200k; print(o200k().name)"
+        is_exact = self.run("python", "-c", counter).strip() == "o200k"
+        if _told(printed, whole=is_exact) != _told(found[2], whole=is_exact):
             raise DistError(f"The README's example prints something else:\n{printed}")
 
     def check_page(self) -> None:
@@ -221,6 +235,11 @@ class Installed:
             finally:
                 server.terminate()
                 server.wait(timeout=60)
+
+
+def _told(printed: str, *, whole: bool) -> list[str]:
+    """The words of an output, or only who spoke and the marks of turns."""
+    return printed.split() if whole else re.findall(r"^\w+|<T-[\w-]+>", printed, re.MULTILINE)
 
 
 #: Variables that say where packages come from, and which certificates are trusted.
@@ -275,6 +294,7 @@ def check_python(python: Path, wheel: Path, *, frameworks: bool) -> str:
         _run(*pip, str(wheel))
         installed = Installed(Path(folder), programs)
         installed.check_command(version)
+        installed.check_uninstall("-m pip uninstall perdure")
         bare = installed.check_imports(expected_missing=True)
         installed.check_example()
         installed.check_page()
@@ -318,6 +338,7 @@ def check_installers(python: Path, wheel: Path) -> None:
             _run(str(programs / command[0]), *command[1:], **places)
             installed = Installed(own / "user", own / "bin")
             installed.check_command(version)
+            installed.check_uninstall(f"{'uv tool' if name == 'uv' else name} uninstall perdure")
             installed.check_page()
             print(f"{name:6} {version} installed, the command and the page work")
 

@@ -54,6 +54,7 @@ EXPECTED = {
     *(f"agent evolve {each}" for each in ("show", "accept", "dismiss", "revert")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor", "pause", "resume"),
+    "uninstall",
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
     *("bank backup", "bank backups", "bank restore", "bank copy"),
     *("keys", "keys make", "keys list", "keys rotate", "keys shred"),

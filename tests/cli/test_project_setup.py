@@ -84,6 +84,56 @@ def test_one_command_sets_up_and_one_takes_it_out(ask: Ask, run: Run, repository
     assert "Sweep" in run("task", "list").stdout
 
 
+def test_a_folder_that_cannot_be_written_is_said(run: Run, repository: Path) -> None:
+    assert run("project", "init").exit_code == 0
+    shutil.rmtree(repository / ".perdure")
+    (repository / ".perdure").write_text("Somebody's own.")
+    for command in (["project", "init"], ["project", "share"], ["task", "sync"]):
+        failed = run(*command)
+        assert failed.exit_code == 1
+        assert "cannot be written: File exists" in failed.stderr
+    assert "cannot be written" in run("task", "export", "nowhere/tasks.jsonl").stderr
+    removed = run("project", "remove", "--yes")
+    assert (removed.exit_code, removed.stderr) == (0, "")
+    assert (repository / ".perdure").read_text() == "Somebody's own."
+    assert not (repository / ".git/perdure").exists()
+
+
+def test_a_bank_that_git_would_take_is_said(ask: Ask, repository: Path) -> None:
+    _, made = ask("project", "init", "--bank", "sqlite:///memory.db")
+    assert any("memory.db is in the work tree" in note for note in made["notes"])
+    (repository / ".gitignore").write_text("/memory.db*\n")
+    _, again = ask("project", "init")
+    assert not any("memory.db" in note for note in again["notes"])
+
+
+def test_a_clone_joins_the_shared_project_whatever_is_checked_out(
+    ask: Ask, run: Run, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(repository, "branch", "older")
+    _, made = ask("project", "init")
+    assert run("project", "goal", "add", "Deploy").exit_code == 0
+    assert run("project", "share").exit_code == 0
+    git(repository, "commit", "-q", "-m", "share")
+    bank = f"sqlite:///{home}/other.db"
+    for number, branch in enumerate(("older", "main")):
+        clone = home / f"clone{number}"
+        git(home, "clone", "-q", "-b", branch, str(repository), str(clone))
+        monkeypatch.chdir(clone)
+        state = clone / ".perdure" / "project_state.json"
+        if branch == "main":
+            state.write_text(f"<<<<<<< ours\n{state.read_text()}=======\n>>>>>>> theirs\n")
+        code, joined = ask("project", "init", "--bank", bank)
+        assert (code, joined["project"], joined["name"]) == (0, made["project"], "attic")
+        settings = ProjectLocation.find(clone).settings
+        assert settings is not None
+        assert settings.shared
+    # Nothing that was written where the files are not under git is in the way of a checkout.
+    monkeypatch.chdir(home / "clone0")
+    assert run("project", "goal", "add", "Older").exit_code == 0
+    git(home / "clone0", "checkout", "-q", "main")
+
+
 def test_nobody_is_asked_so_no_client_is_touched(run: Run, ask: Ask, repository: Path) -> None:
     (repository / ".claude").mkdir()  # it is used here
     said = run("project", "init", "--clients", "claude-code")
@@ -238,6 +288,16 @@ def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
     assert (repository / MCP).exists()
     assert not (repository / ".git/hooks/post-commit").exists()
     assert made["left"] == ["the git hooks (--no-hooks)"]
+    assert all(check["ok"] for check in checks(ask).values())
+    # Those that are there go, too.
+    before = all_bytes(repository / ".claude")
+    ask("project", "init", *BOTH)
+    assert (repository / ".git/hooks/post-commit").exists()
+    assert "hooks" in read(repository / SETTINGS)
+    ask("project", "init", "--no-hooks", *BOTH)
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert all_bytes(repository / ".claude") == before
+    assert all(check["ok"] for check in checks(ask).values())
 
 
 def test_a_clone_of_a_team_has_the_same_project(ask: Ask, repository: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import perdure
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.testing import BatchFaults, ScriptedModel
 from tests.cli.conftest import Ask, Run
 
 
@@ -91,10 +92,54 @@ def test_what_there_is_not_is_said(home: Path, run: Run, ask: Ask) -> None:
     assert left in run("reflect", *bank).stdout
     accepted = run("inbox", "accept", "coder/I-1", *bank)
     assert accepted.stdout.splitlines()[1] == "The memory is coder/M-1."
-    for words in (("reflect", "--agent", "codr"), ("memory", "audit", "codr")):
+    for words in (
+        ("reflect", "--agent", "codr"),
+        ("reflect", "list", "--agent", "codr"),
+        ("inbox", "list", "codr"),
+        ("memory", "audit", "codr"),
+    ):
         code, error = ask(*words, *bank)
         assert code == 1
         assert error["error"]["message"].startswith("There is no agent 'codr'.")
+
+
+def test_only_kinds_and_states_that_there_are(home: Path, ask: Ask) -> None:
+    bank = ("--bank", make_bank(home))
+    for option, wrong, right in (("--kind", "propsal", "proposal"), ("--status", "done", "open")):
+        code, error = ask("inbox", "list", option, wrong, *bank)
+        assert code == 1
+        assert error["error"]["message"].startswith(f"'{wrong}' is none of: ")
+        assert right in error["error"]["message"]
+        assert ask("inbox", "list", option, right, *bank) == (0, {"messages": []})
+    assert ask("inbox", "list", "--status", "any", *bank) == (0, {"messages": []})
+
+
+async def test_a_batch_is_announced_left_alone_and_given_up(home: Path, run: Run) -> None:
+    url = await asyncio.to_thread(make_bank, home)
+    model = ScriptedModel('{"operations": []}', batch_faults=BatchFaults(looks=10_000))
+    async with model:
+        config = home / "with-batch.toml"
+        config.write_text(
+            f'[gateway.providers.ours]\nbase_url = "{model.url}"\nwire = "messages"\n'
+            "batch = true\n"
+            '[gateway.models]\nreflect = "ours/any"\n',
+            encoding="utf-8",
+        )
+        with_model = ("--bank", url, "--config", str(config))
+        dry = await asyncio.to_thread(run, "reflect", "--dry-run", *with_model)
+        assert "2 questions by batch, at half the price" in dry.stderr
+        begun = await asyncio.to_thread(run, "reflect", *with_model)
+        assert begun.stdout.startswith("coder/R-1 is extracting; it waits for answers;")
+        again = await asyncio.to_thread(run, "reflect", *with_model)
+        assert "at most" not in again.stderr  # it was told before; nothing more is asked
+        alone = await asyncio.to_thread(run, "reflect", "--bank", url)
+        assert "has a model for `reflect`" in alone.stdout
+        undone = await asyncio.to_thread(run, "reflect", "undo", "coder/R-1", "--bank", url)
+        assert undone.stdout == "coder/R-1 is given up: what it was to read stays new.\n"
+        assert (
+            "no model is configured"
+            in (await asyncio.to_thread(run, "reflect", "--bank", url)).stderr
+        )
 
 
 def test_messages_are_dismissed_and_memories_audited(home: Path, run: Run, ask: Ask) -> None:

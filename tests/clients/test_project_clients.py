@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import subprocess
 import time
 from collections import Counter
@@ -308,6 +309,13 @@ async def test_the_plugin_does_the_same(tmp_path: Path) -> None:
         await stage.start(CLAUDE, "Which port, elsewhere?")
         assert OPEN not in str([each.body for each in stage.model.requests[before:]])
         assert [*stage.project.iterdir()] == []
+        # And out of the machine again, as it came.
+        variables["PATH"] = f"{Path(claude).parent}{os.pathsep}{variables['PATH']}"
+        printed = await stage.call([*PERDURE, "uninstall", "--yes", "--json"], variables)
+        gone = str(json.loads(printed)["gone"])
+        assert "the plugin of Claude Code" in gone
+        assert str(tmp_path / "elsewhere") not in gone
+        assert "perdure" not in await stage.call([claude, "plugin", "list"], variables)
 
 
 async def test_two_clients_at_once(tmp_path: Path) -> None:

@@ -432,7 +432,7 @@ async def test_cancelled_calls_leave_the_pool_usable(
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
     server.script()
-    await asyncio.gather(*(post(transport, server) for _ in range(40)))
+    await asyncio.gather(*(post(transport, server, timeout=60) for _ in range(40)))
     (client,) = transport._clients.values()
     pool = client._transport._pool  # type: ignore[attr-defined]
     assert not pool._requests

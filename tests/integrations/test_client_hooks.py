@@ -432,6 +432,19 @@ def test_a_missing_python_is_noticed_by_nobody_but_doctor(stage: Stage) -> None:
     assert len(HookSpool(stage.home, "clients").read({}).lines) == 2  # it waits for a better day
 
 
+def test_what_is_wrong_with_an_event_is_noted(stage: Stage) -> None:
+    for event in ("SessionStart", "UserPromptSubmit"):
+        command = ["sh", str(stage.script), "claude-code", event]
+        done = subprocess.run(
+            command, input="no JSON", capture_output=True, text=True, check=False, timeout=_LIMIT
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [(each.event, each.what.split(":")[0]) for each in read_failures(stage.home)] == [
+        ("SessionStart", "JSONDecodeError"),
+        ("UserPromptSubmit", "JSONDecodeError"),
+    ]
+
+
 @pytest.mark.slow
 async def test_a_locked_bank_keeps_nobody_waiting(
     stage: Stage, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,7 @@ class McpHttp:
     async def client(self, token: str, mode: Mode, query: str) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {token}"}
         async with (
-            httpx2.AsyncClient(headers=headers) as http,
+            httpx2.AsyncClient(headers=headers, timeout=100) as http,
             Client(
                 streamable_http_client(f"{self.url}/mcp{query}", http_client=http), mode=mode
             ) as client,
@@ -86,7 +86,7 @@ async def test_a_token_that_reads_is_offered_no_tool_that_writes(
 
 async def test_a_token_of_one_agent_sees_no_project(server: McpHttp, place: Workplace) -> None:
     token = server.token(*BOTH, agent="planner")
-    async with httpx2.AsyncClient(headers={"x-perdure-token": token}) as http:
+    async with httpx2.AsyncClient(headers={"x-perdure-token": token}, timeout=100) as http:
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await http.post(f"{server.url}/mcp?project=demo", json=ping)).status_code == 403
         assert (await http.post(f"{server.url}/mcp?agent=coder", json=ping)).status_code == 403
@@ -98,7 +98,7 @@ async def test_a_token_of_one_agent_sees_no_project(server: McpHttp, place: Work
 async def test_who_may_come_in(server: McpHttp) -> None:
     url, ping = f"{server.url}/mcp?project=demo", {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     good = {"authorization": f"Bearer {server.token(TokenScope.READ)}"}
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=100) as http:
         assert (await http.post(url, json=ping)).status_code == 401
         assert (await http.post(url, json=ping, headers=good)).status_code == 200
         foreign = {**good, "origin": "https://evil.example"}
@@ -120,7 +120,7 @@ async def test_messages_that_contradict_themselves_are_refused(server: McpHttp) 
     }
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
     version = {"mcp-protocol-version": "2026-07-28"}
-    async with httpx2.AsyncClient(headers=headers) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=100) as http:
         bare = await http.post(url, json=call)
         assert (bare.status_code, bare.json()["error"]["code"]) == (400, -32020)
         wrong = await http.post(url, json=call, headers={**version, "mcp-method": "ping"})

@@ -152,7 +152,11 @@ async def test_on_a_phone(server: RunningServer, open_page: OpenPage) -> None:
     await at.page.get_by_role("link", name="ada").tap()
     await at.page.get_by_role("link", name="Agents and sessions").tap()
     await expect(at.page.get_by_role("link", name="bob")).to_be_visible()
-    await at.go("#/session/ada/notes")
+    for name in ("plans", "notes"):  # the sessions of whom one comes from
+        await at.page.get_by_role("link", name=name).tap()
+        await expect(at.page.get_by_role("heading", level=1)).to_have_text(f"ada/{name}")
+        if name == "plans":
+            await at.page.get_by_role("link", name="Agents and sessions").tap()
     await expect(at.turn(2)).to_be_in_viewport()
     await expect(at.page.get_by_label("Message")).to_be_in_viewport()
     wide = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) > innerWidth"

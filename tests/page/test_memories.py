@@ -114,6 +114,27 @@ async def test_the_turn_that_it_came_from(server: RunningServer, open_page: Open
     await expect(at.page.get_by_role("article", name="bob/M-1")).to_contain_text("tea")
 
 
+async def test_back_from_an_agents_memories_to_its_session(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    """The session's views stay where they were, and its sessions beside the bank's views."""
+    await fill(server.bank)
+    at = await open_page(server, "#/session/ada/notes")
+    tabs = at.page.get_by_role("navigation", name="Views")
+    await expect(at.turn(1)).to_be_visible()
+    before = await tabs.all_inner_texts()
+    await tabs.get_by_role("link", name="Memories").click()
+    await expect(at.page.locator("a.entry")).to_have_count(4)
+    assert await tabs.all_inner_texts() == before
+    await tabs.get_by_role("link", name="Turns").click()
+    await expect(at.turn(1)).to_contain_text("Ship on Tuesdays")
+    await at.page.get_by_role("link", name="References").click()
+    await (
+        at.page.get_by_role("region", name="Sessions ada").get_by_role("link", name="notes").click()
+    )
+    await expect(at.turn(1)).to_contain_text("Ship on Tuesdays")
+
+
 async def test_somebody_else_changed_it(server: RunningServer, open_page: OpenPage) -> None:
     await fill(server.bank)
     at = await open_page(server, "#/agent/ada/memories/M-2")

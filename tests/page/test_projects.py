@@ -19,6 +19,7 @@ from perdure.server.operations import TokenScope
 from tests.page.conftest import OpenPage
 from tests.page.test_access import violations
 from tests.page.test_memories import WIDE
+from tests.project.repositories import git, new_repository
 from tests.server.conftest import RunningServer
 
 
@@ -137,6 +138,33 @@ async def test_what_it_is_about_and_what_was_done(
     await page.get_by_role("link", name="State").click()
     await links.get_by_role("link", name="coder/demo#T-1").click()
     await expect(at.turn(1)).to_contain_text("That of the mailer.")
+
+
+@pytest.mark.parametrize("decision", ["rebase", "fork"])
+async def test_rewritten_history_waits_for_who_looks(
+    server: RunningServer, tmp_path: Path, open_page: OpenPage, decision: str
+) -> None:
+    folder = new_repository(tmp_path / "attic")
+    location = ProjectLocation.find(folder)
+    location.write_settings(ProjectSettings(project=new_project_id(), name="attic"))
+    await register_project(server.bank.services, location)
+    project = Project(server.bank.services, location)
+    await project.tasks.add("Paint the door")
+    await project.anchors.refresh()
+    git(folder, "commit", "-q", "--allow-empty", "--amend", "-m", "the first")
+    await project.anchors.refresh(asks=True)
+    at = await open_page(server, f"#/bank/projects/{project.id}")
+    waiting = at.page.get_by_role("region", name="History that was rewritten")
+    await expect(waiting).to_contain_text("main has its last commit amended")
+    await expect(waiting).to_contain_text("One entry is anchored")
+    assert await violations(at) == []
+    await at.page.set_viewport_size({"width": 360, "height": 700})
+    assert not await at.page.evaluate(WIDE)
+    name = "Follow the commits" if decision == "rebase" else "Stay with the old line"
+    await waiting.get_by_role("button", name=name).click()
+    await expect(waiting).to_have_count(0)
+    (operation,) = await project.history.operations()
+    assert (operation.state, operation.decision) == ("done", decision)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -83,6 +83,27 @@ async def test_hits_of_other_sessions_and_kinds(server: RunningServer, open_page
     assert at.page.url.endswith("#/session/ada/plans/turns/T-1")
 
 
+async def test_memories_and_layers_that_were_found_are_opened(
+    server: RunningServer, open_page: OpenPage
+) -> None:
+    await fill(server.bank)
+    await server.bank.memories.add("ada", "Quinces are shipped on Fridays.")
+    await server.bank.memories.add("bob", "Quinces are bought at dawn.", shared=["*"])
+    text = "---\nname: fruit\ntitle: Fruit\ntags: [quinces]\n---\n" + "Quinces keep till May. " * 90
+    await server.bank.references.add(text)
+    await server.bank.settle()
+    at = await open_page(server, f"{PLACE}/quinces")
+    found = at.page.get_by_role("region", name="Hits")
+    for key, says in (
+        ("M-1", "shipped on Fridays"),
+        ("bob/M-1", "bought at dawn"),
+        ("fruit", "keep till May"),
+    ):
+        await found.get_by_role("link", name=key, exact=True).click()
+        await expect(at.page.get_by_role("article")).to_contain_text(says)
+        await at.page.go_back()
+
+
 async def test_what_stood_beside_a_prompt_and_what_came_of_it(
     server: RunningServer, open_page: OpenPage
 ) -> None:

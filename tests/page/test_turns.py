@@ -7,10 +7,12 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from playwright.async_api import Route, expect
 
 from perdure.bank.bank import Bank
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
+from perdure.history import turn_search
 from perdure.server.operations import TokenScope
 from perdure.testing import Script, ScriptedAnswer, ScriptedFault
 from tests.page.browser import PATIENCE
@@ -402,6 +404,26 @@ async def test_undone_and_forgotten_turns(server: RunningServer, open_page: Open
     assert "a secret" not in await at.page.evaluate(kept)
 
 
+async def test_a_new_session_is_named(
+    talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
+) -> None:
+    server = await talking(["Here I am."])
+    await say(server.bank, "ada/notes", ("one", "1"))
+    at = await open_page(server, "#/session/ada/notes")
+    await at.page.get_by_role("button", name="New session of ada").click()
+    name = at.page.get_by_label("Name of the session")
+    await name.fill("a/b")
+    await at.page.get_by_role("button", name="Create").click()
+    assert await name.evaluate("field => field.validity.patternMismatch")  # the browser says so
+    await name.fill("a plan")
+    await at.page.keyboard.press("Enter")
+    await expect(at.page.get_by_role("heading", level=1)).to_have_text("ada/a plan")
+    await at.page.get_by_label("Message").fill("Are you there?")
+    await at.page.keyboard.press("Enter")
+    await expect(at.turn(1)).to_contain_text("Here I am.")
+    assert (await (await server.bank.session("ada/a plan")).head()).newest == 1
+
+
 async def test_two_pages_in_one_session(
     talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
 ) -> None:
@@ -455,6 +477,22 @@ async def test_search_and_links_to_turns(server: RunningServer, open_page: OpenP
     linked = await open_page(server, "#/session/ada/notes/turns/T-40", context=at.context)
     await expect(linked.turn(40)).to_be_in_viewport()
     await expect(linked.turn(40)).to_contain_text("w40w")
+
+
+async def test_the_search_finds_what_is_old(
+    server: RunningServer, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words are sought in the newest turns of the session; recall finds those before."""
+    monkeypatch.setattr(turn_search, "MOST_TURNS", 5)
+    await say(server.bank, "ada/notes", ("Which fruit?", "The quince."))
+    await say(server.bank, "ada/notes", *[(f"Ask {n}", f"Answer {n}.") for n in range(2, 12)])
+    await server.bank.settle()
+    at = await open_page(server, "#/session/ada/notes")
+    await expect(at.turn(11)).to_be_in_viewport()
+    await at.page.keyboard.press("/")
+    await at.page.keyboard.type("quince")
+    await at.page.get_by_role("option").filter(has_text="quince").click()
+    await expect(at.turn(1)).to_contain_text("The quince.")
 
 
 async def test_one_search_over_the_bank(server: RunningServer, open_page: OpenPage) -> None:

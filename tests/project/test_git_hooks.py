@@ -69,6 +69,18 @@ async def test_each_hook_notes_one_line(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == ""
 
 
+async def test_hooks_whose_record_was_lost_go_all_the_same(repository: Path) -> None:
+    before = all_bytes(repository / ".git/hooks")
+    hooks = hooks_of(repository)
+    await hooks.install()
+    shutil.rmtree(hooks.spool.folder.parent)
+    commit(repository, "meanwhile")
+    await hooks.install()
+    assert all(trial.ok for trial in await hooks.prove())
+    await hooks.uninstall()
+    assert all_bytes(repository / ".git/hooks") == before
+
+
 async def test_files_that_are_checked_out_are_no_news(repository: Path) -> None:
     await hooks_of(repository).install()
     git(repository, "checkout", "--", "first.txt")

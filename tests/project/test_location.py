@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.core.errors import Corrupted, InvalidInput, NotFound
-from perdure.project.git_repository import GitRepository
+from perdure.project.git_repository import GitFailed, GitRepository
 from perdure.project.project_location import ProjectLocation, ProjectSettings, new_project_id
 
 
@@ -82,6 +82,13 @@ async def test_what_is_no_commit_is_refused(repository: Path, name: str) -> None
     with pytest.raises(InvalidInput, match="is no commit"):
         await found.commit(name)
     assert await found.commit("main") == git(repository, "rev-parse", "HEAD")
+
+
+async def test_what_git_says_is_told_and_not_its_advice(repository: Path) -> None:
+    found = GitRepository.find(repository)
+    assert found is not None
+    with pytest.raises(GitFailed, match="git show failed: fatal: ambiguous argument 'nowhere'"):
+        await found.run("show", "nowhere")
 
 
 def test_a_folder_beside_a_repository_is_not_in_it(repository: Path) -> None:

@@ -371,6 +371,37 @@ async def test_a_rewind_hides_what_came_after_a_checkpoint(
         await project.history.undo(hidden.number, by="ada")
 
 
+async def test_a_rewind_leaves_other_branches_alone_and_finds_what_was_reset(
+    bank: Bank, template: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "repo"
+    prepare(template, folder, REWRITES["rebase"])
+    project = project_of(bank, folder)
+
+    async def titles() -> set[str]:
+        return {each.title for each in await project.tasks.list()}
+
+    checkpoint = output(folder, "rev-parse", "HEAD")
+    shell(folder, "git commit -q --allow-empty -m here")
+    await project.tasks.add("here")
+    shell(folder, f"git checkout -q -b other {checkpoint}; git commit -q --allow-empty -m there")
+    await project.tasks.add("there")
+    shell(folder, "git checkout -q topic; git cherry-pick -q --allow-empty other || true")
+    await project.refresh()
+    with pytest.raises(InvalidInput, match="not in the history of what is checked out"):
+        await project.history.rewind(output(folder, "rev-parse", "other"), by="ada")
+    await project.history.rewind(checkpoint, by="ada")
+    assert await titles() == {"there"}
+
+    shell(folder, "git commit -q --allow-empty -m later")
+    await project.tasks.add("later")
+    await project.refresh()
+    shell(folder, f"git reset -q --hard {checkpoint}")
+    await project.refresh()
+    await project.history.rewind(checkpoint, by="ada")
+    assert await titles() == {"there"}
+
+
 async def test_a_rebased_branch_is_not_behind_its_old_self(
     bank: Bank, template: Path, tmp_path: Path
 ) -> None:

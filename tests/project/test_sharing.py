@@ -46,7 +46,8 @@ async def shared_clone(project: Project, other_bank: Bank) -> Project:
     await share(project)
     git(root, "commit", "-q", "-m", "share")
     clone = root.parent / "clone"
-    git(root, "clone", "-q", str(root), str(clone))
+    # Not as a local clone, which would have all objects, also those that nothing leads to.
+    git(root, "clone", "-q", "--no-local", str(root), str(clone))
     other = project_in(other_bank, clone, shared=True)
     assert other.location.git is not None
     await sharing.install_driver(other.location.git)
@@ -89,6 +90,65 @@ async def test_nothing_is_under_git_until_it_is_shared_and_turns_never_dirty_it(
     assert git(root, "status", "--porcelain") == ""
     assert git(root, "ls-files", ".perdure") == ""
     assert (project.location.files / STATE_FILE).exists()
+
+
+async def test_entries_of_a_commit_that_was_never_pushed_are_elsewhere_in_another_clone(
+    project: Project, other_bank: Bank
+) -> None:
+    git(project.location.root, "switch", "-q", "-c", "private")
+    git(project.location.root, "commit", "-q", "--allow-empty", "-m", "private")
+    await project.state.add("goal", "made on a commit of my own")
+    await project.tasks.add("made there, too")
+    git(project.location.root, "switch", "-q", "main")
+    git(project.location.root, "branch", "-q", "-D", "private")
+    other = await shared_clone(project, other_bank)
+    git(other.location.root, "commit", "-q", "--allow-empty", "-m", "new")
+    await other.tasks.add("made here")
+    report = await other.refresh()
+    assert report.remarks == ()
+    status = await other.history.status()
+    places = {each.entry.title: each.place for each in status.entries}
+    assert sorted(places.values()) == ["elsewhere", "elsewhere", "here"]
+
+
+async def test_notes_of_two_people_on_one_day_stay(project: Project, other_bank: Bank) -> None:
+    await project.work.note("the first of ours")
+    await project.write_files()
+    other = await shared_clone(project, other_bank)
+    theirs = await other.work.note("theirs")
+    await other.write_files()
+    save(other, "theirs")
+    await project.work.note("another of ours")
+    await project.write_files()
+    save(project, "ours")
+    git(other.location.root, "pull", "-q", "--no-rebase", "--no-edit")
+    (page,) = (other.location.files / "journal").iterdir()
+    page.write_text(f"By hand.\n\n{page.read_text()}")
+    for _ in range(3):
+        await other.write_files()
+    text = page.read_text()
+    assert text.startswith("By hand.\n\n# Notes of ")
+    words = ("the first of ours", "theirs", "another of ours")
+    assert [text.count(each) for each in words] == [1, 1, 1]
+    # Another clone's is taken out for good, our own may be one that a branch does not have yet.
+    parts = split_page(text)
+    ours = next(id for id, part in parts.items() if "another" in part)
+    page.write_text("".join(p for id, p in parts.items() if id not in {ours, theirs.id}))
+    await other.work.note("one more")
+    await other.write_files()
+    text = page.read_text()
+    assert [text.count(each) for each in (*words, "one more")] == [1, 1, 0, 1]
+
+
+async def test_a_folder_that_the_repository_ignores_is_not_shared(project: Project) -> None:
+    root = project.location.root
+    (root / ".gitignore").write_text("*.pyc\n.perdure/\n")
+    await project.state.add("goal", "one")
+    with pytest.raises(InvalidInput, match=r"\.gitignore, line 2, says \.perdure/"):
+        await share(project)
+    assert not project.settings.shared
+    (root / ".gitignore").unlink()
+    assert f".perdure/{STATE_FILE}" in (await share(project)).files
 
 
 async def test_edits_of_two_people_merge_without_a_conflict(

@@ -75,7 +75,7 @@ async def test_a_finished_milestone_leaves_the_commit_as_a_checkpoint(
     assert step.made_at.branch == "main"
     assert step.made_at.commit == git(repository, "rev-parse", "HEAD")
     assert len(step.id) >= len("ms_") + 10  # 40 bits
-    with pytest.raises(InvalidInput, match="Write the pipeline"):
+    with pytest.raises(InvalidInput, match="#1 Write the pipeline"):
         await state.finish("CI runs")
     await project.tasks.done(task.id)
     head = commit(repository, "pipeline")
@@ -96,6 +96,22 @@ async def test_a_finished_milestone_leaves_the_commit_as_a_checkpoint(
     assert data["checkpoints"][kept.id]["commit"] == head
     assert [each["target"] for each in data["artefacts"].values()] == ["docs/deploy.md"]
     assert git(repository, "status", "--porcelain") == ""
+
+
+async def test_a_milestone_whose_finish_was_killed_is_finished_again_with_one_checkpoint(
+    bank: Bank, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = project_in(bank, repository).state
+    step = await state.add("milestone", "CI runs")
+    with monkeypatch.context() as killed:
+        killed.setattr(state, "edit", None)
+        with pytest.raises(TypeError):
+            await state.finish("CI runs")
+    done, kept = await state.finish("CI runs")
+    assert done.status == "done"
+    assert [each.id for each in await state.list("checkpoint")] == [kept and kept.id]
+    assert kept is not None
+    assert kept.of == step.id
 
 
 async def test_circles_and_unknown_names_are_refused(bank: Bank, tmp_path: Path) -> None:

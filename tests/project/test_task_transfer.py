@@ -111,7 +111,8 @@ async def test_circles_of_an_imported_file_are_opened_and_said(tasks: TaskGraph)
     )
     report = await import_tasks(tasks, text)
     assert [each.title for each in await tasks.ready()] == ["b"]
-    assert len(report.remarks) == 1
+    # In the names that a person sees.
+    assert report.remarks == ("#2 does not need #1 any more: they would wait for each other.",)
     for wrong in ("no json", '{"title": "x"}', "<<<<<<< ours"):
         with pytest.raises(InvalidInput, match="line 1"):
             await import_tasks(tasks, wrong)

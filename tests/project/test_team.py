@@ -351,7 +351,7 @@ async def test_then_the_person(tmp_path: Path) -> None:
 
 async def test_a_judge_that_is_late_leaves_it_to_the_person(tmp_path: Path) -> None:
     script = saying(supervisor=_DISPUTED, planner=_OTHERWISE, judge=ScriptedAnswer("{}", delay=60))
-    async with team_of(tmp_path, script, deadline=1.0) as (team, bank):
+    async with team_of(tmp_path, script, deadline=2.0) as (team, bank):
         await team.tasks.add("one")
         run = await team.run("Go on.")
         (dispute,) = run.outcome.disputes
@@ -364,7 +364,7 @@ async def test_latency_is_bounded_and_what_has_arrived_is_used(tmp_path: Path) -
     slow = ScriptedAnswer('{"operations": []}', delay=60)
     asked = [{"op": "note", "task": "#1", "text": "in time"}]
     script = saying(supervisor=slow, historian=asked)
-    async with team_of(tmp_path, script, deadline=0.5) as (team, _):
+    async with team_of(tmp_path, script, deadline=2.0) as (team, _):
         await team.tasks.add("one")
         run = await team.run("Deploy.")
         states = {each.role: each.state for each in run.answers}

@@ -24,7 +24,7 @@ from perdure.project.preamble import PreambleLine, fitted
 from perdure.project.project import Project
 from perdure.project.project_location import ProjectLocation
 from perdure.project.session_files import changes, with_changes
-from perdure.project.turn_digest import digest_of
+from perdure.project.turn_digest import digest_of, summary_of
 from perdure.wire import decode
 from tests.project.repositories import commit, git, new_repository
 from tests.project.talks import call, conversation, prompt, reply, result
@@ -446,6 +446,18 @@ def turn_of(*messages: dict[str, Any]) -> Turn:
     return Turn(
         session="x/y", number=1, rounds=(Round(1, said),), status="closed", started=0, ended=0
     )
+
+
+def test_a_summary_tells_what_was_done_and_not_only_what_is_left() -> None:
+    turn = turn_of(
+        prompt("Which port?"), reply("Staging has port 8123 now. Next step: write it down.")
+    )
+    tiny = "User: Which port? Assistant: Next step: write it down."
+    assert summary_of(turn, tiny) == (
+        "User: Which port? Assistant: Staging has port 8123 now. Next step: write it down."
+    )
+    kept = "User: Which port? Assistant: Staging has port 8123."
+    assert summary_of(turn, kept) == kept
 
 
 def test_tools_of_codex_are_known() -> None:

@@ -140,7 +140,7 @@ async def proxied(
     async with opened:
         proxy = make_proxy(opened, made)
         try:
-            async with serve(proxy) as url, httpx2.AsyncClient(base_url=url) as client:
+            async with serve(proxy) as url, httpx2.AsyncClient(base_url=url, timeout=100) as client:
                 yield RunningProxy(url, opened, proxy, client)
         finally:
             await proxy.close()

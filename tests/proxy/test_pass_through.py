@@ -195,7 +195,10 @@ async def test_the_server_adds_nothing_to_an_answer() -> None:
         async with perdure.open(config=config) as bank:
             app = make_app(bank)
             token = app.run_tokens.make(Caller("me", scopes=frozenset({TokenScope.PROXY})))
-            async with serving(app) as server, httpx2.AsyncClient(base_url=server.url) as client:
+            async with (
+                serving(app) as server,
+                httpx2.AsyncClient(base_url=server.url, timeout=100) as client,
+            ):
                 told = {"x-perdure-token": token}
                 first = await client.post("/v1/messages", content=_BODY, headers=told)
                 second = await client.post(f"/t/{token}/v1/messages", content=_BODY)

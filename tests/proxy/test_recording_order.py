@@ -267,7 +267,7 @@ async def test_a_client_that_knows_the_end_by_the_length_may_come_back_before_it
     async with RawUpstream(answer) as upstream, proxied(upstream.url) as running:
         gate = BankGate(running)
         for line in (["Hi."], ["Hi.", "Fine.", "Bye."]):
-            async with httpx2.AsyncClient(base_url=running.url) as client:
+            async with httpx2.AsyncClient(base_url=running.url, timeout=100) as client:
                 given = body("chat", line, stream=False)
                 got = await client.post(_PATHS["chat"], json=given)
                 assert got.content == said

@@ -87,7 +87,7 @@ def config(server: str, wire: str) -> Config:
 
 def hasten(bank: Bank) -> None:
     """Nobody waits long for a job of who was killed, or for a batch that was perhaps sent."""
-    bank.jobs._lease = 0.5
+    bank.jobs._engine.lease = 0.5
     bank.gateway.batch._driver._pace = BatchPace(first=0.02, longest=0.05, lag=0.6)
 
 

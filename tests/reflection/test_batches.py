@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 import perdure
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Usage
 from perdure.recall.memory_records import person
+from perdure.reflection.lease import held
 from perdure.reflection.operation_checks import OUTDATED
+from perdure.reflection.reflection_records import RunPreview
 from perdure.testing import BatchFaults, ReceivedRequest, ScriptedAnswer, ScriptedModel
 from tests.reflection.oracle import all_memories, answering, config, on, talk
 from tests.reflection.test_runs import LEARNT, TOPIC, by_session, texts, two_sessions
+from tests.waiting import until
 
 SCRIPT = answering(by_session, [TOPIC])
 
@@ -209,3 +213,62 @@ async def test_a_consolidation_that_was_sent_is_read_though_more_was_said_since(
             (run,) = await bank.reflect()
             assert (run.state, run.why) == ("done", "")
             assert await texts(bank) == LEARNT
+
+
+async def test_every_agent_is_asked_before_an_answer_is_waited_for() -> None:
+    async with ScriptedModel(SCRIPT, batch_faults=BatchFaults(looks=10_000)) as model:
+        settings = config(model, batch=True)
+        async with perdure.open("memory://", config=settings) as bank:
+            await two_sessions(bank)
+            await talk(bank, "writer/a", "Note that the staging port is 8123.")
+            waiting = asyncio.create_task(bank.reflect())
+            await until(lambda: len(model.batches.hosted) == 2)
+            model.batches.faults.looks = 0
+            assert [(run.agent, run.state) for run in await waiting] == [
+                ("planner", "done"),
+                ("writer", "done"),
+            ]
+            assert sorted(model.batches.paid.values()) == [1] * 4
+
+
+async def test_what_could_not_be_sent_is_not_called_sent() -> None:
+    async with ScriptedModel(SCRIPT) as model:
+        settings = config(model, batch=True)
+    async with perdure.open("memory://", config=settings) as bank:  # nobody listens there any more
+        await two_sessions(bank)
+        (run,) = await bank.reflect(wait=False)
+        assert run.state == "extracting"
+        assert "not sent yet" in run.why
+        assert "nothing listens" in run.why
+
+
+async def test_a_run_can_be_given_up_while_its_batch_is_under_way(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with ScriptedModel(SCRIPT, batch_faults=BatchFaults(looks=10_000)) as model:
+        async with perdure.open(url, config=config(model, batch=True)) as bank:
+            await two_sessions(bank)
+            before = await all_memories(bank)
+            (run,) = await bank.reflect(wait=False)
+            expected = list[RunPreview]()
+            await bank.reflection.reflect(wait=False, foresee=expected.append)
+            assert expected == []  # what it may take was told when it began
+        async with perdure.open(url) as bank:  # without the model, it would wait for ever
+            (seen,) = await bank.reflect()
+            assert "has a model for `reflect`" in seen.why
+            assert f"reflect undo {run.name}" in seen.why
+            async with held(bank.store, "planner"):
+                with pytest.raises(Conflict, match="Another process reflects"):
+                    await bank.reflection.undo(run.name)
+            undone = await bank.reflection.undo(run.name)
+            assert (undone.state, await all_memories(bank)) == ("undone", before)
+            with pytest.raises(InvalidInput, match="undone already"):
+                await bank.reflection.undo(run.name)
+            (other,) = await bank.reflect()
+            assert (other.name, other.state, other.mode) == ("planner/R-2", "done", "")
+        async with perdure.open(url, config=config(model, batch=True)) as bank:
+            (batch,) = await bank.gateway.batch.list()
+            await bank.gateway.batch.poll(batch)
+            async with asyncio.timeout(60):
+                batch = await bank.gateway.batch.wait(batch)
+            assert batch.state == "cancelled"
+            assert model.batches.paid == {}

@@ -147,6 +147,20 @@ async def test_a_new_text_is_mostly_what_was_said() -> None:
     assert await refusals(better, known, other) == []
 
 
+async def test_nothing_is_turned_round_without_new_evidence() -> None:
+    quoted = (MemoryQuote("planner/auth#T-1", "never push to main, whatever happens"),)
+    known = memory(1, "Never push to main.", quotes=quoted)
+    other = memory(2, "Pushes to main are not allowed.", quotes=quoted)
+    turned = [
+        on("update", ["M-1"], "", "", text="Always push to main."),
+        on("merge", ["M-1", "M-2"], "", "", text="Pushes to main are allowed."),
+    ]
+    assert await refusals(turned, known, other) == [checks.OPPOSITE] * 2
+    assert await refusals([on("update", ["M-1"], "", "", text="Do not push to main.")], known) == []
+    said = on("update", ["M-1"], "T-1", "staging port is 8123", text="Always push to main.")
+    assert await refusals([said], known) == []  # whether that says so, no code can tell
+
+
 async def test_a_kind_that_is_none_is_refused_wherever_it_stands() -> None:
     known = memory(1, "The staging port is 8123."), memory(2, "The staging port is odd.")
     for op, keys in (("merge", ["M-1", "M-2"]), ("update", ["M-1"]), ("reinforce", ["M-1"])):
@@ -205,6 +219,58 @@ def test_what_is_said_in_other_words_is_not_kept_twice() -> None:
     assert revision.after is not None
     assert (revision.after.seen, revision.after.weight) == (2, 0.64)
     assert revision.after.version == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "quote"),
+    [
+        (
+            "Carrow is the conductor of the choir.",
+            "Carrow, that is who conducts the choir.",
+            "the choir conductor is Carrow",
+        ),
+        (
+            "Marigold is the bucket for archiving.",
+            "Archives are stored in Marigold.",
+            "the bucket for archives is Marigold",
+        ),
+        (
+            "The web server is called Alpha, the mail server Beta.",
+            "The mail server is called Beta.",
+            "web server is alpha and the mail server is beta",
+        ),
+    ],
+    ids=["form", "fewer words", "a part"],
+)
+def test_what_says_no_more_of_a_quote_is_the_same_fact(one: str, other: str, quote: str) -> None:
+    made = plan()
+    made.apply(checked("add", quote=quote, kind="fact", text=text) for text in (one, other))
+    assert [each.text for each in made.memories()] == [one]
+
+
+def test_what_says_more_of_a_quote_takes_the_place_of_what_says_less() -> None:
+    quoted = (MemoryQuote("planner/auth#T-1", "the session timeout is thirty minutes"),)
+    less = {"quotes": quoted, "provenance": ("planner/auth#T-1",)}
+    more = checked(
+        "add",
+        quote="session timeout is thirty minutes,",
+        kind="fact",
+        text="The session timeout is thirty minutes.",
+    )
+    made = plan(memory(1, "Sessions last thirty minutes.", **less))
+    made.apply([more, more])
+    (revision,) = made.revisions()
+    assert revision.after is not None
+    assert (revision.after.text, revision.after.version) == (more.asked.text, 2)
+    assert (revision.after.seen, len(revision.after.quotes)) == (1, 2)
+    assert [each.op for each in made.applied] == ["update"]
+    for mine in ({"by_person": True}, {"pinned": True}):  # stays as it is
+        made = plan(memory(1, "Sessions last thirty minutes.", **less, **mine))
+        made.apply([more])
+        assert [each.text for each in made.memories()] == [
+            "Sessions last thirty minutes.",
+            "The session timeout is thirty minutes.",
+        ]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from perdure.reflection.model_calls import CallResult, LiveCalls
 from perdure.reflection.operation_checks import CAPS
 from perdure.reflection.reflection import Reflection
 from perdure.reflection.reflection_records import ReflectionLease, ReflectionRun, RunAnswer
+from perdure.reflection.run_walk import RunWalk
 from perdure.testing import (
     ReceivedRequest,
     ScriptedAnswer,
@@ -528,6 +529,28 @@ async def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
             assert len(model.requests) == 3
             (rest,) = await bank.reflection.preview()
             assert rest.turns == 1
+
+
+async def test_a_run_without_a_model_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken up by a process that has a model: nothing counts as read that nobody read."""
+    url = f"sqlite:///{tmp_path}/bank.db"
+
+    async def killed(*_: Any) -> None:
+        raise _Killed
+
+    async with perdure.open(url) as bank:
+        for number in range(3):
+            await talk(bank, f"planner/{number}", "How do I run the migration tests locally?")
+        with monkeypatch.context() as patched:
+            patched.setattr(RunWalk, "finish", killed)
+            with pytest.raises(_Killed):
+                await bank.reflect()
+    async with opened(answering([]), url) as (bank, model):
+        (run,) = await bank.reflect()
+        assert (run.mode, run.counts.applied) == ("", {"add": 1})
+        assert model.requests == []
 
 
 async def test_a_forgotten_session_does_not_shift_the_questions() -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 import perdure
 from perdure.bank import Bank
+from perdure.core.clock import SECOND
 from perdure.core.messages import assistant, user
-from perdure.recall.memory_records import person
+from perdure.recall.memory_records import Memory, person
 from perdure.reflection import topic_weights
 from perdure.reflection.memory_audit import MemoryAudit
 from perdure.testing.manual_clock import ManualClock
@@ -122,11 +125,25 @@ async def test_an_audit_finds_what_is_wrong_and_proposes_mends() -> None:
         for message in proposed:
             await bank.inbox.accept(message.name, by=person("ada"))
         better = await audit.run("planner")
-        assert better.latest.score > report.latest.score or better.latest.memories == 6
+        assert better.latest.score == 33
         assert [score.memories for score in better.scores] == [7, 6]
         clock.advance("200d")
         stale = [f.keys[0] for f in (await audit.run("planner")).findings if f.kind == "stale"]
         assert without in stale
+
+
+async def test_what_was_just_learnt_from_an_old_history_is_not_stale() -> None:
+    clock = ManualClock(1_770_000_000_000_000)
+    async with Bank("memory://", clock=clock) as bank:
+        made = await bank.memories.add("planner", "Deploys to staging run every night.")
+        long_ago = made.last - 400 * 86_400 * SECOND
+        await bank.collection(Memory).put(replace(made, first=long_ago, last=long_ago))
+        audit, kinds = MemoryAudit(bank.services), list[list[str]]()
+        for days in ("1d", "30d"):
+            clock.advance(days)
+            found = (await audit.run("planner")).findings
+            kinds.append([each.kind for each in found if each.kind in {"stale", "never used"}])
+        assert kinds == [[], ["stale"]]
 
 
 async def test_a_topic_covers_what_speaks_of_it_in_other_forms() -> None:

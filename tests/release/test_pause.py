@@ -66,6 +66,12 @@ def test_a_pause_lasts_until_somebody_ends_it() -> None:
     assert Pauses().covers(since * 1_000_000 + 500)
 
 
+def test_a_pause_that_ends_in_its_first_second_holds_in_it() -> None:
+    write_pauses(Pause(since=1_000, until=1_000))
+    covered = [Pauses().covers(moment * 1_000_000) for moment in (999, 1_000, 1_001)]
+    assert covered == [False, True, False]
+
+
 def test_it_ends_by_itself() -> None:
     now = int(time.time())
     write_pauses(Pause(now - 2 * _HOUR, now - _HOUR))

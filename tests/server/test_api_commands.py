@@ -121,7 +121,17 @@ CHANGES = {
 #: What looks at the machine's own files, or works on the bank as a whole: not over HTTP.
 APART = {
     *("import", "simulate", "doctor", "conformance", "serve", "worker", "proxy"),
-    *("memory import", "pause", "resume", "index rebuild", "run", "runs", "agent add", "mcp"),
+    *(
+        "memory import",
+        "pause",
+        "resume",
+        "uninstall",
+        "index rebuild",
+        "run",
+        "runs",
+        "agent add",
+        "mcp",
+    ),
     *("task import", "task export", "task sync", "team run", "team replay"),
     *("project recall", "project index"),
     *(f"project {name}" for name in ("checkpoint", "link", "unlink")),

@@ -309,6 +309,30 @@ async def test_a_message_that_was_sent_twice_stands_once(tmp_path: Path) -> None
         assert await said(await talk.session()) == [(1, "user", "Try."), (1, "assistant", "Now.")]
 
 
+async def test_a_message_that_comes_twice_at_once_is_answered_once(tmp_path: Path) -> None:
+    """As from two pages of a browser that come back together: both read the one answer."""
+    slow = ScriptedAnswer("One two three.", chunk=1, chunk_delay=0.02)
+    async with talking(tmp_path, [slow, "Never."]) as talk:
+        body = {"messages": [ui("user", "Count.", "u1")]}
+        found = await asyncio.gather(talk.say(body), talk.say(body))
+        assert found[0] == found[1]
+        assert len(talk.model.requests) == 1
+        turns = await (await talk.session()).turns(undone=True)
+    assert [turn.messages[-1].text for turn in turns] == ["One two three."]
+
+
+async def test_a_message_that_comes_again_behind_others_is_refused(tmp_path: Path) -> None:
+    async with talking(tmp_path, ["A.", "B."]) as talk:
+        one = {"messages": [ui("user", "one", "u1")]}
+        await talk.say(one)
+        await talk.say({"messages": [ui("user", "two", "u2")]})
+        answer = await talk.client.post(PATH, json=one)
+        assert answer.status_code == 409
+        assert answer.json()["error"]["code"] == "conflict"
+        assert "T-1 already" in answer.json()["error"]["message"]
+        assert [turn.number for turn in await (await talk.session()).turns(undone=True)] == [1, 2]
+
+
 # What goes wrong ------------------------------------------------------------------------------
 
 
@@ -566,7 +590,7 @@ async def test_a_server_that_is_killed_leaves_what_arrived(tmp_path: Path) -> No
         with await asyncio.to_thread(served.start):
             headers = {"x-perdure-token": await asyncio.to_thread(served.log_in)}
             async with (
-                httpx2.AsyncClient(base_url=served.url, headers=headers) as client,
+                httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=100) as client,
                 client.stream("POST", PATH, json={"prompt": "Slowly."}) as answer,
                 bank,
             ):

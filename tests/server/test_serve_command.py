@@ -73,7 +73,7 @@ async def test_a_client_of_the_proxy(tmp_path: Path) -> None:
     async with ScriptedModel("Hello.") as model:
         served = ServeProcess(tmp_path, "--upstream", f"openai={model.url}")
         with await asyncio.to_thread(served.start):
-            async with httpx2.AsyncClient() as client:
+            async with httpx2.AsyncClient(timeout=100) as client:
                 answer = await client.post(f"{served.proxy}/v1/chat/completions", json=BODY)
             assert answer.json()["choices"][0]["message"]["content"] == "Hello."
 

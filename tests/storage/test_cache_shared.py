@@ -556,7 +556,7 @@ async def test_the_package_may_be_missing(
     with pytest.raises(UnknownBackend, match="needs valkey") as caught:
         async with opened(url, shared=valkey):
             pass
-    assert "pip install '.[valkey]'" in caught.value.hint
+    assert "pip install 'perdure[valkey]'" in caught.value.hint
 
 
 async def test_on_postgresql(postgres_url: str, valkey: str) -> None:

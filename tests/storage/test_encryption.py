@@ -660,7 +660,7 @@ async def test_without_the_package(start: Processes, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(Unsupported, match="needs the package cryptography") as caught:
         await process.pins.put(Pin("a", "1"))
-    assert "pip install '.[encryption]'" in caught.value.hint
+    assert "pip install 'perdure[encryption]'" in caught.value.hint
     assert await process.pins.get("a") is None
 
 

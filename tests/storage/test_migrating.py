@@ -600,11 +600,9 @@ async def test_the_event_loop_goes_on(store: Store, tmp_path: Path) -> None:
     ticking = asyncio.create_task(tick())
     await migrate(await _again(store), Letter3)
     ticking.cancel()
-    late.sort()
+    # Done in one go, the loop would turn a few times, and wait for most of it once.
     assert len(late) > 20
-    # Generous: other processes run beside us. A page done in one go, or all of them, takes longer.
-    assert late[len(late) * 99 // 100] < 0.1, late[-5:]
-    assert late[-1] < 0.5, late[-5:]
+    assert max(late) < sum(late) / 2, sorted(late)[-5:]
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

@@ -47,8 +47,15 @@ export class Database {
     return this.read("values", (store) => store.get(key) as IDBRequest<T | undefined>);
   }
 
+  /** Those whose keys begin so. */
+  async values<T>(prefix: string): Promise<T[]> {
+    const range = IDBKeyRange.bound(prefix, `${prefix}\uffff`);
+    return (await this.read("values", (store) => store.getAll(range) as IDBRequest<T[]>)) ?? [];
+  }
+
+  /** `undefined` deletes it. */
   async setValue(key: string, value: unknown): Promise<void> {
-    await this.write(["values"], (store) => store("values").put(value, key));
+    await this.write(["values"], (store) => (value === undefined ? store("values").delete(key) : store("values").put(value, key)));
   }
 
   async history(name: string): Promise<KeptHistory | undefined> {

@@ -1,4 +1,6 @@
 // Numbers and times as people read them.
+import { since } from "./texts.ts";
+
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const plain = new Intl.NumberFormat("en");
 const clock = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hour12: false });
@@ -33,11 +35,11 @@ export const exactly = (time: number | string | null | undefined): string => (ti
 export function ago(time: number | string | null | undefined, now = Date.now()): string {
   if (!time) return "";
   const seconds = Math.max(0, (now - dateOf(time).getTime()) / 1_000);
-  if (seconds < 60) return "now";
-  if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;
-  if (seconds < 86_400) return `${Math.floor(seconds / 3_600)} h`;
+  if (seconds < 60) return since.now;
+  if (seconds < 3_600) return since.minutes(Math.floor(seconds / 60));
+  if (seconds < 86_400) return since.hours(Math.floor(seconds / 3_600));
   const days = Math.floor(seconds / 86_400);
-  return days < 730 ? `${days} d` : `${Math.floor(days / 365)} y`;
+  return days < 730 ? since.days(days) : since.years(Math.floor(days / 365));
 }
 
 /** Picodollars. */

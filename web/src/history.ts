@@ -43,6 +43,8 @@ export interface History {
   through: number;
   undone: [number, number][];
   forgets: number;
+  /** How often it was heard that turns were undone or forgotten: what was asked before is void. */
+  told: number;
   sending: Sending[];
   /** Why the model did not answer, by turn; of this page only. */
   readonly failures: Map<number, string>;
@@ -69,6 +71,7 @@ export function emptyHistory(name: string): History {
     through: 0,
     undone: [],
     forgets: 0,
+    told: 0,
     sending: [],
     failures: new Map(),
     loaded: false,
@@ -184,6 +187,7 @@ export function hearSession(history: History, event: SessionEvent): boolean {
     return true;
   }
   const forgot = (event.forgets ?? 0) !== history.forgets;
+  if (forgot || String(event.undone ?? []) !== String(history.undone)) history.told++;
   history.undone = event.undone ?? [];
   if (event.closed) closeTurn(history, event.turn);
   if (forgot) forget(history, event.forgets ?? 0);

@@ -10,9 +10,9 @@ import { setTheme } from "./theme.ts";
 function follow(): void {
   const place = parsePlace(location.hash);
   const before = store.getState().place;
-  store.setState({ place });
+  store.setState({ place, lastSession: place.session || store.getState().lastSession });
   if (place.agent && place.agent !== before.agent) void sync.refreshSessions(place.agent);
-  if (place.session && place.session !== before.session) void sync.open(place.session);
+  if (place.session && place.session !== before.session) void sync.refresh(place.session);
 }
 
 setTheme((localStorage.getItem("perdure-theme") ?? "") as "" | "light" | "dark");

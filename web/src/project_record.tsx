@@ -1,9 +1,11 @@
-// What a project is about, and what was done in it: its state and its journal.
+// What a project is about, and what was done in it: its state, its journal, and history that was rewritten.
 import { useState } from "preact/hooks";
+import { useMayWrite } from "./acting.ts";
 import type { NamedEntry } from "./api_types.ts";
 import { exactly, when } from "./format.ts";
 import { Markdown } from "./markdown_view.tsx";
-import { Facts, Failure, TurnLink } from "./panes.tsx";
+import { Act, Facts, Failure, TurnLink } from "./panes.tsx";
+import { sync } from "./sync.ts";
 import * as texts from "./texts.ts";
 import { tasks as words } from "./texts.ts";
 import { useQuery } from "./views.ts";
@@ -11,6 +13,40 @@ import { useQuery } from "./views.ts";
 const KINDS = ["goal", "milestone", "checkpoint", "link"] as const;
 /** Entries of the journal that are read at first, and more. */
 const PAGE = 50;
+
+/** Rewritten history that nobody has decided about. Nothing where the repository is not on the server's machine. */
+export function Rewrites({ project }: { project: string }) {
+  const path = { project };
+  const mayWrite = useMayWrite();
+  const { data, refresh } = useQuery(`rewrites ${project}`, (api) => api.get("GET /api/v1/projects/{project}/status", { path }));
+  const decide = (number: number, decision: "rebase" | "fork") => async () => {
+    await sync.api.call("POST /api/v1/projects/{project}/reconcile", { path, body: { number, decision } });
+    refresh();
+  };
+  if (!data?.waiting.length) return null;
+  return (
+    <section class="rewrites" aria-label={words.rewrites}>
+      <h2 class="part">{words.rewrites}</h2>
+      {data.waiting.map(({ number, at, what, entries }) => (
+        <article key={number} class="record">
+          <h3>
+            {what}
+            <span class="when" title={exactly(at)}>
+              {when(at)}
+            </span>
+          </h3>
+          <p class="note">{words.rewritten(entries)}</p>
+          {mayWrite && (
+            <p class="about">
+              <Act label={words.follow} title={words.followHint} work={decide(number, "rebase")} />
+              <Act label={words.stay} title={words.stayHint} work={decide(number, "fork")} />
+            </p>
+          )}
+        </article>
+      ))}
+    </section>
+  );
+}
 
 export function ProjectState({ project }: { project: string }) {
   const { data, error } = useQuery(`state ${project}`, (api) => api.get("GET /api/v1/projects/{project}/state", { path: { project } }), ["turn"]);

@@ -1,5 +1,5 @@
 // Where the search box looks, beside what the views find: the place itself, the names of agents and
-// sessions, and the turns of sessions that are not on screen.
+// sessions, and turns of all sessions by recall.
 import { sessionPath } from "./api.ts";
 import { type Place, placeHash, turnHash, turnNumber } from "./router.ts";
 import { store } from "./store.ts";
@@ -37,19 +37,19 @@ async function sessionsByName(query: string, _: Place, signal: AbortSignal): Pro
   return sessions.filter(({ name }) => hasWords(name, query)).map(sessionHit);
 }
 
-/** Recall, from the session that each agent used last: it sees what is that agent's. */
-async function turnsElsewhere(query: string, place: Place, signal: AbortSignal): Promise<Hit[]> {
+/** Recall, from the session that each agent used last: it sees what is that agent's, however old. */
+async function turnsRecalled(query: string, _: Place, signal: AbortSignal): Promise<Hit[]> {
   const { sessions } = await sync.api.get("GET /api/v1/sessions", { query: { limit: LISTED } }, signal);
   const newest = new Map<string, string>();
   for (const { agent, name } of sessions) if (!newest.has(agent)) newest.set(agent, name);
   const asked = [...newest.values()].slice(0, MOST_AGENTS).map(async (session) => {
     const body = { query, kinds: "turn", wide: true, limit: MOST_TURNS };
     const { hits = [] } = await sync.api.call("POST /api/v1/sessions/{agent}/{name}/recall", { path: sessionPath(session), body }, signal);
-    return hits.flatMap(({ key, text }) => {
+    return hits.map(({ key, text }) => {
       // The session that was asked does not name itself.
       const full = key.includes("#") ? key : `${session}#${key}`;
       const [name = "", turn = ""] = full.split("#");
-      return name === place.session ? [] : [{ href: turnHash(name, turnNumber(turn)), title: full, text }];
+      return { href: turnHash(name, turnNumber(turn)), title: full, text };
     });
   });
   return (await Promise.all(asked)).flat();
@@ -60,5 +60,5 @@ export const sources: Source[] = [
   known,
   sessionsByName,
   ...views.flatMap(({ search }) => search ?? []),
-  turnsElsewhere,
+  turnsRecalled,
 ];

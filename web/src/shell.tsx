@@ -5,6 +5,7 @@ import { sessionPath } from "./api.ts";
 import type { AgentActivity, SessionInfo } from "./api_types.ts";
 import { download } from "./download.ts";
 import { ago, exactly, short } from "./format.ts";
+import { Guard } from "./guard.tsx";
 import { isAlive } from "./history.ts";
 import { addKeys } from "./keys.ts";
 import { KeysLayer } from "./keys_layer.tsx";
@@ -13,7 +14,7 @@ import { memo } from "./memo.ts";
 import { Act } from "./panes.tsx";
 import { placeHash } from "./router.ts";
 import { SearchLayer } from "./search_layer.tsx";
-import { store, useStore } from "./store.ts";
+import { listedAgent, store, useStore } from "./store.ts";
 import { sync } from "./sync.ts";
 import * as texts from "./texts.ts";
 import { nextTheme } from "./theme.ts";
@@ -40,7 +41,13 @@ export function Shell() {
       <main id="content" tabIndex={-1} aria-label={view?.title ?? texts.title}>
         {connection === "out" && <Ended />}
         <Header />
-        {view ? <view.View key={`${place.session}|${place.agent}|${view.name}`} place={place} /> : <Nothing hasTitle={place.scope !== "bank"} />}
+        {view ? (
+          <Guard key={`${place.session}|${place.agent}|${view.name}`}>
+            <view.View place={place} />
+          </Guard>
+        ) : (
+          <Nothing hasTitle={place.scope !== "bank"} />
+        )}
       </main>
       {layer === "keys" && <KeysLayer />}
       {layer === "search" && <SearchLayer />}
@@ -72,6 +79,7 @@ const Ended = () => (
 function Sidebar() {
   const agents = useStore((state) => state.agents);
   const place = useStore((state) => state.place);
+  const agent = useStore(listedAgent);
   return (
     <nav class="sidebar" aria-label={texts.menu}>
       <div class="brand">
@@ -95,7 +103,7 @@ function Sidebar() {
         </ul>
         {agents?.length === 0 && <p class="nothing">{texts.noAgents}</p>}
       </section>
-      {place.agent && <Sessions agent={place.agent} />}
+      {agent && <Sessions agent={agent} />}
       <Foot />
     </nav>
   );
@@ -161,6 +169,8 @@ function Sessions({ agent }: { agent: string }) {
   const place = useStore((state) => state.place);
   const session = place.session;
   const first = sessions?.[0]?.name;
+  const list = useRef<HTMLUListElement>(null);
+  useEffect(() => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }), [session, !sessions]);
   useEffect(() => {
     // An agent was chosen whose sessions were not known.
     if (first && place.scope === "agent" && !place.view) {
@@ -169,9 +179,11 @@ function Sessions({ agent }: { agent: string }) {
   }, [first, place]);
   return (
     <section class="sessions" aria-labelledby="sessions-title">
-      <h2 id="sessions-title">{texts.sessions}</h2>
+      <h2 id="sessions-title">
+        {texts.sessions} <span>{agent}</span>
+      </h2>
       <NewSession agent={agent} />
-      <ul>
+      <ul ref={list}>
         {(sessions ?? []).map((each) => (
           <SessionRow key={each.name} session={each} isChosen={each.name === session} view={place.session ? place.view : ""} />
         ))}
@@ -218,13 +230,12 @@ function NewSession({ agent }: { agent: string }) {
   }
   const create = (event: Event) => {
     event.preventDefault();
-    const name = field.current?.value.trim();
     setOpen(false);
-    if (name && !name.includes("/")) go({ scope: "session", session: `${agent}/${name}` });
+    go({ scope: "session", session: `${agent}/${field.current!.value.trim()}` });
   };
   return (
     <form class="new-session" onSubmit={create}>
-      <input ref={field} aria-label={texts.sessionName} placeholder={texts.sessionName} onKeyDown={(event) => event.key === "Escape" && setOpen(false)} />
+      <input ref={field} required pattern="\s*[^\s\/#][^\/#]*" title={texts.sessionNameHow} aria-label={texts.sessionName} placeholder={texts.sessionName} onKeyDown={(event) => event.key === "Escape" && setOpen(false)} />
       <button type="submit">{texts.create}</button>
     </form>
   );
@@ -258,9 +269,12 @@ function Foot() {
 
 function Header() {
   const place = useStore((state) => state.place);
+  const last = useStore((state) => state.lastSession);
   const info = useStore((state) => state.sessions[place.agent]?.find((each) => each.name === place.session));
   const view = viewAt(place);
-  const tabs = place.scope === "bank" ? [] : [...(place.session ? viewsOf("session") : []), ...viewsOf("agent")];
+  // An agent's own views stand beside those of its session that was open last.
+  const session = place.session || (last.startsWith(`${place.agent}/`) ? last : "");
+  const tabs = place.scope === "bank" ? [] : [...(session ? viewsOf("session") : []), ...viewsOf("agent")];
   if (place.scope === "bank" && !view) return null;
   const name = place.session || place.agent || view?.title;
   return (
@@ -268,7 +282,7 @@ function Header() {
       <a class="back" href="#/" aria-label={texts.menu}>
         ‹
       </a>
-      <h1>{name}</h1>
+      <h1 title={name}>{name}</h1>
       {info && (
         <span class="figures">
           {texts.extent(short(info.turns), short(info.tokens))}
@@ -278,7 +292,7 @@ function Header() {
       {tabs.length > 1 && (
         <nav class="tabs" aria-label={texts.views}>
           {tabs.map((each) => {
-            const to = each.scope === "session" ? { session: place.session } : { agent: place.agent };
+            const to = each.scope === "session" ? { session } : { agent: place.agent };
             return (
               <a key={each.name} href={placeHash({ scope: each.scope, ...to, view: each.name })} aria-current={each === view ? "page" : undefined}>
                 {each.title}

@@ -20,6 +20,8 @@ export interface PageState {
   connection: Connection;
   caller: CurrentCaller | null;
   place: Place;
+  /** Which was open last: beside views of its agent and of the bank, one finds back to it. */
+  lastSession: string;
   agents: AgentActivity[] | null;
   /** By agent, the most recently used first. */
   sessions: Record<string, SessionInfo[]>;
@@ -39,6 +41,7 @@ export const store = createStore<PageState>(() => ({
   connection: "starting",
   caller: null,
   place: NOWHERE,
+  lastSession: "",
   agents: null,
   sessions: {},
   moreSessions: {},
@@ -49,6 +52,9 @@ export const store = createStore<PageState>(() => ({
   loginError: "",
   layer: "",
 }));
+
+/** The agent whose sessions are listed. */
+export const listedAgent = ({ place, lastSession }: PageState): string => place.agent || lastSession.split("/")[0]!;
 
 /** The history of a session, empty if nothing is known of it. */
 export const historyOf = (name: string): History => store.getState().histories[name] ?? emptyHistory(name);

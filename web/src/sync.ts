@@ -2,8 +2,7 @@
 // asked behind it, and what is new is merged.
 //
 // One socket hears everything. When it is open, agents and the session on screen are read; nothing
-// is assumed of what was missed before. A message is sent with an id of its own, shown at once, and
-// sent again after a break: the server writes it once.
+// is assumed of what was missed before.
 import { Api, ApiError, sessionPath } from "./api.ts";
 import type { LoginToken, Rendering, SessionInfo, Turn } from "./api_types.ts";
 import { Database } from "./database.ts";
@@ -16,16 +15,13 @@ import {
   mergeTurns,
   missingRuns,
   startHearing,
-  type Sending,
 } from "./history.ts";
 import type { LiveEvent } from "./live_events.ts";
-import { changeHistory, historyOf, store } from "./store.ts";
-import { turnNumber } from "./router.ts";
-import * as texts from "./texts.ts";
+import { Outbox } from "./outbox.ts";
+import { changeHistory, historyOf, listedAgent, store } from "./store.ts";
 
 const TOKEN = "perdure-token";
 const CALLER = "perdure-caller";
-const SENDING = "sending";
 /** Turns of a first page; turns that are asked for at once. */
 const PAGE = 30;
 const RUN = 50;
@@ -38,6 +34,7 @@ const FLUSH_MS = 40;
 
 export class Sync {
   readonly api = new Api();
+  readonly outbox = new Outbox(this.api, (session) => this.refresh(session));
   private database: Database | null = null;
   private socket: WebSocket | null = null;
   private tries = 0;
@@ -49,7 +46,6 @@ export class Sync {
   private readonly reading = new Map<string, Promise<void>>();
   private readonly asking = new Map<string, Promise<void>>();
   private readonly levels = new Map<string, Rendering>();
-  private readonly posting = new Set<string>();
   /** Agents of which something was heard, and those whose kept sessions were compared. */
   private readonly touched = new Set<string>();
   private readonly checked = new Set<string>();
@@ -113,23 +109,19 @@ export class Sync {
 
   private async openDatabase(): Promise<void> {
     const caller = store.getState().caller;
+    this.outbox.close();
     if (!caller) return;
     this.database = await Database.open(caller.agent ? `${caller.bank}-${caller.agent}` : caller.bank);
     const database = this.database;
-    const [agents, sessions, sending] = await Promise.all([
+    const [agents, sessions] = await Promise.all([
       database.value<never[]>("agents"),
       database.value<Record<string, SessionInfo[]>>("sessions"),
-      database.value<Sending[]>(SENDING),
+      this.outbox.open(database),
     ]);
     store.setState((state) => ({
       agents: state.agents ?? agents ?? null,
       sessions: { ...sessions, ...state.sessions },
     }));
-    for (const each of sending ?? []) {
-      changeHistory(each.session, (history) => {
-        history.sending = [...history.sending, each];
-      });
-    }
   }
 
   // The socket -------------------------------------------------------------------------------
@@ -177,15 +169,16 @@ export class Sync {
   private onLive(): void {
     this.tries = 0;
     const { histories, place } = store.getState();
+    const agent = listedAgent(store.getState());
     for (const name of Object.keys(histories)) {
       changeHistory(name, startHearing);
     }
     store.setState({ connection: "live" });
     void this.refreshAgents();
-    if (place.agent) void this.refreshSessions(place.agent);
+    if (agent) void this.refreshSessions(agent);
     if (place.session) void this.refresh(place.session);
     for (const { name, sending } of Object.values(histories)) {
-      if (sending.some((each) => each.state === "sending")) void this.sendRest(name);
+      if (sending.some((each) => each.state === "sending")) void this.outbox.sendRest(name);
     }
   }
 
@@ -252,7 +245,7 @@ export class Sync {
 
   private refreshLists(): void {
     void this.refreshAgents();
-    const { agent } = store.getState().place;
+    const agent = listedAgent(store.getState());
     if (this.touched.delete(agent)) void this.refreshSessions(agent);
   }
 
@@ -308,12 +301,6 @@ export class Sync {
 
   // Turns ------------------------------------------------------------------------------------
 
-  /** Show a session: what is in memory or in the browser now, what is new behind it. */
-  async open(name: string): Promise<void> {
-    if (!store.getState().histories[name]?.loaded) await this.load(name);
-    await this.refresh(name);
-  }
-
   /** From the browser's database into memory. */
   private async load(name: string): Promise<void> {
     await this.once(`load ${name}`, async () => {
@@ -331,11 +318,13 @@ export class Sync {
     });
   }
 
-  /** Ask the server what is new, from the last turn on that is known without a gap. */
+  /** Show what the browser has, and ask the server what is new: from the last turn on that is known without a gap. */
   async refresh(name: string): Promise<void> {
+    if (!historyOf(name).loaded) await this.load(name);
+    const toldBefore = historyOf(name).told;
     await this.once(`refresh ${name}`, async () => {
       const path = sessionPath(name);
-      const { through, forgets } = historyOf(name);
+      const { through, forgets, told } = historyOf(name);
       const after = through > 1 ? `T-${through - 1}` : through ? 0 : undefined;
       try {
         const [head, page] = await Promise.all([
@@ -345,7 +334,8 @@ export class Sync {
             query: { undone: true, limit: after === undefined ? PAGE : RUN, ...(after === undefined ? {} : { after }) },
           }),
         ]);
-        const isForgotten = through > 0 && (head.forgets ?? 0) !== forgets;
+        if (historyOf(name).told !== told) return; // it is asked again below
+        const isForgotten = (head.forgets ?? 0) !== forgets;
         changeHistory(name, (history) => {
           history.gone = false;
           history.undone = (head.undone ?? []) as [number, number][];
@@ -367,6 +357,7 @@ export class Sync {
         } else throw error;
       }
     });
+    if (historyOf(name).told !== toldBefore) return this.refresh(name);
     const { through, newest } = historyOf(name);
     if (newest - through > 0) {
       // More was written than fits a page: the newest, and the rest when somebody looks at it.
@@ -398,10 +389,14 @@ export class Sync {
 
   private async readRun(name: string, first: number, last: number): Promise<void> {
     await this.once(`run ${name} ${first} ${last}`, async () => {
+      const { forgets } = historyOf(name);
+      const kept = (await this.database?.turns(name, last, last - first + 1)) ?? [];
+      if (kept.length && historyOf(name).forgets === forgets) changeHistory(name, (history) => mergeTurns(history, kept, Date.now()));
       const page = await this.api.get("GET /api/v1/sessions/{agent}/{name}/turns", {
         path: sessionPath(name),
         query: { before: `T-${last + 1}`, limit: last - first + 1, undone: true },
       });
+      if (historyOf(name).forgets !== forgets) return;
       changeHistory(name, (history) => {
         this.merge(history, page.turns ?? []);
         history.newest = Math.max(history.newest, page.newest);
@@ -442,110 +437,6 @@ export class Sync {
     return this.levels.get(`${session}#${turn}.${level}.${historyOf(session).turns.get(turn)?.version ?? 0}`);
   }
 
-  // Sending ----------------------------------------------------------------------------------
-
-  /** Show a message at once, and have it answered. */
-  send(session: string, text: string): void {
-    const each: Sending = { id: `page-${crypto.randomUUID()}`, session, text, at: Date.now(), state: "sending" };
-    changeHistory(session, (history) => {
-      history.sending = [...history.sending, each];
-    });
-    this.keepSending();
-    void this.post(each);
-  }
-
-  sendAgain(each: Sending): void {
-    this.settle(each, { state: "sending" });
-    void this.post(each);
-  }
-
-  discard(each: Sending): void {
-    changeHistory(each.session, (history) => {
-      history.sending = history.sending.filter((other) => other.id !== each.id);
-    });
-    this.keepSending();
-  }
-
-  /** After a break: what did not reach the bank. */
-  private async sendRest(name: string): Promise<void> {
-    await this.refresh(name);
-    if (!historyOf(name).fresh) return;
-    for (const each of historyOf(name).sending) if (each.state === "sending") await this.post(each);
-  }
-
-  /** Ask a turn's prompt again. What was answered so far is undone, and kept. */
-  async answerAgain(session: string, turn: number): Promise<void> {
-    changeHistory(session, (history) => void history.failures.delete(turn));
-    try {
-      const response = await this.api.send("POST /api/v1/sessions/{agent}/{name}/chat", {
-        path: sessionPath(session),
-        body: { trigger: "regenerate-message", messageId: `T-${turn}`, messages: [], goes_on: true },
-      });
-      await this.readAnswer(session, turn, response);
-    } catch (error) {
-      this.failed(session, turn, error instanceof Error ? error.message : String(error));
-    }
-  }
-
-  /** End the answer that arrives; false: none of this server's. Throws `ApiError`. */
-  async stop(session: string): Promise<boolean> {
-    const { cancelled } = await this.api.call("DELETE /api/v1/sessions/{agent}/{name}/chat", { path: sessionPath(session) });
-    return cancelled > 0;
-  }
-
-  private async post(each: Sending): Promise<void> {
-    if (this.posting.has(each.id)) return;
-    this.posting.add(each.id);
-    try {
-      const response = await this.api.send("POST /api/v1/sessions/{agent}/{name}/chat", {
-        path: sessionPath(each.session),
-        body: {
-          messages: [{ id: each.id, role: "user", parts: [{ type: "text", text: each.text }] }],
-          goes_on: true,
-        },
-      });
-      await this.readAnswer(each.session, 0, response);
-    } catch (error) {
-      if (error instanceof ApiError && error.code === "offline") {
-        // When the socket is back; if it never broke, in a moment.
-        if (store.getState().connection === "live") this.soon(each.id, () => this.sendRest(each.session), 1_000);
-        return;
-      }
-      const { message, hint } = error instanceof ApiError ? error : { message: String(error), hint: "" };
-      this.settle(each, { state: "failed", error: message, hint });
-    } finally {
-      this.posting.delete(each.id);
-    }
-  }
-
-  /** The words come on the socket, too; here it is heard that a model failed. */
-  private async readAnswer(session: string, turn: number, response: Response): Promise<void> {
-    const text = await response.text().catch(() => "");
-    for (const line of text.split("\n")) {
-      if (!line.startsWith('data: {"type":"start"') && !line.startsWith('data: {"type":"error"')) continue;
-      const chunk = JSON.parse(line.slice(6)) as { type: string; errorText?: string; messageId?: string };
-      if (chunk.type === "start") turn = turnNumber(chunk.messageId ?? "") || turn;
-      if (chunk.type === "error") this.failed(session, turn, chunk.errorText ?? texts.failed);
-    }
-  }
-
-  /** The prompt is in the bank, and its answer failed: said at that turn, which may be asked again. */
-  private failed(session: string, turn: number, error: string): void {
-    changeHistory(session, (history) => void history.failures.set(turn, error));
-  }
-
-  private settle(each: Sending, change: Partial<Sending>): void {
-    changeHistory(each.session, (history) => {
-      history.sending = history.sending.map((other) => (other.id === each.id ? { ...other, ...change } : other));
-    });
-    this.keepSending();
-  }
-
-  private keepSending(): void {
-    const all = Object.values(store.getState().histories).flatMap((history) => history.sending);
-    void this.database?.setValue(SENDING, all);
-  }
-
   // Keeping ----------------------------------------------------------------------------------
 
   private note(name: string, turn: number): void {
@@ -559,7 +450,7 @@ export class Sync {
     this.saving = 0;
     const changed = [...this.changed];
     this.changed.clear();
-    this.keepSending();
+    this.outbox.keep();
     for (const [name, numbers] of changed) {
       const history = historyOf(name);
       if (history.gone) continue;

@@ -1,6 +1,6 @@
 // What waits for what, as a picture. Each task is a link, so that the keyboard and screen readers
 // walk it; the list beside it says the same.
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { RankedTask } from "./api_types.ts";
 import { layOut, NODE, type Placed, twoLines } from "./task_layout.ts";
 import * as texts from "./texts.ts";
@@ -11,8 +11,11 @@ const LETTERS = 27;
 export function TaskGraph({ tasks, chosen, link }: { tasks: RankedTask[]; chosen: string; link: (task: string) => string }) {
   const layout = useMemo(() => layOut(tasks), [tasks]);
   const numbers = useMemo(() => new Map(tasks.map(({ task }) => [task.id, task.number])), [tasks]);
+  const box = useRef<HTMLDivElement>(null);
+  // The pane that opens beside it leaves less room.
+  useEffect(() => box.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [chosen]);
   return (
-    <div class="graph" tabIndex={0} role="region" aria-label={words.graph}>
+    <div class="graph" ref={box} tabIndex={0} role="region" aria-label={words.graph}>
       <svg width={layout.width} height={layout.height} role="group" aria-label={words.graphOf(tasks.length)}>
         <g aria-hidden="true">
           {layout.edges.map(({ from, to }) => (

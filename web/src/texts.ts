@@ -5,23 +5,25 @@
 export const title = "Perdure";
 export const skip = "Go to the content";
 export const failed = "That failed.";
+export const notShown = "This cannot be shown. Please report it:";
 export const away = "Offline";
 export const unreachable = "The server cannot be reached.";
 export const awayHint = "The server cannot be reached. This is what the browser kept; it goes on by itself.";
 export const agents = "Agents";
 export const sessions = "Sessions";
-export const noAgents = "No agents yet. An agent appears with its first session.";
+export const noAgents = "No agents yet. An agent appears with its first session: of a client behind perdure proxy, of perdure import, or of a program.";
 export const more = "Older sessions";
 export const olderEntries = "Older entries";
 export const newSessionOf = (agent: string) => `New session of ${agent}`;
 export const sessionName = "Name of the session";
+export const sessionNameHow = "A name without / and #";
 export const create = "Create";
 export const cancel = "Cancel";
 export const menu = "Agents and sessions";
 export const views = "Views";
 export const themeLabel = "Theme";
 export const themes = { "": "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
-export const extent = (turns: string, tokens: string) => `${turns} turns · ${tokens} tokens`;
+export const extent = (turns: string, tokens: string) => `${turns === "1" ? "one turn" : `${turns} turns`} · ${tokens} tokens`;
 export const markdown = "↓ Markdown";
 export const jsonl = "↓ JSONL";
 export const exportMarkdown = "Save the session as Markdown, for people";
@@ -42,6 +44,14 @@ export const agentStates = {
   idle: "",
 };
 export const waiting = (count: number) => `${count} waiting`;
+
+export const since = {
+  now: "now",
+  minutes: (count: number) => `${count} min`,
+  hours: (count: number) => `${count} h`,
+  days: (count: number) => `${count} d`,
+  years: (count: number) => `${count} y`,
+};
 
 export const login = {
   how: "perdure serve prints a link that opens this page, once, within a minute. Or paste a token of perdure token make:",
@@ -295,8 +305,8 @@ export const recall = {
   judged: "As for a prompt",
   judgedHint: "Models filter and judge what was found, as for a prompt, if any are configured. That may cost something.",
   steps: "Steps",
-  reached: (stage: string, took: string, hits: number) => `${hits} hits ${stage}, in ${took}`,
-  left: (count: number) => `${count} candidates`,
+  reached: (stage: string, took: string, hits: number) => `${hits === 1 ? "one hit" : `${hits} hits`} ${stage}, in ${took}`,
+  left: (count: number) => (count === 1 ? "one candidate" : `${count} candidates`),
   failed: (why: string) => `did not count: ${why}`,
   hits: "Hits",
   none: "Nothing was found.",
@@ -308,7 +318,7 @@ export const recall = {
   nothingBeside: "Nothing was put beside a prompt of these turns.",
   promptOf: (turn: string) => `the prompt of ${turn}`,
   counts: (full: number, reminders: number, named: number) =>
-    [full ? `${full} in full` : "", reminders ? `${reminders} reminders` : "", named ? `${named} referred to` : ""].filter(Boolean),
+    [full ? `${full} in full` : "", reminders === 1 ? "one reminder" : reminders ? `${reminders} reminders` : "", named ? `${named} referred to` : ""].filter(Boolean),
   called: "Asked its past",
   noCalls: "It asked its past for nothing.",
   text: "As it was sent",
@@ -379,6 +389,7 @@ export const turns = {
   image: "Image",
   file: "File",
   showImage: "Show the image",
+  save: "Save",
 };
 export const levelNames = {
   R: "Raw: as it was said",
@@ -587,6 +598,13 @@ export const tasks = {
   target: "Leads to",
   commit: "Commit",
   journal: "Journal",
+  rewrites: "History that was rewritten",
+  rewritten: (count: number) =>
+    `${count === 1 ? "One entry is" : `${count} entries are`} anchored to commits that were replaced. They follow until somebody decides.`,
+  follow: "Follow the commits",
+  followHint: "Entries are true where their commits are now.",
+  stay: "Stay with the old line",
+  stayHint: "Entries stay true only where their old commits are.",
   noJournal: "No entries yet. What clients of the project do is written here, and perdure project note.",
   graph: "Graph",
   graphOf: (count: number) => `What waits for what: ${count === 1 ? "one task" : `${count} tasks`}`,

@@ -1,9 +1,8 @@
 // What an agent talks about, and how the weight of each topic moved.
 import type { FormerMemory, Memory } from "./api_types.ts";
 import { when } from "./format.ts";
-import { memoryPath } from "./memory_parts.tsx";
+import { memoryHash, memoryPath } from "./memory_parts.tsx";
 import { Failure } from "./panes.tsx";
-import { placeHash } from "./router.ts";
 import { memories as words } from "./texts.ts";
 import { useQuery } from "./views.ts";
 
@@ -76,7 +75,7 @@ export function Topics({ agent }: { agent: string }) {
           {data.map((each) => (
             <tr key={each.name}>
               <td>
-                <a href={placeHash({ scope: "agent", agent, view: "memories", rest: [memoryPath(each.name).key] })}>{each.memory.text}</a>
+                <a href={memoryHash(each.name)}>{each.memory.text}</a>
               </td>
               <td>
                 <Curve of={each} start={start} end={end} />

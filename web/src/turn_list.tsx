@@ -48,6 +48,8 @@ export function TurnList({ stand, count, label, item, tail, onLook, onEnd, handl
   const shown = useRef<HTMLDivElement>(null);
   const observer = useRef<ResizeObserver | null>(null);
   const observed = useRef(new Set<Element>());
+  /** Where the list put itself: its own scrolling changes no anchor, whose height may be estimated. */
+  const put = useRef(-1);
   const [, render] = useReducer((count: number) => count + 1, 0);
   const { heights } = stand;
   if (count !== heights.count) heights.grow(count);
@@ -65,7 +67,10 @@ export function TurnList({ stand, count, label, item, tail, onLook, onEnd, handl
     space.current.style.height = `${heights.total}px`;
     shown.current.style.transform = `translateY(${heights.top(drawn.current[0])}px)`;
     const wanted = stand.isAtEnd ? box.scrollHeight - box.clientHeight : heights.top(stand.anchor.at) + stand.anchor.offset;
-    if (Math.abs(box.scrollTop - wanted) >= 1) box.scrollTop = wanted;
+    if (Math.abs(box.scrollTop - wanted) >= 1) {
+      box.scrollTop = wanted;
+      put.current = box.scrollTop;
+    }
     const [from, to] = range(stand, box, count);
     if (from < drawn.current[0] || to > drawn.current[1]) render(0);
   };
@@ -78,8 +83,11 @@ export function TurnList({ stand, count, label, item, tail, onLook, onEnd, handl
       stand.isAtEnd = isAtEnd;
       onEnd(isAtEnd);
     }
-    const at = heights.at(box.scrollTop);
-    stand.anchor = { at, offset: box.scrollTop - heights.top(at) };
+    if (Math.abs(box.scrollTop - put.current) >= 1) {
+      const at = heights.at(box.scrollTop);
+      stand.anchor = { at, offset: box.scrollTop - heights.top(at) };
+      put.current = -1;
+    }
     const [from, to] = range(stand, box, count);
     const [drawnFrom, drawnTo] = drawn.current;
     const isNear = from >= drawnFrom && to <= drawnTo;

@@ -61,12 +61,12 @@ export const TurnView = memo(function TurnView(props: TurnProps) {
 function Content({ turn, isUndone, level, rendering }: TurnProps) {
   if (!turn) return null;
   if (isUndone) return <Fold label={texts.turns.undone}>{() => <Said turn={turn} />}</Fold>;
-  if (level === "R") return <Said turn={turn} />;
-  if (!rendering) return null;
+  // As it was said until the level is there: nothing flickers.
+  if (level === "R" || !rendering) return <Said turn={turn} />;
   return (
     <div class="rendering" data-level={level}>
       <pre>{rendering.text || texts.turns.missing}</pre>
-      <p class="about">{texts.turns.tokens(short(rendering.tokens))}</p>
+      {rendering.text && <p class="about">{texts.turns.tokens(short(rendering.tokens))}</p>}
     </div>
   );
 }
@@ -267,7 +267,7 @@ function Stop({ session }: { session: string }) {
   const { run, error } = useAction();
   const [isElsewhere, setElsewhere] = useState(false);
   if (!mayWrite) return null;
-  const stop = async () => setElsewhere(!(await sync.stop(session)));
+  const stop = async () => setElsewhere(!(await sync.outbox.stop(session)));
   return (
     <>
       <button class="quiet stop" onClick={() => void run(stop)}>
@@ -288,7 +288,7 @@ function Failure({ failure, session, number }: TurnProps) {
 
 const Again = ({ session, number }: { session: string; number: number }) =>
   useMayWrite() ? (
-    <button class="quiet" onClick={() => void sync.answerAgain(session, number)}>
+    <button class="quiet" onClick={() => void sync.outbox.answerAgain(session, number)}>
       {texts.turns.answerAgain}
     </button>
   ) : null;

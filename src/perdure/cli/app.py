@@ -56,6 +56,7 @@ from perdure.cli import (
     terminal,
     token_commands,
     transfer_commands,
+    uninstall_commands,
 )
 from perdure.cli.command_options import (
     BankOption,
@@ -134,6 +135,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "doctor": (check_commands.doctor, ""),
     "pause": (pause_commands.pause, "--for 2h"),
     "resume": (pause_commands.resume, ""),
+    "uninstall": (uninstall_commands.uninstall, "--dry-run"),
     "agent add": (agent_commands.add, ".claude/agents/router.md"),
     "agent list": (agent_commands.list_, "--skill triage"),
     "agent show": (agent_commands.show, "router"),

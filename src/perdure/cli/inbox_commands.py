@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import readable, terminal
-from perdure.cli.bank_access import changed_bank, existing_bank
+from perdure.cli.bank_access import changed_bank, existing_bank, require_agent
 from perdure.cli.command_options import CommandSettings
 from perdure.cli.memory_display import person_here
 from perdure.core.display import plural
@@ -38,6 +38,8 @@ async def list_(
 ) -> None:
     """List messages, the newest first."""
     async with existing_bank(settings) as bank:
+        if agent is not None:
+            await require_agent(bank, agent)
         wanted = None if status == "any" else status
         found = await bank.inbox.list(agent, kind=kind, status=wanted)
         now = bank.store.now()

@@ -45,7 +45,7 @@ async def examine_project(report: Diagnosis, folder: Path) -> None:
             return
         report.add("Project", f"{settings.name} ({settings.project}) at {location.root}")
         report.facts["project"] = {"project": settings.project, "root": str(location.root)}
-        await _examine_git_hooks(report, location)
+        await _examine_git_hooks(report, location, settings)
         _examine_clients(report, location, settings)
         _examine_spools(report, location)
         _examine_failures(report, location)
@@ -53,13 +53,16 @@ async def examine_project(report: Diagnosis, folder: Path) -> None:
         report.add_fault("Project", exc)
 
 
-async def _examine_git_hooks(report: Diagnosis, location: ProjectLocation) -> None:
+async def _examine_git_hooks(
+    report: Diagnosis, location: ProjectLocation, settings: ProjectSettings
+) -> None:
     if location.git is None:
         report.add("Git hooks", "There is no git here.")
         return
     hooks = GitHooks(location)
     if hooks.record is None:
-        report.add("Git hooks", "None were put in.", advice=_AGAIN)
+        advice = _AGAIN if settings.hooks else "They were not wanted (--no-hooks)."
+        report.add("Git hooks", "None were put in.", advice=advice)
         return
     trials = await hooks.prove()
     report.facts["project"]["git_hooks"] = trials
@@ -80,7 +83,7 @@ def _examine_clients(
         what = f"{script} is not of this installation, or gone."
         report.add("Client hooks", what, ok=False, advice=_AGAIN)
     record = EditRecord(location.folder)
-    places = ClientPlaces(location.root, main_tree(location), location.folder)
+    places = ClientPlaces(location.root, main_tree(location), location.folder, settings.hooks)
     for name in settings.clients:
         client = CLIENTS.get(name)
         if client is None:
@@ -151,7 +154,7 @@ def _examine_failures(report: Diagnosis, location: ProjectLocation) -> None:
     last = found[-1]
     what = (
         f"{len(found)} in the last seven days; the last one {_moment(last.time)}, in {last.event}"
-        f"{f' of {last.client}' if last.client else ''}: {last.what}"
+        f"{f' of {last.client}' if last.client else ''}: {last.what.rstrip('.')}."
     )
     report.add("Hook failures", what, ok=now - last.time > _FRESH, advice="Clients never see them.")
 

@@ -279,7 +279,7 @@ async def merge_driver(
         terminal.emit({"remarks": list(remarks)})
         return
     for each in remarks:
-        terminal.murmur(f"perdure: {each}")
+        terminal.note(f"perdure: {each}")
 
 
 def _value(text: str, before: object) -> object:

@@ -59,7 +59,7 @@ async def run(
 
         def foresee(expected: RunPreview) -> None:
             if not settings.json:
-                for line in _foreseen(expected, has_model=reflection.has_model).splitlines():
+                for line in _foreseen(expected, waits=wait and not dry_run).splitlines():
                     terminal.note(line)
 
         if dry_run:
@@ -89,6 +89,8 @@ async def list_(
 ) -> None:
     """List runs, the newest first."""
     async with existing_bank(settings) as bank:
+        if agent is not None:
+            await require_agent(bank, agent)
         found = await bank.reflection.list(agent, limit=limit or 10**9)
         now = bank.store.now()
     if settings.json:
@@ -143,13 +145,15 @@ async def show(settings: CommandSettings, name: RunArgument) -> None:
 
 
 async def undo(settings: CommandSettings, name: RunArgument) -> None:
-    """Put back what a run changed: memories, and its open messages."""
+    """Put back what a run changed, with its open messages; give up one that waits."""
     async with changed_bank(settings) as bank:
         _, changes = await bank.reflection.get(name)
         done = await bank.reflection.undo(name)
         if settings.json:
             terminal.emit(_as_json(done))
-        elif changes is not None and changes.is_empty:
+        elif changes is None:
+            terminal.say(f"{done.name} is given up: what it was to read stays new.")
+        elif changes.is_empty:
             terminal.say(f"{done.name} had changed nothing: there was nothing to put back.")
         else:
             terminal.say(f"{done.name} is undone: memories are as they were before it.")
@@ -167,18 +171,24 @@ def _as_json(found: ReflectionRun) -> dict[str, Any]:
     return {"run": found.name, **defaults, **data, "dollars": readable.in_dollars(found.cost)}
 
 
-def _foreseen(expected: RunPreview, *, has_model: bool) -> str:
+def _foreseen(expected: RunPreview, *, waits: bool) -> str:
     from perdure.reflection.run_messages import told_waiting
 
     what = f"{plural(expected.turns, 'turn')} of {plural(expected.sessions, 'session')}"
-    if not has_model:
+    if not expected.mode:
         known = "".join(f"\n  {each}" for each in expected.operations)
         return f"{expected.agent}: {what}; no model is configured for reflect.{known}"
     asked = plural(expected.questions, "question")
+    asked += " by batch, at half the price" if expected.mode == "batch" else ""
     price = "" if expected.cost is None else f", {readable.cost_in_words(expected.cost)}"
     left = _left(expected.left, expected.cost_left)
     told = f"{expected.agent}: {what}; {asked}, at most {expected.tokens:,} tokens{price}{left}."
-    return f"{told}\n{told_waiting(expected)}" if expected.waiting_turns else told
+    told += f"\n{told_waiting(expected)}" if expected.waiting_turns else ""
+    if waits and expected.mode == "batch":
+        told += (
+            "\nAnswers may take hours. `perdure batches` shows how it stands; Ctrl-C loses nothing."
+        )
+    return told
 
 
 def _left(tokens: int | None, cost: int | None) -> str:
@@ -202,7 +212,8 @@ def _told(found: ReflectionRun) -> str:
     if found.mode:
         facts.append(f"{found.tokens:,} tokens, {readable.cost_in_words(found.cost)}")
     if not found.is_finished:
-        facts[1:] = ["its questions are sent; `perdure reflect` goes on when they are answered"]
+        later = "it waits for answers; `perdure reflect` goes on when they are there"
+        return f"{facts[0]}; {later}." if not found.why else f"{facts[0]}; {found.why}"
     if found.waiting_turns:
         facts.append(f"{plural(found.waiting_turns, 'turn')} wait for the next run")
     told = "; ".join(facts) + _left(found.left_after, found.cost_left_after)

@@ -404,6 +404,7 @@ async def export(
     folder: FolderOption = Path(),
 ) -> None:
     """Write all tasks as JSON lines, sorted by id."""
+    from perdure.core.errors import Unavailable
     from perdure.project.project_location import write_atomically
     from perdure.project.task_transfer import export_tasks
 
@@ -411,7 +412,12 @@ async def export(
         text = await export_tasks(project.tasks)
     count = text.count("\n")
     if file is not None:
-        write_atomically(file.absolute(), text.encode())
+        try:
+            write_atomically(file.absolute(), text.encode())
+        except OSError as exc:
+            raise Unavailable(
+                f"{file} cannot be written: {exc.strerror}.", hint="Name another file."
+            ) from exc
     if settings.json:
         terminal.emit({"tasks": count, "file": None if file is None else str(file)})
     elif file is None:

@@ -79,8 +79,11 @@ class Pauses:
         """
         if moment is None:
             return False
-        second = moment / 1e6
-        return any(each.holds(second) or each.holds(second - 1) for each in self.all())
+        second = moment // 1_000_000
+        return any(
+            each.since <= second and (each.until is None or second <= each.until)
+            for each in self.all()
+        )
 
     def refuse_writing(self) -> None:
         """Raises `Unavailable` while a pause holds."""

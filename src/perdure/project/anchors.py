@@ -458,15 +458,16 @@ class Anchors:
 
     async def _elsewhere(self, git: GitRepository, commits: Sequence[str]) -> list[str]:
         """Of commits that nothing leads to: those that this clone never had, or has cut off."""
-        missing = await absent(git, commits)
+        missing = [*await absent(git, commits)]
         if not missing:
             return []
         if shallow_edge(git):
-            return [*missing]
+            return missing
         keys = [print_key(self.project, each) for each in missing]
         held = await self._store.collection(CommitPrint).get_many(keys)
         clone = self._clone_id(git)
-        return [each.commit for each in held if each is not None and each.clone != clone]
+        pairs = zip(missing, held, strict=True)
+        return [commit for commit, each in pairs if each is None or each.clone != clone]
 
     async def _behind_edge(
         self, git: GitRepository, commits: Collection[str], edge: Collection[str]

@@ -29,7 +29,7 @@ _FORMAT = "%x00%H%x00%P%x00%T%x00%ae%x00%at%x00%ct%x00%s"
 #: Diffs that do not depend on anybody's configuration. A file above a megabyte counts as binary.
 _DIFF = (
     *("-c", "core.bigFileThreshold=1m", "-c", "log.showRoot=true", "-c", "diff.renameLimit=2000"),
-    *("-c", "diff.orderFile=/dev/null", "log", "--no-walk=unsorted", "--stdin", "--ignore-missing"),
+    *("-c", "diff.orderFile=/dev/null", "log", "--no-walk=unsorted", "--ignore-missing", "--stdin"),
     *("-m", "--first-parent", "-p", "-U0", "-M", "--full-index", "--no-color", "--no-ext-diff"),
     *("--no-textconv", "--no-show-signature", "--diff-algorithm=myers", "--submodule=short"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--encoding=UTF-8", f"--format={_FORMAT}"),
@@ -117,7 +117,7 @@ async def read_outlines(
 ) -> dict[str, CommitPrint]:
     """Prints without changes: quick, also of thousands."""
     data = await git.run_bytes(
-        *("log", "--no-walk=unsorted", "--stdin", "--ignore-missing", "--no-show-signature"),
+        *("log", "--no-walk=unsorted", "--ignore-missing", "--stdin", "--no-show-signature"),
         *("--no-patch", "--encoding=UTF-8", f"--format={_FORMAT}"),
         stdin="".join(f"{each}\n" for each in commits).encode(),
     )

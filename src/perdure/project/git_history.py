@@ -68,7 +68,11 @@ class BranchChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def short_name(ref: str) -> str:
-    """``topic`` of ``refs/heads/topic``, ``origin/topic`` of ``refs/remotes/origin/topic``."""
+    """``topic`` of ``refs/heads/topic``, ``origin/topic`` of ``refs/remotes/origin/topic``; of a
+    work tree without a branch ``HEAD``.
+    """
+    if ref.startswith("HEAD "):
+        return "HEAD"
     return ref.removeprefix("refs/heads/").removeprefix("refs/remotes/")
 
 

@@ -153,9 +153,11 @@ class GitHooks:
         made: list[str] = []
         for hook in script.HOOKS:
             path = self._hooks / hook
-            if not os.path.lexists(path):
+            own = script.own(hook, "../perdure")
+            is_lost = path.is_file() and not path.is_symlink() and _text(path) == own
+            if is_lost or not os.path.lexists(path):  # our own, of which the record was lost
                 made.append(hook)
-                texts[hook] = script.own(hook, "../perdure"), _EXECUTABLE
+                texts[hook] = own, _EXECUTABLE
                 continue
             if path.is_symlink() or not os.access(path, os.X_OK):
                 return None

@@ -191,8 +191,11 @@ def _failure(args: tuple[str, ...], code: int, err: bytes) -> GitFailed:
     words = err.decode(errors="replace").strip()
     # Settings for one command stand before its name.
     name = next((each for each in args if each.isalpha()), args[0])
+    lines = words.splitlines() or [f"exit {code}"]
+    # Behind the error there may be advice of many lines.
+    why = next((each for each in lines if each.startswith(("fatal:", "error:"))), lines[-1])
     return GitFailed(
-        f"git {name} failed: {words.splitlines()[-1] if words else f'exit {code}'}",
+        f"git {name} failed: {why.rstrip('.')}.",
         code=code,
         stderr=words,
     )

@@ -135,8 +135,8 @@ class HistoryComparison:
         for at, ref in enumerate(moved if known else ()):
             before, after = self._before.get(ref, ""), self._now[ref]
             if not before:
-                change = BranchChange(kind="new", ref=ref, after=after)
-                yield BranchMovement(change)
+                if not ref.startswith("HEAD "):
+                    yield BranchMovement(BranchChange(kind="new", ref=ref, after=after))
                 continue
             if at >= _MOST_BRANCHES:
                 break

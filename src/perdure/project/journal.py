@@ -32,6 +32,8 @@ from perdure.storage.transaction import Transaction
 FOLDER = "journal"
 _mark = re.compile(r"^<!-- perdure (T-[1-9]\d{0,7}|nt_[0-9a-f]{12}) -->\n", re.MULTILINE)
 _MOST_COMMANDS, _MOST_FILES = 8, 12
+#: How pages of notes end that belong to no conversation: all clones write to them.
+_NOTES = "_notes.md"
 #: The part of a page in front of its first entry.
 PREFACE = ""
 
@@ -102,7 +104,7 @@ class Journal:
                 if not day or date == day:
                     of_day = [note for note in notes if note.day == date]
                     parts = [f"# Notes of {date}\n\n", *(_section(n.id, _note(n)) for n in of_day)]
-                    found[f"{FOLDER}/{date}_notes.md"] = "".join(parts)
+                    found[f"{FOLDER}/{date}{_NOTES}"] = "".join(parts)
         return dict(sorted(found.items()))
 
     async def merge(self, sessions: Iterable[WorkSession], *, shared: bool) -> None:
@@ -131,11 +133,28 @@ class Journal:
             file, text = self._projections.read(name), page
             if file.is_edited and file.base is not None:
                 continue  # since it was merged: the next time
-            if file.text is not None and file.base is None:
+            if file.text is not None and name.endswith(_NOTES):
+                text = await self._with_others(page, file.text)
+            elif file.text is not None and file.base is None:
                 text = _joined(page, file.text)  # brought by git: nothing in it is lost
             if file.text != text or file.base != text:
                 written |= self._projections.write(name, text, file.text)
         return written
+
+    async def _with_others(self, page: str, text: str) -> str:
+        """A page of notes has its preface, and notes of other clones, which the bank does not know,
+        as the file has them.
+        """
+        ours, there = split_page(page), split_page(text)
+        unknown = [id for id in there if id not in ours]
+        held = await self._notes.get_many([f"{self._work.project}/{id}" for id in unknown])
+        gone = {id for id, note in zip(unknown, held, strict=True) if note is not None}
+        found = {
+            id: ours[id] if id in ours and id != PREFACE else f"{part.rstrip()}\n\n".lstrip("\n")
+            for id, part in there.items()
+            if id not in gone
+        }
+        return "".join((found | {id: ours[id] for id in ours if id not in found}).values())
 
     async def _entries(self, work: WorkSession) -> dict[str, dict[str, str]]:
         """By day, then by mark, in the order in which they ended."""

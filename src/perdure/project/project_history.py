@@ -206,8 +206,8 @@ class ProjectHistory:
     # Rewinding -------------------------------------------------------------------------------
 
     async def rewind(self, commit: str, *, by: str) -> ProjectOperation:
-        """Hide the entries that are anchored behind a commit on its line; other branches keep
-        theirs. New ones may be made. Raises `InvalidInput` if there are none.
+        """Hide the entries that are anchored behind a commit in what is checked out; other branches
+        keep theirs. New ones may be made. Raises `InvalidInput` if there are none.
         """
         entries = await self.entries_behind(commit)
         if not entries:
@@ -241,17 +241,27 @@ class ProjectHistory:
         return operation
 
     async def entries_behind(self, commit: str) -> list[AnchoredEntry]:
-        """What a rewind would hide."""
+        """What a rewind would hide: entries behind a commit in what is checked out, or on no branch
+        any more. Raises `InvalidInput` if the commit is not in what is checked out.
+        """
         git = self._git()
+        head = await self.anchors.position()
+        if await self.anchors.ancestors([commit], head.commit) != {commit}:
+            raise InvalidInput(
+                f"{commit[:10]} is not in the history of what is checked out.",
+                hint="Check out a branch that has it; entries of other branches stay as they are.",
+            )
         entries = [e for e in await all_entries(self._parts()) if e.kind in self._kinds()]
         places = await self.anchors.where({each.commit for each in entries})
-        live = {each for each in places.values() if each}
-        stdin = "".join(f"{each}\n" for each in (f"^{commit}", *sorted(live))).encode()
+        own = await self.anchors.ancestors({*places.values()} - {""}, head.commit)
+        # A commit that nothing leads to any more was on this line if it is behind `commit`.
+        found = {old: now or old for old, now in places.items() if not now or now in own}
+        stdin = "".join(f"{each}\n" for each in (f"^{commit}", *sorted(found.values()))).encode()
         listed = await git.run(
             "rev-list", "--ignore-missing", "--ancestry-path", "--stdin", stdin=stdin
         )
         behind = {*listed.split()}
-        return [each for each in entries if places[each.commit] in behind]
+        return [each for each in entries if found.get(each.commit) in behind]
 
     async def resolve(self, name: str, checkpoints: Sequence[tuple[str, str]] = ()) -> str:
         """The commit of a checkpoint (title and commit of each are given) or of anything that git

@@ -45,6 +45,8 @@ class ProjectSettings(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     journal: bool = True
     #: State and journal are under git.
     shared: bool = False
+    #: Hooks of git and of clients were wanted.
+    hooks: bool = True
     on_rewrite: RewritePolicy = "ask"
     #: The same where nobody can be asked.
     unattended: Literal["rebase", "fork"] = "rebase"

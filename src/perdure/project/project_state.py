@@ -134,8 +134,14 @@ class ProjectState:
 
     async def waits_for(self, entry: StateEntry) -> builtins.list[str]:
         """What an entry needs that is not over, in words."""
-        titles = await self._open_needs(entry.needs)
-        return [f"{id}: {title}" for id, title in titles.items()]
+        keys = [entry_key(self.project, each) for each in entry.needs]
+        entries = await self._entries.get_many(keys)
+        keys = [task_key(self.project, each) for each in entry.needs]
+        tasks = await self.services.store.collection(Task).get_many(keys)
+        found = [f"{each.id} {each.title}" for each in entries if each and not each.is_closed]
+        return found + [
+            f"{each.name} {each.title}" for each in tasks if each and not each.is_closed
+        ]
 
     async def text(self) -> str:
         """What the file says, or would say."""
@@ -256,16 +262,20 @@ class ProjectState:
                 f"{entry.title} needs what is not over: {'; '.join(waits)}.",
                 hint="Finish these first, or say --anyway.",
             )
-        done = await self.edit(entry.id, status="done", by=by)
-        if entry.kind == "goal":
-            return done, None
-        return done, await self.checkpoint(entry.title, of=entry.id, by=by)
+        point = None
+        if entry.kind == "milestone":
+            # First: after kill -9 in between it can be finished again, and finds its checkpoint.
+            point = await self.checkpoint(entry.title, of=entry.id, by=by)
+        return await self.edit(entry.id, status="done", by=by), point
 
     async def checkpoint(self, title: str, *, of: str = "", by: str = "") -> StateEntry | None:
-        """Note the commit that is checked out. None if there is none."""
+        """Note the commit that is checked out, once for each `of`. None if there is none."""
         anchor = await self._here()
         if not anchor.commit:
             return None
+        for each in await self.list("checkpoint") if of else ():
+            if (each.of, each.commit) == (of, anchor.commit):
+                return each
         if self._note_commits is not None:
             await self._note_commits([anchor.commit])
         commit, branch = anchor.commit, anchor.branch
@@ -385,16 +395,6 @@ class ProjectState:
 
             return (await TaskGraph(self.services, self.location).get(text)).id
         return (await self.get(text)).id
-
-    async def _open_needs(self, needs: Sequence[str]) -> dict[str, str]:
-        entries = await self._entries.get_many([entry_key(self.project, each) for each in needs])
-        keys = [task_key(self.project, each) for each in needs]
-        tasks = await self.services.store.collection(Task).get_many(keys)
-        return {
-            each.id: each.title
-            for each in (*entries, *tasks)
-            if each is not None and not each.is_closed
-        }
 
     def _title(self, text: str) -> str:
         title = " ".join(self._plain(text).split())

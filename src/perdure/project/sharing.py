@@ -20,7 +20,7 @@ from perdure.core.errors import InvalidInput, Unavailable
 from perdure.project import journal
 from perdure.project.git_repository import GitRepository, clean_environment
 from perdure.project.project import Project
-from perdure.project.project_location import write_atomically
+from perdure.project.project_location import ProjectLocation, write_atomically
 from perdure.project.projections import IGNORED, Projections
 from perdure.project.state_file import (
     STATE_FILE,
@@ -52,10 +52,11 @@ class ShareReport(msgspec.Struct, frozen=True):
 
 async def share(project: Project) -> ShareReport:
     """Put state, tasks and journal under git: they are written and staged; nothing is committed.
-    Raises `InvalidInput` without git, `Unavailable`.
+    Raises `InvalidInput` without git, and where the repository ignores the folder; `Unavailable`.
     """
     git = _git(project)
     folder = project.location.files
+    await _refuse_ignored(git)
     remarks = _replace(folder / ".gitignore", (IGNORED, _SHARED), _SHARED)
     remarks += _replace(folder / ".gitattributes", (_ATTRIBUTES,), _ATTRIBUTES)
     await install_driver(git)
@@ -83,6 +84,17 @@ async def unshare(project: Project) -> ShareReport:
     return ShareReport(tuple(tracked), (*remarks, *await project.write_files()))
 
 
+async def _refuse_ignored(git: GitRepository) -> None:
+    path = f"{_FOLDER}/{STATE_FILE}"
+    told = await git.try_run("check-ignore", "-v", "--no-index", "--", path)
+    source, line, pattern = (told or "::").partition("\t")[0].split(":", 2)
+    if source and not source.startswith(_FOLDER):
+        raise InvalidInput(
+            f"Git ignores {_FOLDER}: {source}, line {line}, says {pattern}.",
+            hint="Take that line out: what is in the folder and not for others, it ignores itself.",
+        )
+
+
 async def install_driver(git: GitRepository) -> None:
     """Tell git of the merge driver, in the configuration of this repository: each clone has its
     own. Without it git merges these files as text.
@@ -104,6 +116,15 @@ def is_shared(project_files: Path) -> bool:
         return "merge=perdure" in (project_files / ".gitattributes").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
+
+
+async def committed_state(location: ProjectLocation) -> str | None:
+    """The state file of the branch that changed it last, whatever is checked out or in conflict;
+    None if no branch shares it.
+    """
+    git, path = location.git, f"{_FOLDER}/{STATE_FILE}"
+    found = await git.try_run("log", "--all", "-1", "--format=%H", "--", path) if git else None
+    return await git.try_run("show", f"{found.strip()}:{path}") if git and found else None
 
 
 def run_driver(base: Path, ours: Path, theirs: Path, name: str) -> tuple[str, ...]:
@@ -242,5 +263,7 @@ def _replace(path: Path, known: tuple[str, ...], text: str) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as exc:
-        raise Unavailable(f"{path} cannot be written: {exc}.", hint="Mend that first.") from exc
+        raise Unavailable(
+            f"{path} cannot be written: {exc.strerror}.", hint="Mend that first."
+        ) from exc
     return []

@@ -234,7 +234,7 @@ class TaskGraph(TaskReader):
         wanted = builtins.list(on)
         if not reason.strip() and not wanted:
             raise InvalidInput(
-                "Say why it is blocked.", hint="Give a reason, or the tasks that it needs: --on."
+                "Say why it is blocked.", hint="Give a reason, or the tasks that it needs."
             )
 
         async def block(transaction: Transaction) -> Task:
@@ -521,7 +521,7 @@ def _held(task: Task) -> Conflict:
         "tasks",
         task.key,
         message=f"{task.name} is claimed by {task.owner} until {until}.",
-        hint="Take another: `perdure task ready`. Whoever claimed it gives its token: --token.",
+        hint="Take another: `perdure task ready`. Whoever claimed it gives its token.",
     )
 
 

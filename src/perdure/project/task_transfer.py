@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core import clock
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, Unavailable
 from perdure.project.beads_format import is_beads, read_beads
 from perdure.project.project_location import write_atomically
 from perdure.project.task_graph import TaskGraph, next_task_number
 from perdure.project.task_merge import (
     TaskLine,
     TaskLines,
+    TaskMerge,
     merge_tasks,
     read_lines,
     write_lines,
@@ -53,6 +55,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
+_ids = re.compile(r"\btk_[0-9a-f]{1,12}\b", re.ASCII).sub
 _is_ours = re.compile(r"tk_[0-9a-f]{1,12}", re.ASCII).fullmatch
 _MAX_TITLE = 500
 
@@ -96,13 +99,13 @@ async def import_tasks(graph: TaskGraph, text: str) -> TaskImport:
             for id, line in _with_our_ids(given).items()
         }
         merged = merge_tasks({}, lines, lines | theirs)
-        found = await _store(graph, transaction, tasks, merged.lines)
+        found = await _store(graph, transaction, tasks, merged)
         return replace(
             report,
             added=found.added,
             changed=found.changed,
             unchanged=len(given) - found.added - found.changed,
-            remarks=(*report.remarks, *merged.remarks, *found.remarks),
+            remarks=(*report.remarks, *found.remarks),
         )
 
     return await graph.services.store.transact(body)
@@ -114,11 +117,11 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     and branch has a file of its own: what it was at its last sync is kept for each. No task leaves
     the bank because a file does not have it, and a line that was in any of the files before is no
     news: it is there again because another commit was checked out. Raises `InvalidInput` if the
-    file cannot be read.
+    file cannot be read, `Unavailable` if it cannot be written.
     """
     file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
-    seen_file = kept.parent / "seen"
-    base, seen = read_lines(_text(kept), str(kept)), set(_text(seen_file).split())
+    base = read_lines(_text(kept), str(kept))
+    seen = set(_text(kept.parent / "seen").split())
     lines = _with_our_ids(read_lines(_text(file), str(file)))
     given = {id: _read(graph.project, line) for id, line in lines.items()}
     known = {id: base.get(id, line) for id, line in given.items() if _digest(line) in seen}
@@ -129,19 +132,32 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
         # A task that the bank does not have is new, though a file had it: it is another bank.
         was = {id: line for id, line in (known | base).items() if id in ours}
         merged = merge_tasks(was, ours, was | given | {id: known[id] for id in known if id in was})
-        found = await _store(graph, transaction, tasks, merged.lines)
-        stored = _lines((await _all(graph, transaction)).values())
-        return replace(found, remarks=(*merged.remarks, *found.remarks)), stored
+        found = await _store(graph, transaction, tasks, merged)
+        return found, _lines((await _all(graph, transaction)).values())
 
     report, stored = await graph.services.store.transact(body)
     if report.added or report.changed:
         graph.location.drop_preambles()
+    try:
+        _write_level(file, kept, given, stored, seen, write=write)
+    except OSError as exc:
+        raise Unavailable(
+            f"{exc.filename or file} cannot be written: {exc.strerror}. The bank has everything.",
+            hint="Make room or mend the rights, then run `perdure task sync` again.",
+        ) from exc
+    return report
+
+
+def _write_level(
+    file: Path, kept: Path, given: TaskLines, stored: TaskLines, seen: set[str], *, write: bool
+) -> None:
+    """The file, and beside `kept` what it was at this sync. Raises OSError."""
     data = write_lines(stored if write else given).encode()
     file.parent.mkdir(parents=True, exist_ok=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
     digests = {_digest(line) for line in (*given.values(), *stored.values())}
     # First what is known, then the file: a line that is not noted would be taken for an edit.
-    with seen_file.open("a") as notes:
+    with (kept.parent / "seen").open("a") as notes:
         notes.writelines(f"{each}\n" for each in sorted(digests - seen))
     if write and (not file.exists() or file.read_bytes() != data):
         write_atomically(file, data)
@@ -149,7 +165,6 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     bases = sorted(kept.parent.glob("*.jsonl"), key=lambda each: -each.stat().st_mtime)
     for old in bases[_MOST_BASES:]:
         old.unlink(missing_ok=True)
-    return report
 
 
 async def _base_file(graph: TaskGraph) -> Path:
@@ -186,10 +201,12 @@ async def merge_changes(
             "needs": [],
         }
         dropped = {id: {**ours[id], **end} for id in ours if id not in merged.lines}
-        found = await _store(graph, transaction, tasks, merged.lines | dropped)
+        found = await _store(
+            graph, transaction, tasks, replace(merged, lines=merged.lines | dropped)
+        )
         stored = _lines((await _all(graph, transaction)).values())
         kept = {id: stored[id] for id in sorted(touched) if id in stored}
-        return kept, (*merged.remarks, *found.remarks)
+        return kept, found.remarks
 
     return await graph.services.store.transact(body)
 
@@ -267,12 +284,12 @@ async def _all(graph: TaskGraph, transaction: Transaction) -> dict[str, Task]:
 
 
 async def _store(
-    graph: TaskGraph, transaction: Transaction, tasks: dict[str, Task], lines: TaskLines
+    graph: TaskGraph, transaction: Transaction, tasks: dict[str, Task], merged: TaskMerge
 ) -> TaskImport:
     """Make the bank's tasks what the lines say, with links that fit on both ends. Every task of
     the bank has a line.
     """
-    remarks: list[str] = []
+    lines, remarks = merged.lines, [*merged.remarks]
     new = sorted((lines[id].get("created", ""), id) for id in lines if id not in tasks)
     number = await next_task_number(transaction, graph.project, len(new)) if new else 0
     numbers = {id: number + place for place, (_, id) in enumerate(new)}
@@ -313,8 +330,16 @@ async def _store(
         added=len(new),
         changed=len(edited),
         unchanged=len(lines) - len(new) - len(edited),
-        remarks=tuple(remarks),
+        remarks=tuple(_ids(lambda id: _named(made, id[0]), each) for each in remarks),
     )
+
+
+def _named(tasks: Mapping[str, Task], id: str) -> str:
+    """As people know it: by its number here, and by its name where it came from."""
+    task = tasks.get(id)
+    if task is None:
+        return id
+    return f"{task.name} ({task.external})" if task.external else task.name
 
 
 def _task(project: str, id: str, line: TaskLine, before: Task | None, number: int) -> Task:
@@ -394,7 +419,7 @@ def _micros(given: Any) -> int:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidInput(f"{path} cannot be read: {exc}.", hint="Mend the file.") from exc

@@ -133,12 +133,14 @@ def digest_of(turn: Turn, todos: Sequence[Todo], root: str = "") -> TurnDigest:
 
 
 def summary_of(turn: Turn, tiny: str) -> str:
-    """The turn at T, with the last words of the model if T has no room for them; without a T the
-    turn's own words.
+    """The turn at T; with the beginning of the model's last words if T has no room for them, or
+    only for what they left open. Without a T the turn's own words.
     """
-    answer = _line(_answer(turn), _ANSWER)
+    words = _answer(turn)
+    answer = _line(words, _ANSWER)
     told = " ".join(tiny.split()) or f"User: {_line(turn.prompt)}"
-    return f"{told} Assistant: {answer}" if answer and "Assistant: " not in told else told
+    asked, _, said = told.partition(" Assistant: ")
+    return f"{asked} Assistant: {answer}" if answer and said in {"", *_open_ends(words)} else told
 
 
 def _said(result: ToolResult) -> str:

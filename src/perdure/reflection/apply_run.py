@@ -7,16 +7,25 @@ before, so that `undo_run` puts back exactly that.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.core.display import one_line
 from perdure.core.errors import Conflict, InvalidInput, NotFound, PerdureError
+from perdure.history.log_records import SessionRecord
 from perdure.recall.memories.memory_writer import MemoryWriter
-from perdure.recall.memory_records import FormerMemory, LastNumber, Memory, numbers_of, version_id
+from perdure.recall.memory_records import (
+    FormerMemory,
+    LastNumber,
+    Memory,
+    numbers_of,
+    source_of,
+    version_id,
+)
 from perdure.reflection import topic_weights
 from perdure.reflection.inbox import InboxMessage, post
 from perdure.reflection.lease import LeaseHolder
@@ -45,16 +54,30 @@ _RETRIES = 2
 _TEXT = 300  # Characters of an operation's text that are kept for `show`.
 
 
+#: ``open``: nobody answered. ``lost``: the answer could not be used, or the provider gives none.
+PartOutcome: TypeAlias = Literal["read", "open", "lost"]
+
+
+class ReadPart(msgspec.Struct, frozen=True):
+    """Turns of a session that one question is about, and what became of it."""
+
+    span: SessionSpan
+    outcome: PartOutcome = "read"
+
+    def has(self, turn: str) -> bool:
+        """Whether a turn, by its name everywhere, is one of them."""
+        session, place = source_of(turn)
+        return session == self.span.session and self.span.first <= place.turn <= self.span.last
+
+
 class RunFindings(msgspec.Struct, frozen=True, kw_only=True):
     """All that a run found, to be applied."""
 
     operations: tuple[CheckedOperation, ...] = ()
     refused: tuple[Refused, ...] = ()
     messages: tuple[InboxMessage, ...] = ()
-    #: What was read; the cursors of these sessions move behind it.
-    spans: tuple[SessionSpan, ...] = ()
-    #: Sessions about which an answer could not be used: they are read again, a few times.
-    unusable: frozenset[str] = frozenset()
+    #: What was read, of each session in order: its cursor moves behind what needs no other look.
+    parts: tuple[ReadPart, ...] = ()
     #: Turns that speak of each topic, by its text.
     mentions: Mapping[str, int] = {}
 
@@ -112,10 +135,7 @@ async def apply_run(
         await transaction.collection(ReflectionRun).put(done)
         return done
 
-    done = await store.transact(body, STRONG)
-    if isinstance(done, PerdureError):
-        raise done
-    return done
+    return await _committed(store, body)
 
 
 async def plan_run(
@@ -159,26 +179,44 @@ async def plan_run(
 async def _move_cursors(
     transaction: Transaction, run: ReflectionRun, findings: RunFindings, plan: OperationPlan
 ) -> list[InboxMessage]:
-    """Mark as read what was, but not sessions of which something was lost: the next run reads them
-    again. Returns messages about those for which that did not help.
+    """Mark as read what was, up to where something is missing: the next run goes on there. What is
+    lost is tried a few times. Returns messages about that for which it did not help.
     """
     cursors, given_up = transaction.collection(ReflectionCursor), list[InboxMessage]()
-    over = {quote.turn.partition("#")[0] for each in plan.over_cap for quote in each.quotes}
-    for span in findings.spans:
-        if span.session in over or span.session in findings.unusable:
-            former = await cursors.get(span.session) or ReflectionCursor(span.session)
-            if former.tries < _RETRIES:
-                await cursors.put(replace(former, tries=former.tries + 1))
-                continue
-            title = f"{span.session} was read {former.tries + 1} times, and not all of it was used"
-            text = (
-                f"T-{span.first} to T-{span.last} count as read now. `perdure reflect --session"
-                f" {span.session} --again` reads them once more."
-            )
-            given_up.append(message(run, "trouble", title, text))
-        await cursors.put(ReflectionCursor(span.session, span.last, transaction.now()))
+    over = [quote.turn for each in plan.over_cap for quote in each.quotes]
+    for session, parts in _by_session(findings.parts).items():
+        if await transaction.collection(SessionRecord).get(session) is None:
+            continue  # it was forgotten meanwhile
+        former = await cursors.get(session) or ReflectionCursor(session)
+        read, tries = parts[0].span.first - 1, former.tries
+        for part in parts:
+            is_lost = part.outcome == "lost" or any(map(part.has, over))
+            if part.outcome == "open" or (is_lost and tries < _RETRIES):
+                tries += is_lost
+                break
+            if is_lost:
+                given_up.append(_given_up(run, part.span))
+            read, tries = part.span.last, 0
+        newest = max(former.newest, read)
+        await cursors.put(ReflectionCursor(session, read, transaction.now(), tries, newest))
     await cursors.put(ReflectionCursor(run.agent, 0, transaction.now()))
     return given_up
+
+
+def _by_session(parts: Iterable[ReadPart]) -> dict[str, list[ReadPart]]:
+    found = defaultdict[str, list[ReadPart]](list)
+    for part in parts:
+        found[part.span.session].append(part)
+    return found
+
+
+def _given_up(run: ReflectionRun, span: SessionSpan) -> InboxMessage:
+    title = f"{span.session} was read {_RETRIES + 1} times, and not all of it was used"
+    text = (
+        f"T-{span.first} to T-{span.last} count as read now. `perdure reflect --session"
+        f" {span.session} --again` reads them once more."
+    )
+    return message(run, "trouble", title, text)
 
 
 async def _write_plan(transaction: Transaction, writer: MemoryWriter, plan: OperationPlan) -> None:
@@ -268,6 +306,31 @@ async def undo_run(store: Store, writer: MemoryWriter, name: str) -> ReflectionR
         await transaction.collection(ReflectionRun).put(undone)
         return undone
 
+    return await _committed(store, body)
+
+
+async def give_up_run(store: Store, lease: LeaseHolder, run: ReflectionRun) -> ReflectionRun:
+    """End a run that changed nothing yet: what it was to read stays new, what was answered goes."""
+
+    async def body(transaction: Transaction) -> ReflectionRun | PerdureError:
+        if (lost := await lease.refusal(transaction)) is not None:
+            return lost
+        runs = transaction.collection(ReflectionRun)
+        found = await runs.get(run.id) or run
+        if found.is_finished:
+            return _not_undoable(found)
+        await transaction.collection(RunAnswer).query().prefix(f"{run.id}/").delete()
+        ended = replace(found, state="undone", ended=transaction.now(), why="It was given up.")
+        await runs.put(ended)
+        return ended
+
+    return await _committed(store, body)
+
+
+async def _committed(
+    store: Store, body: Callable[[Transaction], Awaitable[ReflectionRun | PerdureError]]
+) -> ReflectionRun:
+    """Carry out a transaction; raise the error that it returns."""
     done = await store.transact(body, STRONG)
     if isinstance(done, PerdureError):
         raise done

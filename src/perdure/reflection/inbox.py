@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,8 @@ MessageKind: TypeAlias = Literal[
     "proposal", "layer", "contradiction", "candidate", "note", "junk", "spend", "trouble"
 ]
 MessageStatus: TypeAlias = Literal["open", "accepted", "dismissed"]
+_KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
+_STATUSES: tuple[MessageStatus, ...] = get_args(MessageStatus)
 
 _name = re.compile(r"([^#]+)/[Ii]-([1-9]\d{0,7})", re.ASCII).fullmatch
 
@@ -105,7 +107,15 @@ class Inbox:
     async def list(
         self, agent: str | None = None, *, kind: str | None = None, status: str | None = "open"
     ) -> builtins.list[InboxMessage]:
-        """Messages about an agent, or about all; the newest first. `status` is None for any."""
+        """Messages about an agent, or about all; the newest first. `status` is None for any.
+
+        Raises `InvalidInput` for a kind or a status that there is not.
+        """
+        for wanted, known in ((kind, _KINDS), (status, _STATUSES)):
+            if wanted is not None and wanted not in known:
+                raise InvalidInput(
+                    f"{wanted!r} is none of: {', '.join(known)}.", hint="Write one of these."
+                )
         query = self._store.collection(InboxMessage).query()
         for field, wanted in (("agent", agent), ("kind", kind), ("status", status)):
             if wanted is not None:

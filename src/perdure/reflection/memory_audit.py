@@ -40,8 +40,8 @@ FindingKind: TypeAlias = Literal[
     "without topic",
 ]
 _DAY = 86_400 * SECOND
-#: Days without being seen again after which a memory that nobody used is stale; and days that one
-#: must be old to count as never used.
+#: Days without being said again after which a memory that nobody used is stale; and days that one
+#: must be kept to count as that, or as never used: it may have been learnt from an old history.
 _STALE, _NEW = 180, 30
 #: Characters: a memory is a sentence or a few.
 _LONG = 600
@@ -104,10 +104,10 @@ class MemoryAudit:
         """Audit an agent's active memories; with `keep`, the score is kept for comparison."""
         recall = await self._services.loaded_recall()
         memories = await recall.memories.list(checked_agent(agent))
-        used = await self._used(agent)
+        used, known = await self._used(agent), await self._known(agent)
 
         def look() -> list[MemoryFinding]:
-            alone = (each for m in memories for each in self._of_one(m, used))
+            alone = (each for m in memories for each in self._of_one(m, used, known))
             return [*_pairs(memories), *alone, *_uncovered(memories)]
 
         findings = await in_thread(look)  # the words of thousands of memories take a while
@@ -151,15 +151,22 @@ class MemoryAudit:
             found.update((*injection.full, *injection.ticklers))
         return frozenset(found)
 
-    def _of_one(self, memory: Memory, used: frozenset[str]) -> Iterator[MemoryFinding]:
-        now, keys = self._store.now(), (memory.name,)
-        days = (now - memory.last) // _DAY
-        is_used = memory.name in used
-        if days >= _STALE and not is_used and not memory.pinned and memory.kind != "topic":
-            mend = MemoryOperation(op="retire", keys=keys, reason="It is stale.")
-            yield MemoryFinding("stale", keys, f"It was last said {days} days ago.", mend)
-        elif not is_used and days >= _NEW and memory.kind != "topic":
-            yield MemoryFinding("never used", keys, "It never stood beside a prompt.")
+    async def _known(self, agent: str) -> frozenset[str]:
+        """Ids of memories that are kept long enough to have been used."""
+        found = await self._store.collection(Memory).query().where("agent", "=", agent).execute()
+        since = self._store.now() - _NEW * _DAY
+        return frozenset(each.key for each in found if each.created_us <= since)
+
+    def _of_one(
+        self, memory: Memory, used: frozenset[str], known: frozenset[str]
+    ) -> Iterator[MemoryFinding]:
+        keys, days = (memory.name,), (self._store.now() - memory.last) // _DAY
+        if memory.id in known and memory.name not in used and memory.kind != "topic":
+            if days >= _STALE and not memory.pinned:
+                mend = MemoryOperation(op="retire", keys=keys, reason="It is stale.")
+                yield MemoryFinding("stale", keys, f"It was last said {days} days ago.", mend)
+            elif days >= _NEW:
+                yield MemoryFinding("never used", keys, "It never stood beside a prompt.")
         if not memory.provenance and not memory.by_person:
             yield MemoryFinding("without evidence", keys, "No turn tells where it is from.")
         if len(memory.text) > _LONG:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import BudgetReached, PerdureError, PromptTooLong
+from perdure.core.errors import BadAnswer, BudgetReached, PerdureError, PromptTooLong, Rejected
 from perdure.gateway.batches.batch_records import FINAL, BatchRecord, BatchState
 from perdure.gateway.calls import CallOptions, Reply, Request
 
@@ -36,16 +36,23 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     #: Why there is no answer; and whether that is because a budget has ended.
     error: str = ""
     over_budget: bool = False
+    #: This question is the reason: to ask it again may not help.
+    is_refused: bool = False
     #: The answer ends where the model had to stop.
     is_cut: bool = False
 
+
+#: Kinds of errors that are about one request.
+_REFUSALS = frozenset({Rejected.kind, PromptTooLong.kind, BadAnswer.kind})
 
 #: Called with each result. It is awaited before the next question is sent.
 OnResult: TypeAlias = Callable[[str, CallResult], Awaitable[None]]
 
 
 class AnswersLater(Exception):
-    """The questions are asked, and nobody waits for the answers: the run goes on another time."""
+    """Nobody waits for the answers: the run goes on another time. Says why the questions are not
+    even sent, if so.
+    """
 
 
 class ModelCalls(Protocol):
@@ -98,7 +105,8 @@ class LiveCalls:
         except BudgetReached as exc:
             return CallResult(error=exc.message, over_budget=True)
         except PerdureError as exc:
-            return CallResult(error=_why(exc.message, getattr(exc, "kind", "")))
+            each = getattr(exc, "errors", ()) or (exc,)
+            return _failed(exc.message, *(getattr(error, "kind", "") for error in each))
         return _result(reply)
 
 
@@ -132,7 +140,8 @@ class BatchCalls:
         else:
             batch = await self._sent(batch)
         if batch.state not in FINAL:
-            raise AnswersLater
+            is_sent = batch.state is not BatchState.WRITTEN
+            raise AnswersLater("" if is_sent else f"Its questions are not sent yet. {batch.error}")
         async for result in batches.results(batch):
             if result.custom_id not in requests:
                 continue  # it was handed over before
@@ -140,7 +149,7 @@ class BatchCalls:
                 await on_result(result.custom_id, _result(result.reply))
             else:
                 why = result.reason or batch.error or f"It is {result.state}."
-                await on_result(result.custom_id, CallResult(error=_why(why, result.error)))
+                await on_result(result.custom_id, _failed(why, result.error))
         if batch.state is not BatchState.APPLIED:
             await batches.applied(batch)
 
@@ -148,8 +157,8 @@ class BatchCalls:
         """The batch once it is sent, or after a while: a process that is about to end sends it."""
         for _ in range(int(_SENDING / _LOOK)):
             batch = await self._gateway.batch.get(batch)
-            if batch.state is not BatchState.WRITTEN:
-                break
+            if batch.state is not BatchState.WRITTEN or batch.error:
+                break  # what failed is not tried again so soon
             await asyncio.sleep(_LOOK)
         return batch
 
@@ -167,10 +176,11 @@ def _result(reply: Reply) -> CallResult:
     )
 
 
-def _why(said: str, kind: str) -> str:
+def _failed(said: str, *kinds: str) -> CallResult:
     """Why there is no answer, and what helps."""
     helps = " A smaller `reflection.window` makes smaller questions."
-    return f"{said}{helps}" if kind == PromptTooLong.kind else said
+    why = f"{said}{helps}" if PromptTooLong.kind in kinds else said
+    return CallResult(error=why, is_refused=_REFUSALS.issuperset(kinds))
 
 
 def model_limits(gateway: Gateway, options: CallOptions) -> tuple[int | None, int | None]:

@@ -37,6 +37,7 @@ from perdure.recall.memory_records import (
     checked_text,
 )
 from perdure.reflection.cited_turns import Citation, EvidenceFinder, TurnWords, normalised
+from perdure.reflection.restatements import is_negated
 from perdure.reflection.word_sets import word_set
 
 OperationName: TypeAlias = Literal[
@@ -169,6 +170,7 @@ async def check_answer(
 #: Why operations are refused.
 NO_EVIDENCE = "its evidence is not there"
 UNRELATED = "it has too few words in common with its evidence"
+OPPOSITE = "it says the opposite, and cites nothing new"
 INVENTED = "it names a number that its evidence does not"
 MALFORMED = "it is malformed"
 UNKNOWN_KEY = "it names a memory that was not shown"
@@ -299,6 +301,10 @@ def _unfounded(
         and asked.text
     ):
         return UNRELATED
+    if asked.op in _RESTS and asked.text and not quotes:
+        says_no = is_negated(asked.text)
+        if all(is_negated(memory.text) != says_no for memory in touched):
+            return OPPOSITE
     if asked.op in {"retire", "reinforce"} and not any(
         cited & word_set(f"{memory.text} {' '.join(memory.tags)}") for memory in touched
     ):

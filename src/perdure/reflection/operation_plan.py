@@ -217,6 +217,11 @@ class OperationPlan:
             if older is None:
                 self._propose(checked, [])
             return None
+        if older is None and (better := self._completed(draft, checked)) is not None:
+            self._put(better)
+            self._added += [better.id] * (asked.op == "add")
+            self._applied("update", checked, better.id)
+            return None
         if older is None:
             self.last_number += 1
             self._put(draft)
@@ -229,6 +234,15 @@ class OperationPlan:
             self._put(seen)
             self._applied("reinforce", checked, id)
         return None
+
+    def _completed(self, draft: Memory, checked: CheckedOperation) -> Memory | None:
+        """A memory as a draft says it, that says more of the same words of a turn."""
+        less = self._known.find_less(draft)
+        if less is None or self._is_for_person(less, checked):
+            return None
+        joint = _reinforced(less, checked) or less
+        quotes = joined_quotes(less.quotes, draft.quotes)
+        return replace(joint, text=draft.text, quotes=quotes, mixed=True)
 
     def _is_overtaken(self, draft: Memory) -> bool:
         """Whether a draft says what a memory said, from the same turns, before it was changed or

@@ -9,6 +9,7 @@ day's budget does not hold all of it, the run reads the oldest part, and the nex
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import logging
 from collections.abc import Callable
@@ -20,10 +21,11 @@ from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.gateway.budgets import BudgetRoom
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.reflection import lease as leases
-from perdure.reflection.apply_run import RunFindings, plan_run, undo_run
+from perdure.reflection.apply_run import RunFindings, give_up_run, plan_run, undo_run
 from perdure.reflection.inbox import Inbox, post
 from perdure.reflection.model_calls import BatchCalls, LiveCalls, ModelCalls, has_batch_mode
 from perdure.reflection.reflection_records import (
+    PHASES,
     UNFINISHED,
     ReflectionCursor,
     ReflectionRun,
@@ -43,7 +45,7 @@ from perdure.reflection.run_questions import (
     RunQuestion,
     RunQuestions,
 )
-from perdure.reflection.run_scope import RunScope, find_scope
+from perdure.reflection.run_scope import RunScope, as_of, find_scope, read_again
 from perdure.reflection.run_walk import RunWalk
 from perdure.services import Services
 from perdure.sessions.session_info import agents_with_sessions
@@ -99,40 +101,89 @@ class Reflection:
         reflect for; `NotFound` if there is no such session.
         """
         names = await self._agents(agent, session)
-        idle = self._services.config.reflection.idle if trigger == "schedule" else None
         found = builtins.list[ReflectionRun]()
         for name in names:
             try:
-                async with leases.held(self._store, name, self._lease) as lease:
-                    run = await self._unfinished(name)
-                    if run is not None and run.mode and not self.has_model:
-                        # Its answers are paid for, and come to who has the model.
-                        _log.info("%s waits for a process that has its model", run.name)
-                        found.append(run)
-                        continue
-                    scope = await find_scope(
-                        self._store, name, session=session, idle=idle, again=again
-                    )
-                    if run is not None:
-                        # Its questions are about what was read then.
-                        scope = _as_of(run, await find_scope(self._store, name, again=True))
-                    elif not scope.spans:
-                        continue
-                    mode = self._mode(live=live) if run is None else run.mode
-                    walk, built = await self._walk(scope, mode, run)
-                    if foresee is not None:
-                        foresee(await self._preview(scope, walk, built))
-                    if run is None:
-                        run = await self._begin(lease, scope, built, trigger, mode)
-                    if run.state != "refused":
-                        calls = self._calls(run, built.questions, wait=wait)
-                        run = await walk.finish(lease, run, calls)
-                    found.append(run)
+                run = await self._reflect_on(
+                    name,
+                    session=session,
+                    again=again,
+                    live=live,
+                    wait=wait and len(names) == 1,  # all are asked before one is waited for
+                    trigger=trigger,
+                    foresee=foresee,
+                )
             except Conflict as exc:
                 if len(names) == 1:
                     raise
                 _log.info("%s", exc)  # the other agents do not wait for this one
-        return found
+            else:
+                found += [] if run is None else [run]
+        return await self._finished(found) if wait else found
+
+    async def _reflect_on(
+        self,
+        agent: str,
+        *,
+        session: str | None,
+        again: bool,
+        live: bool,
+        wait: bool,
+        trigger: Trigger,
+        foresee: Callable[[RunPreview], None] | None,
+    ) -> ReflectionRun | None:
+        idle = self._services.config.reflection.idle if trigger == "schedule" else None
+        async with leases.held(self._store, agent, self._lease) as lease:
+            if (run := await self._unfinished(agent)) is not None:
+                return await self._go_on(lease, run, wait=wait)
+            scope = await find_scope(self._store, agent, session=session, idle=idle, again=again)
+            if not scope.spans:
+                return None
+            mode = self._mode(live=live)
+            walk, built = await self._walk(scope, mode)
+            if foresee is not None:
+                foresee(await self._preview(scope, walk, built, mode))
+            run = await self._begin(lease, scope, built, trigger, mode)
+            if run.state == "refused":
+                return run
+            return await walk.finish(lease, run, self._calls(run, built.questions, wait=wait))
+
+    async def _go_on(
+        self, lease: leases.LeaseHolder, run: ReflectionRun, *, wait: bool
+    ) -> ReflectionRun:
+        if run.mode and not self.has_model:  # its answers are paid for
+            why = (
+                "It waits for a process that has a model for `reflect`: none is configured here."
+                f" `perdure reflect undo {run.name}` gives it up."
+            )
+            return replace(run, why=why)
+        # Its questions are about what was read then.
+        scope = as_of(run, await find_scope(self._store, run.agent, again=True))
+        walk, built = await self._walk(scope, run.mode, run)
+        return await walk.finish(lease, run, self._calls(run, built.questions, wait=wait))
+
+    async def _finished(self, runs: builtins.list[ReflectionRun]) -> builtins.list[ReflectionRun]:
+        """These runs when all are over, as far as this process can do that."""
+
+        async def finish(run: ReflectionRun) -> ReflectionRun:
+            if run.is_finished or (run.mode and not self.has_model):
+                return run
+            try:
+                async with leases.held(self._store, run.agent, self._lease) as lease:
+                    found, _ = await self.get(run.name)
+                    return (
+                        found if found.is_finished else await self._go_on(lease, found, wait=True)
+                    )
+            except Conflict as exc:
+                _log.info("%s", exc)
+                return run
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                waiting = [group.create_task(finish(run)) for run in runs]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in waiting]
 
     async def preview(
         self,
@@ -147,8 +198,9 @@ class Reflection:
         for name in await self._agents(agent, session):
             scope = await find_scope(self._store, name, session=session, again=again)
             if scope.spans:
-                walk, built = await self._walk(scope, self._mode(live=live))
-                found.append(await self._preview(scope, walk, built))
+                mode = self._mode(live=live)
+                walk, built = await self._walk(scope, mode)
+                found.append(await self._preview(scope, walk, built, mode))
         return found
 
     async def list(
@@ -171,9 +223,22 @@ class Reflection:
         return run, await self._store.collection(RunChanges).get(id)
 
     async def undo(self, name: str) -> ReflectionRun:
-        """Put back what a run changed; see `apply_run.undo_run`."""
+        """Put back what a run changed; see `apply_run.undo_run`. One that is not finished is given
+        up: its batches are cancelled, and what it was to read stays new.
+        """
+        run, _ = await self.get(name)
+        if not run.is_finished:
+            return await self._give_up(run)
         recall = await self._services.loaded_recall()
         return await undo_run(self._store, recall.memories.writer, name)
+
+    async def _give_up(self, run: ReflectionRun) -> ReflectionRun:
+        batches = self._services.gateway.batch
+        async with leases.held(self._store, run.agent, self._lease) as lease:
+            for phase in PHASES:
+                if (batch := await batches.by_key(run.calls_key(phase))) is not None:
+                    await batches.cancel(batch)
+            return await give_up_run(self._store, lease, run)
 
     # By schedule ------------------------------------------------------------------------------
 
@@ -234,7 +299,9 @@ class Reflection:
     def _calls(
         self, run: ReflectionRun, questions: builtins.list[RunQuestion], *, wait: bool
     ) -> ModelCalls | None:
-        if self._given is not None or not self.has_model:
+        if not run.mode:  # also if there is a model by now: it was not asked anything
+            return None
+        if self._given is not None:
             return self._given
         if run.mode == "live":
             return LiveCalls(self._services.gateway)
@@ -248,7 +315,9 @@ class Reflection:
             return "live"
         return "batch" if has_batch_mode(self._services.gateway, REFLECT) else "live"
 
-    async def _preview(self, scope: RunScope, walk: RunWalk, built: RunQuestions) -> RunPreview:
+    async def _preview(
+        self, scope: RunScope, walk: RunWalk, built: RunQuestions, mode: RunMode
+    ) -> RunPreview:
         operations: tuple[str, ...] = ()
         if not self.has_model:
             run = _new_run(scope.agent, 0, self._store.now())
@@ -263,6 +332,7 @@ class Reflection:
             operations = tuple(f"{each.op}: {each.checked.asked.text}" for each in plan.applied)
         return RunPreview(
             agent=scope.agent,
+            mode=mode,
             sessions=len(built.spans),
             turns=sum(span.last - span.first + 1 for span in built.spans),
             questions=built.count,
@@ -316,6 +386,8 @@ class Reflection:
             elif mode and built.waiting_turns and built.left != BudgetRoom():
                 title = f"Reflection for {scope.agent} reads what is new in parts"
                 await post(transaction, message(made, "spend", title, told_waiting(made)))
+            if scope.again and made.state != "refused":
+                await read_again(transaction, scope)
             await transaction.collection(ReflectionRun).put(made)
             return made
 
@@ -323,13 +395,6 @@ class Reflection:
         if isinstance(begun, PerdureError):
             raise begun
         return begun
-
-
-def _as_of(run: ReflectionRun, scope: RunScope) -> RunScope:
-    """What a run that was begun is about."""
-    sessions = {name: scope.sessions[name] for name in run.sessions if name in scope.sessions}
-    spans = tuple(span for span in run.spans if span.session in sessions)  # others are forgotten
-    return replace(scope, sessions=sessions, spans=spans)
 
 
 def _new_run(agent: str, number: int, now: int) -> ReflectionRun:

@@ -7,7 +7,7 @@ what it changed, ``planner/00000003/extract-1`` for an answer that is not used y
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ UNFINISHED: tuple[ReflectionState, ...] = ("extracting", "consolidating", "apply
 Trigger: TypeAlias = Literal["hand", "schedule"]
 RunMode: TypeAlias = Literal["", "live", "batch"]
 Phase: TypeAlias = Literal["extract", "consolidate"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 #: ``intended`` was written before it was sent: whether it was answered is not known yet.
 CallState: TypeAlias = Literal["intended", "answered", "failed"]
 
@@ -46,7 +47,8 @@ class RunCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     phase: Phase
-    #: What is read for it; of a consolidation, nothing in particular.
+    #: The turns that it asks about, from behind those of the one before it; of a consolidation,
+    #: none in particular.
     span: SessionSpan | None = None
     #: Which part, if that is more than one request holds.
     part: int = 0
@@ -123,11 +125,16 @@ class ReflectionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def is_finished(self) -> bool:
         return self.state not in UNFINISHED
 
+    def calls_key(self, phase: Phase) -> str:
+        """What the questions of a phase are known by: at most one batch has them."""
+        return f"reflection/{self.id}/{phase}"
+
 
 class RunPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What a run would read and may take, at most."""
 
     agent: str
+    mode: RunMode = ""
     sessions: int
     turns: int
     #: Questions to models, and their tokens with the answers; the consolidation is counted.
@@ -201,6 +208,8 @@ class ReflectionCursor(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int = 0
     #: How often what is behind that turn was read in vain.
     tries: int = 0
+    #: The last turn that was ever read: what is read again is no new evidence.
+    newest: int = 0
 
 
 @system_record("reflection_leases")

@@ -1,6 +1,6 @@
 """Finds the memory that says what a new one says, among thousands. Pure.
 
-Two texts say the same if they took the same from the same words of a turn, or if neither has a word
+A new text says the same if it took no more from the same words of a turn, or if neither has a word
 that the other, or what that one cites, lacks. Texts with other numbers, or of which one says no,
 never do. Memories are looked up by their words and by the turns that they cite.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from perdure.recall.memories.similar_memories import normalised
 from perdure.recall.memory_records import Memory, MemoryQuote
@@ -21,6 +21,8 @@ from perdure.reflection.word_sets import prefix_size, word_set
 _SAME_QUOTE, _SAME = 0.34, 0.75
 #: Share of a quote's words that another has, if they are of the same words.
 _QUOTED = 0.6
+#: Letters that two forms of a word begin with, at least.
+_ROOT = 4
 
 _numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 _negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
@@ -49,18 +51,21 @@ class Restatements:
                 ids.add(memory.id)
 
     def find(self, draft: Memory) -> Memory | None:
-        """The memory that says the same as a draft; the most alike, if there are several."""
+        """The memory that says what a draft does; the most alike, if there are several."""
         for id in sorted(self._by_text.get(normalised(draft.text), ())):
             if (self._memories[id].kind == "topic") == (draft.kind == "topic"):
                 return self._memories[id]
-        if draft.kind == "topic":
-            return None
+        return self._best(draft, lambda memory: self._likeness(memory, draft))
+
+    def find_less(self, draft: Memory) -> Memory | None:
+        """The memory that says no more than a draft, of the same words of a turn."""
+        return self._best(draft, lambda memory: self._likeness(draft, memory))
+
+    def _best(self, draft: Memory, likeness: Callable[[Memory], float | None]) -> Memory | None:
         best: tuple[float, Memory] | None = None
-        for id in sorted(self._candidates(draft)):
+        for id in sorted(self._candidates(draft)) if draft.kind != "topic" else ():
             memory = self._memories[id]
-            if memory.kind == "topic":
-                continue
-            alike = self._likeness(memory, draft)
+            alike = None if memory.kind == "topic" else likeness(memory)
             if alike is not None and (best is None or alike > best[0]):
                 best = alike, memory
         return None if best is None else best[1]
@@ -79,14 +84,15 @@ class Restatements:
         return found.union(*(self._by_turn.get(quote.turn, ()) for quote in draft.quotes))
 
     def _likeness(self, memory: Memory, draft: Memory) -> float | None:
-        """The share of words that both have, if they say the same."""
+        """The share of words that both have, if the draft says no more than the memory."""
         words, others = self._terms(draft.text), self._terms(memory.text)
         alike = len(words & others) / (max(len(words), len(others)) or 1)
         if _overlapping(memory.quotes, draft.quotes):
-            if len(words & others) < _SAME_QUOTE * min(len(words), len(others)):
+            lacking = _lacking(words, others)
+            if len(words) - len(lacking) < _SAME_QUOTE * min(len(words), len(others)):
                 return None
-            # What only one of them took from there is another fact; the rest is wording.
-            told = (words ^ others) & (self._quoted(memory) | self._quoted(draft))
+            # What only the new one took from there is another fact; the rest is wording.
+            told = lacking & (self._quoted(memory) | self._quoted(draft))
         else:
             if alike < _SAME:
                 return None
@@ -100,8 +106,23 @@ class Restatements:
 def cannot_be_same(one: str, other: str) -> bool:
     """Whether two texts cannot be the same thing: other numbers, or one says no."""
     return sorted(set(_numbers(one))) != sorted(set(_numbers(other))) or (
-        (_negated(one.casefold()) is None) != (_negated(other.casefold()) is None)
+        is_negated(one) != is_negated(other)
     )
+
+
+def is_negated(text: str) -> bool:
+    """Whether a text says no to something."""
+    return _negated(text.casefold()) is not None
+
+
+def _lacking(words: Iterable[str], others: frozenset[str]) -> frozenset[str]:
+    """Words that others have in no form: "conductor" is one of "conduct"."""
+    return frozenset(word for word in words if not any(_is_form(word, each) for each in others))
+
+
+def _is_form(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return short == long or (len(short) >= _ROOT and long.startswith(short))
 
 
 def words_in_common(

@@ -118,7 +118,7 @@ class QuestionBuilder:
             made = replace(made, broad=await self._broad_view(made.view))
             for place, span in enumerate(run.spans, 1):
                 if span in self._scope.spans:  # else it was forgotten: the others keep their names
-                    made = await self._with_span(made, place, span)
+                    made = await self._with_span(made, place, span, _ends(run, span))
             return replace(made, spans=run.spans, window=self._window)
         return await self._within(made)
 
@@ -161,15 +161,18 @@ class QuestionBuilder:
         return by_money if whole.tokens is None else min(whole.tokens, by_money)
 
     async def _cut(self, made: RunQuestions, place: int, span: SessionSpan) -> RunQuestions | None:
-        """The first part of a span, if that fits."""
+        """The first part of a span, as long as it fits; None if not even the shortest does."""
         turns = await span_view(self._services, self._scope, span, self._config.view)
-        for window in reversed((await self._windows(turns))[:-1]):
-            part = replace(span, last=window.turns[-1].number)
-            if part.last < span.last:
-                found = await self._with_span(made, place, part)
-                if found.is_affordable:
-                    return found
-        return None
+        ends = [window.turns[-1].number for window in (await self._windows(turns))[:-1]]
+        found, least, most = None, 0, len(ends)
+        while least < most:  # each look reads all that it is about
+            middle = (least + most) // 2
+            part = await self._with_span(made, place, replace(span, last=ends[middle]))
+            if part.is_affordable:
+                found, least = part, middle + 1
+            else:
+                most = middle
+        return found
 
     def _waiting(self, made: RunQuestions) -> RunQuestions:
         read = {span.session: span.last for span in made.spans}
@@ -180,9 +183,11 @@ class QuestionBuilder:
         ]
         return replace(made, waiting_turns=sum(rest), waiting_sessions=len(rest))
 
-    async def _with_span(self, made: RunQuestions, place: int, span: SessionSpan) -> RunQuestions:
+    async def _with_span(
+        self, made: RunQuestions, place: int, span: SessionSpan, ends: Sequence[int] = ()
+    ) -> RunQuestions:
         turns = await span_view(self._services, self._scope, span, self._config.view)
-        questions = await self._questions(place, span, await self._windows(turns))
+        questions = await self._questions(place, span, await self._windows(turns, ends))
         read = self._scope.read.get(span.session, 0)
         return replace(
             made,
@@ -201,14 +206,17 @@ class QuestionBuilder:
         self, place: int, span: SessionSpan, parts: Sequence[ViewWindow]
     ) -> list[RunQuestion]:
         def build() -> list[RunQuestion]:
-            found = list[RunQuestion]()
+            found, first = list[RunQuestion](), span.first
             for part, window in enumerate(parts, 1):
+                last = window.turns[-1].number if window.turns else first - 1
+                own = SessionSpan(span.session, first, span.last if part == len(parts) else last)
+                first = own.last + 1
                 read = [turn.text for turn in window.turns]
                 shown = self._choice.choose(self._window, read)
                 call = RunCall(
                     id=f"extract-{place}-{part}",
                     phase="extract",
-                    span=span,
+                    span=own,
                     part=part,
                     names=prompts.names_in(window),
                     versions=shown.versions,
@@ -273,7 +281,9 @@ class QuestionBuilder:
         read = {span.session: range(span.first, span.last + 1) for span in self._scope.spans}
         return await self._windows(await broad_view(self._services, sessions, tokens, read))
 
-    async def _windows(self, turns: Sequence[ViewedTurn]) -> list[ViewWindow]:
+    async def _windows(
+        self, turns: Sequence[ViewedTurn], ends: Sequence[int] = ()
+    ) -> list[ViewWindow]:
         size = max(self._window - _BESIDE, self._window // 3)
 
         @functools.cache
@@ -281,7 +291,13 @@ class QuestionBuilder:
             here = word_set(text)
             return frozenset(topic for topic, words in self._topics.items() if words <= here)
 
-        return await in_thread(windows, turns, size, topics_of)
+        return await in_thread(windows, turns, size, topics_of, ends)
+
+
+def _ends(run: ReflectionRun, span: SessionSpan) -> list[int]:
+    """Where the questions about a span end, as they were asked: by now it may be cut otherwise."""
+    asked = [call.span for call in run.calls if call.span is not None]
+    return [each.last for each in asked if each.session == span.session]
 
 
 def _with(estimate: CallEstimate, tokens: int) -> CallEstimate:

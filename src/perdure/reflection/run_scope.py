@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.levels import Level
 from perdure.history.log_records import Head, SessionRecord, agent_of
-from perdure.reflection.reflection_records import ReflectionCursor, SessionSpan
+from perdure.reflection.reflection_records import ReflectionCursor, ReflectionRun, SessionSpan
 from perdure.reflection.view import SMOOTH_TURNS, ViewedTurn, gather
 from perdure.services import Services
 from perdure.sessions.session_info import existing_session
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 _MINUTE = 60 * SECOND
 
@@ -26,6 +28,8 @@ class RunScope(msgspec.Struct, frozen=True):
     spans: tuple[SessionSpan, ...]
     #: The last turn of each session that a run has read before.
     read: Mapping[str, int] = {}
+    #: All of it is read once more; what does not fit into a run, by the next one.
+    again: bool = False
 
 
 async def find_scope(
@@ -59,9 +63,25 @@ async def find_scope(
         is_busy = idle is not None and store.now() - head.time < idle * _MINUTE
         if first <= last and not is_busy:
             spans.append(SessionSpan(record.id, first, last))
-    read_before = {cursor.id: cursor.turn for cursor in cursors if cursor is not None}
+    read_before = {each.id: max(each.turn, each.newest) for each in cursors if each is not None}
     spans.sort(key=lambda span: (sessions[span.session][1].said, span.session))
-    return RunScope(agent, sessions, tuple(spans), read_before)
+    return RunScope(agent, sessions, tuple(spans), read_before, again)
+
+
+async def read_again(transaction: Transaction, scope: RunScope) -> None:
+    """Nothing of these sessions counts as read: what this run does not hold, the next one reads."""
+    cursors = transaction.collection(ReflectionCursor)
+    for span in scope.spans:
+        former = await cursors.get(span.session) or ReflectionCursor(span.session)
+        newest = max(former.newest, former.turn)
+        await cursors.put(replace(former, turn=span.first - 1, tries=0, newest=newest))
+
+
+def as_of(run: ReflectionRun, scope: RunScope) -> RunScope:
+    """What a run that was begun is about."""
+    sessions = {name: scope.sessions[name] for name in run.sessions if name in scope.sessions}
+    spans = tuple(span for span in run.spans if span.session in sessions)  # others are forgotten
+    return replace(scope, sessions=sessions, spans=spans)
 
 
 def _last_closed(head: Head) -> int:

@@ -21,7 +21,7 @@ from perdure.gateway.budgets import BudgetRoom
 from perdure.recall.recall import Recall
 from perdure.reflection import topic_weights
 from perdure.reflection.algorithm_findings import AlgorithmFindings, find_by_algorithm
-from perdure.reflection.apply_run import RunFindings, apply_run
+from perdure.reflection.apply_run import PartOutcome, ReadPart, RunFindings, apply_run
 from perdure.reflection.cited_turns import EvidenceFinder
 from perdure.reflection.inbox import InboxMessage, MessageKind
 from perdure.reflection.lease import LeaseHolder
@@ -73,10 +73,9 @@ class RunWalk:
         self._messages = list[InboxMessage]()
         self._refused = list[Refused]()
         self._operations = list[CheckedOperation]()
-        #: Sessions of which something could not be asked: they are read again.
-        self._unread = set[str]()
-        #: Sessions about which an answer could not be used.
-        self._unusable = set[str]()
+        #: What became of each question about turns; those of which the provider would not answer.
+        self._parts = list[ReadPart]()
+        self._declined = set[str]()
         self._why = ""
         self._over_budget = self._told_failure = False
         self._run: ReflectionRun | None = None
@@ -101,19 +100,21 @@ class RunWalk:
         self, lease: LeaseHolder, run: ReflectionRun, calls: ModelCalls | None
     ) -> ReflectionRun:
         """Ask what is not answered, and apply it. If nobody waits for the answers of a batch, the
-        run is returned as it is by then. Raises `Conflict` if the lease is lost.
+        run is returned as it is by then; `why` says so if it is not even sent. Raises `Conflict` if
+        the lease is lost.
         """
         self._run, self._calls, self._lease = run, calls, lease
         if calls is None:
             found = await self.find_without_model(run)
             self._operations += found.operations
             self._messages += found.messages
+            self._parts = [ReadPart(span) for span in run.spans]
         else:
             try:
                 await self._extract()
                 await self._consolidate()
-            except AnswersLater:
-                return self.run
+            except AnswersLater as later:
+                return replace(self.run, why=str(later))
         return await self._apply()
 
     # The phases -------------------------------------------------------------------------------
@@ -121,13 +122,17 @@ class RunWalk:
     async def _extract(self) -> None:
         questions = self._built.questions
         answers = await self._ask("extract", questions)
+        about = {each.call.span.session for each in questions if each.call.span is not None}
+        self._parts = [ReadPart(span) for span in self.run.spans if span.session not in about]
         for question in questions:
-            text = answers.get(question.call.id)
-            if text is None:
-                if question.call.span is not None:
-                    self._unread.add(question.call.span.session)
+            if question.call.span is None:
                 continue
-            await self._check(question, text)
+            outcome: PartOutcome = "open"
+            if (text := answers.get(question.call.id)) is not None:
+                outcome = "read" if await self._check(question, text) else "lost"
+            elif question.call.id in self._declined and answers:  # the model does answer others
+                outcome = "lost"
+            self._parts.append(ReadPart(question.call.span, outcome))
 
     async def _consolidate(self) -> None:
         known = len(self._built.memories) + len(self._operations)
@@ -145,7 +150,8 @@ class RunWalk:
             if (text := answers.get(question.call.id)) is not None:
                 await self._check(question, text)
 
-    async def _check(self, question: RunQuestion, text: str) -> None:
+    async def _check(self, question: RunQuestion, text: str) -> bool:
+        """Take over what an answer asks for; whether it can be used."""
         there = {memory.key: memory for memory in self._built.memories}
         call = self._sent(question.call)
         is_late = call.phase == "consolidate"
@@ -155,15 +161,13 @@ class RunWalk:
                 text, self._finder, call.names, there, added, versions=call.versions
             )
         except InvalidAnswer as exc:
-            where = "all sessions"
-            if call.span is not None:
-                where = call.span.session
-                self._unusable.add(where)
+            where = "all sessions" if call.span is None else call.span.session
             title = f"An answer about {where} was not used: {exc}"
             self._messages.append(message(self.run, "junk", title, call.error))
-            return
+            return False
         self._operations += [self._masked(each) for each in good]
         self._refused += bad
+        return True
 
     def _sent(self, call: RunCall) -> RunCall:
         """The question as it was sent: it may have called sessions otherwise."""
@@ -182,8 +186,7 @@ class RunWalk:
             operations=tuple(self._operations),
             refused=tuple(self._refused),
             messages=tuple(self._messages),
-            spans=tuple(span for span in self.run.spans if span.session not in self._unread),
-            unusable=frozenset(self._unusable),
+            parts=tuple(self._parts),
             mentions=await in_thread(topic_weights.mentions, topics, built.texts),
         )
         counter = self._services.counter
@@ -228,10 +231,12 @@ class RunWalk:
             await self._keep(id, result)
             if not result.error:
                 found[id] = result.text
+            elif result.is_refused:
+                self._declined.add(id)
 
         options = replace(REFLECT, agent=self.run.agent)
         if open_ones:
-            await self._calls(f"reflection/{self.run.id}/{phase}", open_ones, options, on_result)
+            await self._calls(self.run.calls_key(phase), open_ones, options, on_result)
         if any(id not in found for id in requests):
             self._tell_failure()
         return found

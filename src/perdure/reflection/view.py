@@ -15,6 +15,7 @@ its topics.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -212,26 +213,36 @@ def windows(
     turns: Sequence[ViewedTurn],
     size: int,
     topics_of: Callable[[str], frozenset[str]] = lambda _text: frozenset(),
+    ends: Sequence[int] = (),
 ) -> list[ViewWindow]:
-    """Turns in order, cut where a request is full. Each window but the first also has turns from
-    before it: those that share most topics with it, else the last ones. A turn that is larger than
-    a window is cut.
+    """Turns in order, cut where a request is full; or, of one session, behind the turns with these
+    numbers. Each window but the first also has turns from before it: those that share most topics
+    with it, else the last ones. A turn that is larger than a window is cut.
     """
     room = max(int(size * (1 - _OVERLAP)), 1)
-    parts, left = list[list[ViewedTurn]](), 0
-    for turn in turns:
-        fitting = _cut(turn, room)
-        need = fitting.tokens + _NAMED
-        if need > left or not parts:
-            parts.append([])
-            left = room
-        parts[-1].append(fitting)
-        left -= need
+    fitting = [_cut(turn, room) for turn in turns]
+    if ends:
+        pairs = itertools.pairwise((0, *ends))
+        parts = [[turn for turn in fitting if a < turn.number <= b] for a, b in pairs]
+    else:
+        parts = _filled(fitting, room)
     found, before = list[ViewWindow](), list[ViewedTurn]()
     for part in parts:
         found.append(ViewWindow(tuple(part), tuple(_overlap(part, before, size, topics_of))))
         before += part
     return found
+
+
+def _filled(turns: Iterable[ViewedTurn], room: int) -> list[list[ViewedTurn]]:
+    parts, left = list[list[ViewedTurn]](), 0
+    for turn in turns:
+        need = turn.tokens + _NAMED
+        if need > left or not parts:
+            parts.append([])
+            left = room
+        parts[-1].append(turn)
+        left -= need
+    return parts
 
 
 def _cut(turn: ViewedTurn, room: int) -> ViewedTurn:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -17,7 +18,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from perdure.context.context import checked_tools
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Turn, is_prompt
 from perdure.gateway.calls import CallOptions, Effort
@@ -32,8 +33,8 @@ from perdure.wire.ui.message_stream import STREAM_HEADER
 _PATH = "/api/v1/sessions/{agent}/{name}/chat"
 _STREAM = "text/event-stream"
 _HEADERS = {STREAM_HEADER[0]: STREAM_HEADER[1], "x-accel-buffering": "no"}
-#: Turns that are looked through for a message that was edited.
-_FAR = 200
+#: Turns that are looked through for a message that was edited, and for one that comes again.
+_FAR, _NEAR = 200, 10
 
 
 class ChatBody(msgspec.Struct, frozen=True, kw_only=True, rename={"message_id": "messageId"}):
@@ -77,11 +78,18 @@ class Chats:
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._runs: list[ChatRun] = []
+        self._beginning = WeakValueDictionary[str, asyncio.Lock]()
         self._ending = asyncio.create_task(self._end_in_time(), name="perdure-chats")
 
     def add(self, run: ChatRun) -> None:
         self._runs.append(run)
         run.when_over(lambda: self._runs.remove(run))  # or all that was ever said would stay here
+
+    def beginning(self, session: str) -> asyncio.Lock:
+        """Held while what is new is found and written. Without it, a message that is sent twice at
+        the same time would be written twice.
+        """
+        return self._beginning.setdefault(session, asyncio.Lock())
 
     def of(self, session: str) -> list[ChatRun]:
         """Those of a session that are not over, the oldest first."""
@@ -127,10 +135,13 @@ async def chat(call: ServerCall) -> Response:
     call.bank.gateway.catalog.candidates(CallOptions(purpose="chat", model=body.model))
     session = await call.bank.session(name)
     run = ChatRun(call.bank, session, options, model=body.model)
-    prompt, results = await _new_input(body, session, chats)
-    await run.begin(prompt, results)
-    chats.add(run)
     goes_on = call.server.config.server.chat_goes_on if body.goes_on is None else body.goes_on
+    async with chats.beginning(session.name):
+        if under_way := await _under_way(body, session, chats):
+            return ChatResponse(under_way, goes_on=goes_on)
+        prompt, results = await _new_input(body, session, chats)
+        await run.begin(prompt, results)
+        chats.add(run)
     return ChatResponse(run, goes_on=goes_on)
 
 
@@ -166,6 +177,17 @@ class ChatResponse(StreamingResponse):
                 await self._run.cancel()
 
 
+async def _under_way(body: ChatBody, session: Session, chats: Chats) -> ChatRun | None:
+    """The answer to this very message, if it arrives already: somebody sent it twice."""
+    asked = _prompt_at_end(ui.decode(body.messages or []))
+    if body.trigger == "regenerate-message" or body.message_id or not asked or not asked[-1].id:
+        return None
+    for run in chats.of(session.name):
+        if _has_prompt(await session.turn(run.turn), asked[-1].id):
+            return run
+    return None
+
+
 async def _new_input(
     body: ChatBody, session: Session, chats: Chats
 ) -> tuple[Any, tuple[ToolResult, ...]]:
@@ -193,10 +215,23 @@ async def _new_input(
         await session.resume((await session.head()).turn)
         return None, results
     id = asked[-1].id
-    for turn in await session.turns(_FAR if body.message_id else 1):
-        if id and id in {message.id for message in turn.messages if is_prompt(message)}:
-            return await _replace_turn(turn, asked, session, chats), ()
+    turns = await session.turns(_FAR if body.message_id else _NEAR) if id else []
+    for turn in turns:
+        if not _has_prompt(turn, id):
+            continue
+        if turn is not turns[-1] and not body.message_id:
+            raise Conflict(
+                "turns",
+                f"{session.name}#T-{turn.number}",
+                message=f"This message is T-{turn.number} already, and others follow it.",
+                hint="Read what was answered; to edit it, say its id as messageId.",
+            )
+        return await _replace_turn(turn, asked, session, chats), ()
     return asked, ()
+
+
+def _has_prompt(turn: Turn, id: str) -> bool:
+    return any(message.id == id for message in turn.messages if is_prompt(message))
 
 
 def _prompt_at_end(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -5,7 +5,7 @@ import { useMayWrite } from "../acting.ts";
 import type { InboxMessage, MemoryOperation, NamedRun, RunDetails } from "../api_types.ts";
 import { dollars, exactly, short } from "../format.ts";
 import { Markdown } from "../markdown_view.tsx";
-import { memoryPath } from "../memory_parts.tsx";
+import { memoryHash, memoryPath } from "../memory_parts.tsx";
 import { Act, Choice, Entry, Facts, Failure, Panes, Quotes, Tabs, TurnLink } from "../panes.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
@@ -108,18 +108,13 @@ function Messages({ agent, chosen, link }: { agent: string; chosen: string; link
   );
 }
 
-const memoryLink = (name: string): string => {
-  const { agent, key } = memoryPath(name);
-  return placeHash({ scope: "agent", agent, view: "memories", rest: [key] });
-};
-
 function MemoryLinks({ of, agent }: { of: string[]; agent: string }) {
   return (
     <span class="refs">
       {of.map((each) => {
         const name = each.includes("/") ? each : `${agent}/${each}`;
         return (
-          <a key={each} class="ref" href={memoryLink(name)}>
+          <a key={each} class="ref" href={memoryHash(name)}>
             {name}
           </a>
         );

@@ -4,7 +4,7 @@ import "../projects.css";
 import { useMayWrite } from "../acting.ts";
 import type { ProjectRecord, RankedTask } from "../api_types.ts";
 import { Choice, Entry, Failure, Panes, Tabs } from "../panes.tsx";
-import { Journal, ProjectState } from "../project_record.tsx";
+import { Journal, ProjectState, Rewrites } from "../project_record.tsx";
 import { type Place, placeHash } from "../router.ts";
 import { sync } from "../sync.ts";
 import { TaskGraph } from "../task_graph.tsx";
@@ -47,6 +47,7 @@ function Project({ project, projects, part, task }: { project: string; projects:
           />
         )}
       </div>
+      <Rewrites project={project} />
       {part === "state" ? <ProjectState project={project} /> : part === "journal" ? <Journal project={project} /> : <Tasks project={project} part={part} task={task} />}
     </>
   );

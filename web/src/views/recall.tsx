@@ -6,6 +6,7 @@ import { sessionPath } from "../api.ts";
 import type { Hit, InjectedItem, InjectedPrompt, InjectionPage, Recalled } from "../api_types.ts";
 import { Fold } from "../fold.tsx";
 import { exactly, when, whole } from "../format.ts";
+import { memoryHash } from "../memory_parts.tsx";
 import { type Place, placeHash, turnHash, turnNumber } from "../router.ts";
 import * as texts from "../texts.ts";
 import { recall as t } from "../texts.ts";
@@ -154,23 +155,20 @@ function Steps({ steps, took }: { steps: NonNullable<Recalled["steps"]>; took: n
   );
 }
 
-/** Where the key of something leads: `T-12.3`, `other/session#T-12.3`; others have no place yet. */
+/** Where a key leads: `T-12.3`, `other/session#T-12.3`; `M-7`, `other/M-7`; else it names a layer. */
 function keyHash(session: string, key: string): string {
   const hash = key.lastIndexOf("#");
   const turn = turnNumber(key.slice(hash + 1));
-  return turn ? turnHash(hash > 0 ? key.slice(0, hash) : session, turn) : "";
+  if (turn) return turnHash(hash > 0 ? key.slice(0, hash) : session, turn);
+  if (/(^|\/)M-\d+$/.test(key)) return memoryHash(key.includes("/") ? key : `${sessionPath(session).agent}/${key}`);
+  return placeHash({ scope: "bank", view: "references", rest: [key] });
 }
 
-function KeyLink({ session, of }: { session: string; of: string }) {
-  const href = keyHash(session, of);
-  return href ? (
-    <a class="key" href={href}>
-      {of}
-    </a>
-  ) : (
-    <span class="key">{of}</span>
-  );
-}
+const KeyLink = ({ session, of }: { session: string; of: string }) => (
+  <a class="key" href={keyHash(session, of)}>
+    {of}
+  </a>
+);
 
 function Found({ session, hit }: { session: string; hit: Hit }) {
   const score = Math.round(Math.min(Math.max(hit.score, 0), 1) * 100);

@@ -1,6 +1,8 @@
 // The turns of a session as they are said.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { sessionPath } from "../api.ts";
+import type { Rendering } from "../api_types.ts";
+import { Guard } from "../guard.tsx";
 import { isUndone, type Sending } from "../history.ts";
 import { addKeys } from "../keys.ts";
 import { type Level, LEVELS } from "../levels.ts";
@@ -13,8 +15,20 @@ import { type ListHandle, newStand, type Stand, TurnList } from "../turn_list.ts
 import { TurnView } from "../turn_view.tsx";
 import type { PageView } from "../views.ts";
 
+/** Of a level that could not be read. */
+const MISSING = { text: "", tokens: 0 } as Rendering;
 /** Where each session's list was left. */
 const stands = new Map<string, Stand>();
+
+/** A reload finds the list where it stood: what is on screen is noted when the page is left. */
+const LEFT = "perdure-stand";
+const [entry] = performance.getEntriesByType("navigation") as PerformanceNavigationTiming[];
+let left = entry?.type === "reload" ? (JSON.parse(sessionStorage.getItem(LEFT) ?? "null") as Stand["anchor"] | null) : null;
+let onScreen: Stand | null = null;
+addEventListener("pagehide", () => sessionStorage.setItem(LEFT, JSON.stringify(onScreen?.isAtEnd ? null : (onScreen?.anchor ?? null))));
+addEventListener("hashchange", () => {
+  left = null;
+});
 
 function Turns({ place }: { place: Place }) {
   const { session } = place;
@@ -23,13 +37,14 @@ function Turns({ place }: { place: Place }) {
   const [chosen, setChosen] = useState(target);
   const [levels, setLevels] = useState<Record<number, Level>>({});
   const [, setLoaded] = useState(0);
-  const [isAtEnd, setAtEnd] = useState(true);
+  const [failed, setFailed] = useState(0);
   const list = useRef<ListHandle | null>(null);
   const stand = useMemo(() => {
-    const found = stands.get(session) ?? newStand();
+    const found = stands.get(session) ?? (left ? { ...newStand(), anchor: left, isAtEnd: false } : newStand());
     stands.set(session, found);
     return found;
   }, [session]);
+  const [isAtEnd, setAtEnd] = useState(stand.isAtEnd);
   const newest = history?.newest ?? 0;
   const now = useRef({ chosen, newest });
   now.current = { chosen, newest };
@@ -37,12 +52,21 @@ function Turns({ place }: { place: Place }) {
   useEffect(() => {
     if (!target || !newest) return;
     setChosen(target);
+    if (left) return;
     list.current?.show(Math.min(target, newest) - 1, true);
   }, [target, newest > 0]);
 
+  useEffect(() => {
+    onScreen = stand;
+    return () => {
+      onScreen = null;
+    };
+  }, [stand]);
+
   const setLevel = (number: number, level: Level) => {
     setLevels((all) => ({ ...all, [number]: level }));
-    if (level !== "R") sync.level(session, number, level).then(() => setLoaded((count) => count + 1), () => {});
+    setFailed(0);
+    if (level !== "R") sync.level(session, number, level).then(() => setLoaded((count) => count + 1), () => setFailed(number));
   };
   const onLevel = useRef(setLevel);
   onLevel.current = setLevel;
@@ -106,19 +130,21 @@ function Turns({ place }: { place: Place }) {
     const number = at + 1;
     const level = levels[number] ?? "R";
     return (
-      <TurnView
-        session={session}
-        number={number}
-        turn={history?.turns.get(number)}
-        answer={history?.answers.get(number)}
-        failure={history?.failures.get(number)}
-        isUndone={history !== undefined && isUndone(history, number)}
-        isChosen={number === chosen}
-        isNewest={number === newest}
-        level={level}
-        rendering={level === "R" ? undefined : sync.knownLevel(session, number, level)}
-        {...stable}
-      />
+      <Guard>
+        <TurnView
+          session={session}
+          number={number}
+          turn={history?.turns.get(number)}
+          answer={history?.answers.get(number)}
+          failure={history?.failures.get(number)}
+          isUndone={history !== undefined && isUndone(history, number)}
+          isChosen={number === chosen}
+          isNewest={number === newest}
+          level={level}
+          rendering={level === "R" ? undefined : (sync.knownLevel(session, number, level) ?? (failed === number ? MISSING : undefined))}
+          {...stable}
+        />
+      </Guard>
     );
   };
   return (
@@ -162,10 +188,10 @@ function Tail({ sending, isEmpty }: { sending: Sending[]; isEmpty: boolean }) {
           ) : (
             <p class="error" role="alert">
               {texts.turns.notSent} {each.error} {each.hint}
-              <button class="quiet" onClick={() => sync.sendAgain(each)}>
+              <button class="quiet" onClick={() => sync.outbox.sendAgain(each)}>
                 {texts.turns.again}
               </button>
-              <button class="quiet" onClick={() => sync.discard(each)}>
+              <button class="quiet" onClick={() => sync.outbox.discard(each)}>
                 {texts.turns.discard}
               </button>
             </p>
@@ -191,7 +217,7 @@ function Composer({ session, onSent }: { session: string; onSent: () => void }) 
     field.current!.value = "";
     drafts.delete(session);
     fit();
-    sync.send(session, text);
+    sync.outbox.send(session, text);
     onSent();
   };
   const fit = () => {

@@ -9,6 +9,7 @@ Everything raises `GatewayError`, with the HTTP status where one came.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -28,6 +29,8 @@ from perdure.gateway.provider_keys import secrets_of
 from perdure.gateway.requests import ProviderRequest
 from perdure.gateway.requests import messages as message_requests
 from perdure.gateway.transport import Transport
+
+_log = logging.getLogger(__name__)
 
 #: Seconds for one request: files are large.
 _TIMEOUT = 1_800.0
@@ -154,17 +157,17 @@ class _Connection:
     async def _lines(
         self, path: str, headers: dict[str, str] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
+        """The objects in a file of results. A line that is none counts as lost."""
         request = ProviderRequest(path, headers=headers or {})
         async for raw in self._transport.lines(
             self._provider, request, self._key, timeout=_TIMEOUT
         ):
             try:
-                yield msgspec.json.decode(raw, type=dict[str, Any])
-            except msgspec.DecodeError as exc:
-                raise BadAnswer(
-                    f"A line in the results of {self._candidate.name} is no JSON object.",
-                    hint="They are fetched again later.",
-                ) from exc
+                line = msgspec.json.decode(raw, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                _log.warning("a line in the results of %s is no JSON", self._candidate.name)
+                continue
+            yield line
 
     def _answered(self, wire_id: str, body: dict[str, Any]) -> ResultLine:
         try:

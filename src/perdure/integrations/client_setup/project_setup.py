@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from perdure.bank import Bank
-from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.errors import InvalidInput, PerdureError, Unavailable
 from perdure.integrations.client_hooks.client_hook_script import SCRIPT_NAME, client_hook_script
 from perdure.integrations.client_setup.coding_clients import (
     BEGIN,
@@ -31,6 +32,7 @@ from perdure.integrations.client_setup.file_edits import (
     PlannedReturn,
     with_lines,
 )
+from perdure.integrations.client_setup.project_list import list_project, unlist_projects
 from perdure.project.file_index import forget_files
 from perdure.project.git_hooks import GitHooks
 from perdure.project.git_repository import GitRepository, bare_repository
@@ -44,7 +46,12 @@ from perdure.project.project_location import (
     write_atomically,
 )
 from perdure.project.projections import IGNORED
-from perdure.project.sharing import install_driver, is_shared, remove_driver
+from perdure.project.sharing import (
+    committed_state,
+    install_driver,
+    is_shared,
+    remove_driver,
+)
 from perdure.project.state_file import STATE_FILE
 from perdure.project.task_transfer import TASK_FILE, sync_tasks
 from perdure.storage import registry
@@ -111,30 +118,41 @@ class ProjectSetup:
                 f"{bare} is a bare repository: nobody works in it.",
                 hint="Run `perdure project init` in a work tree, or in a clone of it.",
             )
-        before = location.settings
+        committed = await committed_state(location)
         chosen = self._choose(wishes)
         plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
-        async with bank:
-            settings = before or ProjectSettings(
-                project=await self._id(bank),
-                name=_shared_text(location.files / STATE_FILE, "name")
-                or location.root.name
-                or "project",
-            )
-            settings = msgspec.structs.replace(
-                settings,
-                shared=settings.shared or is_shared(location.files),
-                name=wishes.name or settings.name,
-                bank=wishes.bank or settings.bank,
-            )
-            self._write_own(settings, is_new=before is None)
-            await register_project(bank.services, location)
-            await self._refresh(bank, asks=wishes.asks)
-        await self._git_hooks(wishes)
-        if location.git is not None and settings.shared:
-            await install_driver(location.git)
-        await self._set_up(chosen, plans, settings, agree)
-        return self._report(settings)
+        before = location.settings
+        with _told_if_unwritable():
+            async with bank:
+                settings = before or ProjectSettings(
+                    project=await self._id(bank, committed),
+                    name=self._shared(committed, "name") or location.root.name or "project",
+                )
+                settings = msgspec.structs.replace(
+                    settings,
+                    shared=settings.shared or committed is not None or is_shared(location.files),
+                    hooks=wishes.hooks,
+                    name=wishes.name or settings.name,
+                    bank=wishes.bank or settings.bank,
+                )
+                self._write_own(
+                    settings, "changed" if before else "joined" if committed else "made"
+                )
+                await register_project(bank.services, location)
+                self._list()
+                await self._refresh(bank, asks=wishes.asks)
+            await self._git_hooks(wishes)
+            if location.git is not None and settings.shared:
+                await install_driver(location.git)
+            await self._set_up(chosen, plans, settings, agree)
+            await self._warn_of_bank(bank)
+            return self._report(settings)
+
+    def _list(self) -> None:
+        try:
+            list_project(self._location.root)
+        except OSError as exc:
+            self._notes.append(f"`perdure uninstall` will not know of this project: {exc}.")
 
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
@@ -165,11 +183,11 @@ class ProjectSetup:
         ]
         return [each for each in plans if each is not None]
 
-    async def _id(self, bank: Bank) -> str:
+    async def _id(self, bank: Bank, committed: str | None) -> str:
         """Of a clone of a team, that of the shared state; of a project that was here before, its
         own.
         """
-        shared = _shared_text(self._location.files / STATE_FILE, "project")
+        shared = self._shared(committed, "project")
         if _id(shared):
             return shared
         root = str(main_tree(self._location))
@@ -179,11 +197,21 @@ class ProjectSetup:
                 return known.id
         return new_project_id()
 
-    def _write_own(self, settings: ProjectSettings, *, is_new: bool) -> None:
+    def _shared(self, committed: str | None, field: str) -> str:
+        """What the state file in the work tree says; if there is none, or it is broken or in
+        conflict, the committed one.
+        """
+        try:
+            text = (self._location.files / STATE_FILE).read_bytes()
+        except OSError:
+            text = b""
+        return _text_field(text, field) or _text_field(committed or "", field)
+
+    def _write_own(self, settings: ProjectSettings, what: str) -> None:
         location = self._location
         if location.settings != settings:
             location.write_settings(settings)
-            self._done.append(f"{'made' if is_new else 'changed'} the project {settings.name!r}")
+            self._done.append(f"{what} the project {settings.name!r}")
         ignore = location.files / ".gitignore"
         if not ignore.exists():
             location.files.mkdir(exist_ok=True)
@@ -198,10 +226,12 @@ class ProjectSetup:
                 "There is no git here: memory and tasks work, without branches, anchors and hooks."
             )
             return
+        hooks = GitHooks(location)
         if not wishes.hooks:
+            if await hooks.uninstall():
+                self._done.append("took the git hooks out")
             self._left.append("the git hooks (--no-hooks)")
             return
-        hooks = GitHooks(location)
         before = hooks.record
         record = await hooks.install()
         if before != record:
@@ -288,37 +318,64 @@ class ProjectSetup:
             if name
         ]
 
+    async def _warn_of_bank(self, bank: Bank) -> None:
+        """A bank in the work tree would be committed with everything else."""
+        git, path = self._location.git, registry.location(bank.url)
+        inside = git is not None and git.root in Path(path).parents
+        if git is None or not inside or git.common_dir in Path(path).parents:
+            return
+        if await git.try_run("check-ignore", "-q", "--", path) is None:
+            self._notes.append(
+                f"{self._short(path)} is in the work tree, and git does not ignore it: add"
+                f" /{self._short(path)}* to .gitignore, so that it is not committed."
+            )
+
     def _short(self, path: str) -> str:
         root = self._location.root
         return str(Path(path).relative_to(root)) if root in Path(path).parents else path
 
     # Take out ---------------------------------------------------------------------------------
 
+    def to_remove(self) -> tuple[str, ...]:
+        """What `remove` would take out, in a word each. Raises `Corrupted` as it does."""
+        location = self._location
+        found = [self._short(each.edit.path) for each in self._planned_returns()]
+        if location.git is not None and GitHooks(location).record is not None:
+            found.append("git hooks")
+        if location.files.is_dir() and location.files not in location.folder.parents:
+            found.append(f"{location.files.name}/")
+        return (*found, f"{self._short(str(location.folder))}/")
+
     async def remove(self, bank: Bank) -> SetupReport:
         """Take out all that `init` has put in. What the bank knows stays, and what people wrote
         into files goes there first. Raises `NotFound` if there is no project, `Corrupted` if a
-        client's file cannot be understood: then nothing is changed.
+        client's file cannot be understood: then nothing is changed. `Unavailable` if something
+        cannot be written.
         """
         location = self._location
         settings = initialised(location)
         returns = self._planned_returns()
-        is_safe = await self._take_in(bank)
-        for planned in returns:
-            if self._record.take_back(planned):
-                self._done.append(f"took it out of {self._short(planned.edit.path)}")
-        if location.git is not None and await GitHooks(location).uninstall():
-            self._done.append("took the git hooks out")
-        if is_safe:
-            await self._remove_files(settings)
-        else:
-            self._left.append(f"{location.files.name}/, because the bank cannot be asked")
-        if location.git is not None:
-            await remove_driver(location.git)
-        _remove_folder(location.folder)
-        if location.git is None:
-            _remove_if_empty(location.files)
-        self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
-        return self._report(settings)
+        with _told_if_unwritable():
+            is_safe = await self._take_in(bank)
+            for planned in returns:
+                if self._record.take_back(planned):
+                    self._done.append(f"took it out of {self._short(planned.edit.path)}")
+            if location.git is not None and await GitHooks(location).uninstall():
+                self._done.append("took the git hooks out")
+            if is_safe:
+                await self._remove_files(settings)
+            else:
+                self._left.append(f"{location.files.name}/, because the bank cannot be asked")
+            if location.git is not None:
+                await remove_driver(location.git)
+            _remove_folder(location.folder)
+            if location.git is None:
+                _remove_if_empty(location.files)
+            with suppress(OSError):  # then `perdure uninstall` finds nothing there
+                trees = [] if location.git is None else await location.git.worktrees()
+                unlist_projects((location.root, *trees))
+            self._notes.append("What the bank knows stays: `perdure project init` finds it again.")
+            return self._report(settings)
 
     async def _take_in(self, bank: Bank) -> bool:
         """Whether the bank has all that the files say. The index of the repository's files goes."""
@@ -355,6 +412,9 @@ class ProjectSetup:
                 self._remove_made(folder)
 
     def _remove_made(self, folder: Path) -> None:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            self._left.append(f"{self._short(str(folder))}, which is no folder of ours")
+            return
         for name in _FILES:
             path = folder / name
             if path.is_dir() and not path.is_symlink():
@@ -377,6 +437,17 @@ class ProjectSetup:
         )
 
 
+@contextmanager
+def _told_if_unwritable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise Unavailable(
+            f"{exc.filename} cannot be written: {exc.strerror}.",
+            hint="Mend that and run it again: it goes on where it was.",
+        ) from exc
+
+
 #: Files that each work tree has for itself.
 _OF_TREES = (".mcp.json", ".codex/hooks.json", ".codex/config.toml")
 
@@ -389,11 +460,11 @@ def main_tree(location: ProjectLocation) -> Path:
     return location.root
 
 
-def _shared_text(path: Path, field: str) -> str:
-    """A field of a shared state file; empty if there is none."""
+def _text_field(text: str | bytes, field: str) -> str:
+    """A field of a state file; empty if there is none."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        found = json.loads(text)
+    except ValueError:
         return ""
     value = found.get(field) if isinstance(found, dict) else None
     return value if isinstance(value, str) else ""

@@ -57,6 +57,8 @@ class BatchFaults(msgspec.Struct, kw_only=True):
     #: Next results that lack their last line, or this many lines.
     lossy: int = 0
     lost_lines: int = 1
+    #: Next results whose first line is broken: it is no JSON.
+    garbled: int = 0
     #: Items, the last ones, that are not done within the time.
     expired: int = 0
     #: Next batches that are refused as a whole after they were taken, and why.
@@ -260,7 +262,10 @@ class BatchServer:
             return _error(kind, 404, "There are no results yet.")
         if lines and self._takes("lossy"):
             lines = lines[: -self.faults.lost_lines]
-        raw = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        written = [msgspec.json.encode(line) for line in lines]
+        if written and self._takes("garbled"):
+            written[0] = written[0][: len(written[0]) // 2]
+        raw = b"".join(line + b"\n" for line in written)
         return HttpAnswer(200, raw, "application/x-jsonl")
 
     async def _go_on(self, batch: HostedBatch) -> None:
