@@ -12,6 +12,7 @@ import asyncio
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -57,6 +58,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it began, and tidies up
     in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 4 << 30
     with tempfile.TemporaryDirectory(
         prefix="perdure-cluster-", dir=_MEMORY if in_memory else None
@@ -144,7 +146,9 @@ def _summary(report: LoadReport, faults: ClusterFaults, seconds: float) -> str:
     told = ", ".join(f"{n} {code}" for code, n in sorted(report.errors.items()))
     return (
         f"{report.operations:,} operations ({report.outcomes['unknown']} with an unknown outcome) "
-        f"in {seconds:.0f} s, {report.messages} messages to agents, "
+        f"in {seconds:.0f} s, {report.messages} messages to agents "
+        f"(slowest answer {report.slowest_answer:.0f} s), "
+        f"{report.artifacts} artifacts, "
         f"{sum(faults.count.values())} faults of {len(faults.count)} kinds; "
         f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
         f"phantoms {len(verdict.phantoms)}, changed {len(verdict.changed)}, "

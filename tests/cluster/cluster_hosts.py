@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from tests.cluster.namespace_network import HostNetwork, NetworkHost
+from tests.patience import VARIABLES
 from tests.postgres_replica import PostgresReplica
 from tests.s3_server import CREDENTIALS, S3Server
 from tests.server.serve_process import PERDURE, environment
@@ -116,7 +117,9 @@ class PerdureHost:
         self._folder.mkdir()
         self._clock = self._folder / "clock"
         self.set_clock(0)
-        self._variables = {**environment(self._folder), **variables}
+        # Deadlines of recall are those that users have: agents must not wait for an index.
+        plain = {k: v for k, v in environment(self._folder).items() if k not in VARIABLES}
+        self._variables = {**plain, **variables}
         if fake_time:
             self._variables |= {
                 "LD_PRELOAD": fake_time,

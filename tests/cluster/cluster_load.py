@@ -26,6 +26,9 @@ class LoadReport(msgspec.Struct, kw_only=True):
     #: Seconds that the slowest answer of an agent took.
     slowest_answer: float
     agents_wrong: list[str]
+    #: Large answers, and which of them are not what they were.
+    artifacts: int
+    artifacts_wrong: list[str]
     streams_wrong: list[str]
     stream_breaks: int
     errors: dict[str, int]
@@ -36,6 +39,7 @@ class LoadReport(msgspec.Struct, kw_only=True):
         return [
             *self.verdict.problems,
             *(f"agent: {what}" for what in self.agents_wrong),
+            *(f"artifact: {what}" for what in self.artifacts_wrong),
             *(f"stream: {what}" for what in self.streams_wrong),
             *(f"error: {code}, {n} times" for code, n in odd.items()),
         ]
@@ -107,6 +111,8 @@ class ClusterLoad:
             messages=self.talk.count,
             slowest_answer=max(self.talk.took, default=0.0),
             agents_wrong=await self.talk.audit(),
+            artifacts=len(self.sessions.large),
+            artifacts_wrong=await self.sessions.unreadable(),
             streams_wrong=streams,
             stream_breaks=sum(each.breaks + each.skips for each in self.followers),
             errors=dict(self.servers.errors),

@@ -29,8 +29,10 @@ _WINDOW = 20
 _PAGE = 1_000
 #: Of 100 calls, the others are reads.
 _APPENDS, _UNDOS, _FORKS = 42, 6, 1
-#: Appends that have no key, of 100.
+#: Appends that have no key, of 100; and one of so many says more than a row of the bank holds.
 _KEYLESS = 15
+_LARGE = 100
+_LARGE_SIZE = 600 << 10
 
 
 class Servers:
@@ -72,8 +74,8 @@ class SessionLoad:
     ) -> None:
         self.servers = servers
         self.history = History()
-        #: Called with the name of each session that is begun.
-        self.on_session: Callable[[str], None] = lambda _: None
+        #: Acknowledged turns whose answer lies in the artifact store: session, number, text.
+        self.large: list[tuple[str, int, str]] = []
         #: Seconds for which one call is tried again.
         self._patience = patience
         self._length, self._wanted = length, sessions
@@ -116,6 +118,16 @@ class SessionLoad:
             else:
                 self.history.end(operation, "ok")
 
+    async def unreadable(self) -> list[str]:
+        """Large answers that are not what was acknowledged."""
+        found = list[str]()
+        for number, (name, turn, text) in enumerate(self.large):
+            api = self.servers.api(number)
+            read = await api.get(f"{_path(name)}/turns/T-{turn}", Turn, resolve=True)
+            if read.messages[-1].text != _long_answer(text):
+                found.append(f"{name}: the answer of T-{turn} is another, or gone")
+        return found
+
     # ------------------------------------------------------------------------------------------
 
     async def _new(self) -> _LoadedSession:
@@ -129,7 +141,6 @@ class SessionLoad:
                 self._note(exc)
                 await asyncio.sleep(0.5)
         self.history.sessions[name] = []
-        self.on_session(name)
         return _LoadedSession(name, self._length)
 
     async def _drive(self, client: str, server: int) -> None:
@@ -161,7 +172,11 @@ class SessionLoad:
         text = f"{client} says {self.history.count}"
         keyless = dice.randrange(100) < _KEYLESS
         operation = self.history.begin("append", session.name, client, text=text)
-        said = [{"role": "user", "content": text}, {"role": "assistant", "content": "Noted."}]
+        is_large = not dice.randrange(_LARGE)
+        said = [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": _long_answer(text) if is_large else "Noted."},
+        ]
         body = {"messages": said, "fresh": True, "key": None if keyless else text}
 
         async def append(api: ApiClient) -> None:
@@ -172,6 +187,8 @@ class SessionLoad:
         server = await self._see_through(operation, append, server, again=not keyless)
         if operation.outcome == "ok":
             session.own[client].append(operation.turn)
+            if is_large:
+                self.large.append((session.name, operation.turn, text))
         return server
 
     async def _undo(self, session: _LoadedSession, client: str, server: int, turn: int) -> int:
@@ -267,6 +284,10 @@ class SessionLoad:
 
     def _note(self, exc: perdure.PerdureError) -> None:
         self.servers.errors[error_code(type(exc))] += 1
+
+
+def _long_answer(text: str) -> str:
+    return f"{text}. " * (_LARGE_SIZE // len(text))
 
 
 def _path(session: str) -> str:
