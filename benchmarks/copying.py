@@ -14,19 +14,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import perdure
 from benchmarks import ours
-from benchmarks.harness import Report, percentile, work_folder
+from benchmarks.harness import Report, percentile, postgres_server, work_folder
 from benchmarks.texts import Texts
 from perdure.bank import Bank
 from perdure.bank.backup import backup
 from perdure.bank.bank_copy import copy_bank, restore
 from perdure.config import ArtifactsConfig, Config
-
-if TYPE_CHECKING:
-    from tests.servers import PostgresServer
 
 _MB = 1_000_000
 _SIZE = 700
@@ -43,7 +39,7 @@ async def run(report: Report, *, quick: bool) -> None:
                 texts = Texts(number).messages(records // _SESSIONS, _SIZE)
                 await ours.fill(bank.collection(ours.Message), f"session-{number:02d}", texts)
             await bank.settle()
-        server = _server()
+        server = postgres_server()
         try:
             taken = [
                 await _round(Path(place), config, None if server is None else server.url())
@@ -100,12 +96,3 @@ async def _looking(url: str, config: Config) -> AsyncIterator[Bank]:
         yield bank
     finally:
         await bank.store.close()
-
-
-def _server() -> PostgresServer | None:
-    """A PostgreSQL of our own; None where the tests' packages are not installed."""
-    try:
-        from tests.servers import PostgresServer
-    except ImportError:
-        return None
-    return PostgresServer()

@@ -13,7 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from tests.servers import PostgresServer
 
 T = TypeVar("T")
 
@@ -227,6 +230,15 @@ def seconds_of_children() -> float:
 def bytes_in(folder: Path) -> int:
     """What all files in it take."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def postgres_server() -> PostgresServer | None:
+    """A PostgreSQL of our own; None where the tests' packages are not installed."""
+    try:
+        from tests.servers import PostgresServer
+    except ImportError:
+        return None
+    return PostgresServer()
 
 
 class Report:

@@ -279,6 +279,11 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "disk": (
         Target("ratio", 1, "all levels, words, vectors on disk, per byte of message and tool text"),
     ),
+    "cluster": (
+        Target("scaling", 1.6, "appends of two servers to one, all on this machine", at_least=True),
+        Target("scaling_quota", 1.6, "the same, an eighth of a core each", at_least=True),
+        Target("takeover_s", 10, "until a killed worker's job begins elsewhere"),
+    ),
     "copy": (
         Target("to_postgresql_rows_per_s", 10_000, "100k records to PostgreSQL", at_least=True),
         Target("to_sqlite_rows_per_s", 10_000, "the same back into a file", at_least=True),
