@@ -103,6 +103,10 @@ bench: $(VENV)/.dev $(WEB)/.browser $(PAGE) $(PEERS)/.peers $(LITELLM)/.litellm 
 crash: $(VENV)/.dev  ## kill -9 a writing process a thousand times per backend
 	@PERDURE_KILLS=$${PERDURE_KILLS:-1000} $(PYTEST) -m repeated tests/fire -o faulthandler_timeout=0 $(ARGS)
 
+.PHONY: cluster
+cluster: $(VENV)/.dev  ## kill, part and slow down hosts in networks of their own while clients write (takes root, Linux)
+	@$(PY) -W ignore -m tests.cluster $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(VENV)/.dev  ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m repeated --ignore tests/fire -o faulthandler_timeout=0 $(ARGS)

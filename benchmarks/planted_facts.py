@@ -147,7 +147,11 @@ _OWN = (
     ("Reports are set in {}.", "{} is the font for reporting.", "The report uses the font {}."),
     ("In an emergency, call {}.", "{} is to be contacted in emergencies.", "Contact: {}."),
     ("{} teaches yoga.", "The user's yoga teacher is {}.", "Yoga classes are led by {}."),
-    ("Sessions expire after {}.", "The timeout of sessions is {}.", "{} is how long they last."),
+    (
+        "Sessions expire after {}.",
+        "The timeout of sessions is {}.",
+        "{} is how long a session lasts.",
+    ),
     ("The anniversary is celebrated at {}.", "{} is the place to celebrate.", "Place: {}."),
 )
 #: Facts that are said in one sentence.
@@ -174,8 +178,8 @@ def planted(count: int) -> list[Fact]:
     for one, other in _PAIRS:
         said = " and ".join(f"{name} is {value}" for name, value in (one, other))
         for (name, value), beside in ((one, said), (other, "")):
-            names = (name, f"{name} here", f"{name}, ours")
-            pairs.append(Fact(names, value, "pair", beside=beside))
+            called = (name, f"{name} here", f"{name}, ours")
+            pairs.append(Fact(called, value, "pair", beside=beside))
     few = max(count // 4, 1)
     if count < FACTS:
         alike, changing, pairs = alike[:few], changing[:few], pairs[:2]

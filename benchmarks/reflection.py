@@ -8,10 +8,10 @@ verb for a noun, a word more or less. It is gullible: an old turn that it reads 
 it. The first half of a history is read by one run, the second by another, everything by eight more.
 
 `learnt` is the share of planted facts of which a memory is among the first five hits (`plain`,
-`alike`, `long`, `pair` for those kinds); `superseded` the share of changed facts of which the new value is
-recalled, and no memory has the old one, `stale` the share of memories that have it; `duplicates`
-the share of memories that repeat another one, or say nothing that was planted, after ten runs;
-`evidence_valid` the share of quotes that stand in the turn that they cite; `undone_exact`
+`alike`, `long`, `pair` for those kinds); `superseded` the share of changed facts of which the new
+value is recalled, and no memory has the old one, `stale` the share of memories that have it;
+`duplicates` the share of memories that repeat another one, or say nothing that was planted, after
+ten runs; `evidence_valid` the share of quotes that stand in the turn that they cite; `undone_exact`
 whether all memories are as before once all runs are undone, newest first and, in another bank, in
 any order that is allowed, where a refused undo changes nothing; `tokens_per_100k` what a run takes
 for 100,000 tokens of history. `fix_precision` is the share of right ones among the fixes of failed

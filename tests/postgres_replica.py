@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from typing import Any
 from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
@@ -16,14 +17,14 @@ _PATIENCE = 30.0
 class PostgresReplica(PostgresServer):
     """A real hot standby of another server, made with pg_basebackup."""
 
-    def __init__(self, primary: PostgresServer) -> None:
+    def __init__(self, primary: PostgresServer, **settings: Any) -> None:
         self._primary = primary
-        super().__init__()
+        super().__init__(**settings)
 
     def beside(self, url: str, more: str = "") -> str:
         """The address of a bank on the primary, with this replica in it."""
         name = conninfo_to_dict(url)["dbname"]
-        own = f"postgresql://postgres@127.0.0.1:{self.port}/{name}{more}"
+        own = f"postgresql://postgres@{self.address}:{self.port}/{name}{more}"
         return f"{url}{'&' if '?' in url else '?'}replica={quote(own, safe='')}"
 
     def pause(self) -> None:
@@ -65,7 +66,7 @@ class PostgresReplica(PostgresServer):
 
     def _initdb(self) -> None:
         command = [str(self._bin / "pg_basebackup"), "-D", str(self.data_dir)]
-        source = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres"]
+        source = ["-h", self._primary.address, "-p", str(self._primary.port), "-U", "postgres"]
         subprocess.run(
             [*command, *source, "--checkpoint=fast", "--write-recovery-conf", "--no-sync"],
             check=True,

@@ -47,7 +47,8 @@ class S3Server:
     A watchdog ends it if this process dies, however it dies.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, address: str = "127.0.0.1") -> None:
+        self._address = address
         self._home = Path(tempfile.mkdtemp(prefix="perdure-s3-"))
         self._numbers = itertools.count(1)
         self._bucket = ""
@@ -55,7 +56,7 @@ class S3Server:
         self._watchdog: subprocess.Popen[bytes] | None = None
         (self._home / "s3.json").write_text(json.dumps({"identities": _identities()}))
         while True:
-            ports = [_free_port() for _ in range(8)]
+            self._ports = ports = [_free_port() for _ in range(8)]
             self.port, self._filer = ports[0], ports[1]
             if len(set(ports)) == len(ports) and self._started(ports):
                 return
@@ -65,7 +66,7 @@ class S3Server:
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
         # The part of the server below S3 makes one from a folder, without a signed request.
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self._filer}/buckets/{name}/", method="POST"
+            f"http://{self._address}:{self._filer}/buckets/{name}/", method="POST"
         )
         urllib.request.urlopen(request, timeout=_PATIENCE).close()
         return name
@@ -77,7 +78,7 @@ class S3Server:
         return self.address(f"{self._bucket}/{next(self._numbers)}", port=port, options=options)
 
     def address(self, place: str, *, port: int | None = None, options: str = "") -> str:
-        endpoint = f"http://127.0.0.1:{port or self.port}"
+        endpoint = f"http://{self._address}:{port or self.port}"
         return f"s3://{place}?region=us-east-1&endpoint={endpoint}{options}"
 
     async def overwrite(self, url: str, artifact: Artifact, content: bytes) -> None:
@@ -88,6 +89,15 @@ class S3Server:
 
         objects = S3Objects(parse(url))
         await obstore.put_async(objects._store, object_path(artifact.hash), content)
+
+    def kill(self) -> None:
+        """Stop it with kill -9."""
+        self._end()
+
+    def start(self) -> None:
+        """Start it again, on the same ports."""
+        if not self._started(self._ports):
+            raise RuntimeError("The ports of the S3 server were taken meanwhile.")
 
     def dispose(self) -> None:
         """Stop it for good and remove its files."""
@@ -103,7 +113,7 @@ class S3Server:
         command = [
             str(Path(sys.executable).with_name("weed")),
             *("-logtostderr=true", "server", f"-dir={data}"),
-            *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+            *(f"-ip={self._address}", f"-ip.bind={self._address}"),
             *(f"-master.port={master}", f"-master.port.grpc={grpc[0]}", "-master.telemetry=false"),
             *("-master.volumeSizeLimitMB=64", f"-volume.port={volume}", "-volume.max=200"),
             *(f"-volume.port.grpc={grpc[1]}", "-filer", f"-filer.port={filer}"),
@@ -139,7 +149,7 @@ class S3Server:
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=1).close()
+            urllib.request.urlopen(f"http://{self._address}:{self.port}/", timeout=1).close()
         except urllib.error.HTTPError as exc:
             exc.close()
             return exc.code == 403

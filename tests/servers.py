@@ -27,10 +27,13 @@ class PostgresServer:
     """A PostgreSQL of our own in a temporary folder.
 
     PostgreSQL refuses to run as root, so it runs as `nobody` then. A watchdog ends it if this
-    process dies, however it dies.
+    process dies, however it dies. On another address than that of loopback it takes connections
+    from all of that network. `settings` are those of postgresql.conf.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, address: str = "127.0.0.1", port: int = 0, **settings: str) -> None:
+        self.address = address
+        self._settings = settings
         self._root = os.geteuid() == 0
         self._user: dict[str, Any] = {}
         self._home = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
@@ -44,9 +47,12 @@ class PostgresServer:
         self._numbers = itertools.count(1)
         self._clean: list[str] = []
         self.data_dir = self._home / "data"
-        self.port = 0
+        self.port = port
         self._initdb()
-        self._start_on_a_free_port()
+        if port:
+            self.start()
+        else:
+            self._start_on_a_free_port()
 
     # Databases --------------------------------------------------------------------------------
 
@@ -58,7 +64,7 @@ class PostgresServer:
             name = f"test_{next(self._numbers)}"
             with self.connect() as db:
                 db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://postgres@{self.address}:{self.port}/{name}"
 
     def give_back(self, url: str) -> None:
         """Empty a database that is no longer needed, so that `url` can hand it out again.
@@ -84,7 +90,7 @@ class PostgresServer:
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
         """A connection of the superuser, in autocommit mode."""
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user="postgres", dbname=database, autocommit=True
+            host=self.address, port=self.port, user="postgres", dbname=database, autocommit=True
         )
 
     # Life -------------------------------------------------------------------------------------
@@ -99,9 +105,10 @@ class PostgresServer:
             *("-D", str(self.data_dir)),
             *("-k", str(self._home)),
             *("-p", str(self.port)),
-            *("-c", "listen_addresses=127.0.0.1"),
+            *("-c", f"listen_addresses={self.address}"),
             *("-c", "max_connections=200"),
             *("-c", "shared_buffers=32MB"),
+            *(word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")),
         ]
         with log:
             self._process = subprocess.Popen(
@@ -147,6 +154,9 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             **self._user,
         )
+        if self.address != "127.0.0.1":
+            with (self.data_dir / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\nhost replication all samenet trust\n")
 
     def _start_on_a_free_port(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.artifact_location import artifact_place
 from perdure.config import ArtifactsConfig, Config, StorageConfig
 from perdure.storage.subscriptions import EventReceived
 from perdure.testing.manual_clock import ManualClock
@@ -137,3 +138,17 @@ async def test_a_closed_bank_says_so(store_url: str) -> None:
     await bank.close()
     with pytest.raises(perdure.Closed):
         await bank.collection(Note).get("a")
+
+
+def test_each_bank_on_a_server_has_a_folder_of_its_own() -> None:
+    """Also one whose address names several servers, of which one is the primary."""
+    urls = [
+        "postgresql://db1/bank",
+        "postgresql://db1:5433/bank",
+        "postgresql://db1,db2/bank?target_session_attrs=read-write",
+        "postgresql://db1:5432,db2:5432/bank?target_session_attrs=read-write",
+        "postgresql://perdure:secret@db1:5432,db2:5433/bank?target_session_attrs=read-write",
+    ]
+    folders = [artifact_place(url, ArtifactsConfig(), temporary=False) for url in urls]
+    assert len(set(folders)) == len(urls)
+    assert not any("secret" in str(folder) for folder in folders)

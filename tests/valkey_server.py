@@ -31,7 +31,10 @@ class ValkeyServer:
     those of valkey.conf, with underscores: ``requirepass="secret"``, ``maxmemory="2mb"``.
     """
 
-    def __init__(self, *, appendfsync: str | None = None, **settings: str) -> None:
+    def __init__(
+        self, *, address: str = "127.0.0.1", appendfsync: str | None = None, **settings: str
+    ) -> None:
+        self._address = address
         self._home = Path(tempfile.mkdtemp(prefix="perdure-valkey-"))
         self._settings = dict(settings)
         if appendfsync is not None:
@@ -48,12 +51,12 @@ class ValkeyServer:
         Places are prefixes of keys, all in database 0. `options` are added to the address.
         """
         more = f"&{options}" if options else ""
-        return f"valkey://127.0.0.1:{self.port}/0?prefix=test{next(self._numbers)}{more}"
+        return f"valkey://{self._address}:{self.port}/0?prefix=test{next(self._numbers)}{more}"
 
     def client(self, **options: Any) -> Any:
         """A plain `valkey.Valkey`, for looking at what is really there. Close it."""
         options.setdefault("password", self._settings.get("requirepass"))
-        return valkey.Valkey(port=self.port, **options)
+        return valkey.Valkey(host=self._address, port=self.port, **options)
 
     def files(self) -> list[bytes]:
         """What is in the files that it keeps its data in."""
@@ -70,8 +73,14 @@ class ValkeyServer:
         """Start it, on the same port, and wait until it answers."""
         if self._process is not None:
             return
-        command = [str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
-        settings = {"save": "", "daemonize": "no", "dir": str(self._home), **self._settings}
+        command = [str(get_binary_path()), "--port", str(self.port), "--bind", self._address]
+        settings = {
+            "save": "",
+            "protected-mode": "no",
+            "daemonize": "no",
+            "dir": str(self._home),
+            **self._settings,
+        }
         for name, value in settings.items():
             command += [f"--{name.replace('_', '-')}", value]
         with (self._home / "log").open("ab") as log:
@@ -145,7 +154,7 @@ class ValkeyServer:
         """Whether it answers with anything but that it is loading its data."""
         assert self._process is not None
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as probe:
+            with socket.create_connection((self._address, self.port), timeout=1.0) as probe:
                 probe.sendall(b"PING\r\n")
                 answer = probe.recv(100)
         except OSError:

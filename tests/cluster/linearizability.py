@@ -192,9 +192,13 @@ def _edges(
             continue
         if seen.newest in appended:
             yield appended[seen.newest], index
-        after = appended.get(max(seen.newest, shared) + 1)
-        if after is not None and (each.kind == "read" or each.at_newest):
-            yield index, after
+        after = max(seen.newest, shared) + 1
+        if each.kind == "fork":
+            # At the newest that was not undone: it came before the next, or behind its undo.
+            while after in undone:
+                after += 1
+        if after in appended and (each.kind == "read" or each.at_newest):
+            yield index, appended[after]
         for turn, undo in undone.items():
             if seen.first <= turn <= seen.newest:
                 yield (undo, index) if turn in seen.undone else (index, undo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -35,7 +35,7 @@ class Operation(msgspec.Struct, kw_only=True):
     text: str = ""
     #: The number of the turn that was written, or undone, or of the last that a fork shares.
     turn: int = 0
-    #: Of a fork: its name, and whether it was made at the newest turn.
+    #: Of a fork: its name, and whether it was made at the newest turn that was not undone.
     fork: str = ""
     at_newest: bool = False
     seen: Reading | None = None
@@ -57,10 +57,10 @@ class History:
         self.sessions: dict[str, list[Operation]] = {}
         self.count = 0
 
-    def begin(self, kind: Kind, session: str, client: str, **facts: str | int) -> Operation:
+    def begin(self, kind: Kind, session: str, client: str, **facts: Any) -> Operation:
         operation = Operation(
             kind=kind, session=session, client=client, began=time.monotonic(), **facts
-        )  # type: ignore[arg-type]
+        )
         self.sessions.setdefault(session, []).append(operation)
         self.count += 1
         return operation

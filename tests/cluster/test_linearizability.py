@@ -97,6 +97,14 @@ FINE = {
         read("ab", LATE, LATE),
         read("ax", LATE, LATE, session="f"),
     ],
+    "a fork at the newest that is not undone": [
+        append("a", 1, 0, 1),
+        append("b", 2, 2, 3),
+        undo(2, 4, 5),
+        fork("f", 1, 6, 7, at_newest=True),
+        read("ab", LATE, LATE, [2]),
+        read("a", LATE, LATE, session="f"),
+    ],
     "a fork from before an undo": [
         append("a", 1, 0, 1),
         fork("f", 1, 2, 5, at_newest=True),

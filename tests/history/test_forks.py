@@ -91,6 +91,29 @@ async def test_what_cannot_be_forked(bank: Bank, session: Session) -> None:
 
 
 @everywhere
+async def test_a_fork_is_made_while_others_write_to_its_parent(
+    bank: Bank, session: Session
+) -> None:
+    await fill(session, 2)
+    writing = True
+
+    async def write() -> None:
+        other = await bank.existing_session(session.name)
+        while writing:
+            await other.append(chat(3))
+
+    writer = asyncio.create_task(write())
+    forks = [await session.fork(f"planner/fork-{number}", at=2) for number in range(40)]
+    writing = False
+    await writer
+    for fork in forks:
+        await assert_whole(fork, 1, 2)
+    with pytest.raises(Conflict, match="There is a session planner/fork-7 already"):
+        await session.fork("planner/fork-7")
+    assert await problems(bank) == []
+
+
+@everywhere
 async def test_what_is_added_to_the_parent_later_is_invisible(bank: Bank, session: Session) -> None:
     await session.append([*chat(1), user("2"), call("c")])
     fork = await session.fork("planner/fork")

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from playwright.async_api import Route, expect
+from playwright.async_api import Route, WebSocketRoute, expect
 
 from perdure.testing import Script
 from tests.page.conftest import BrowserPage, OpenPage
@@ -108,7 +108,30 @@ async def test_a_message_under_way_is_not_lost_to_another_page(
     assert said == ["From the one", "From the other", "Meanwhile"]
     await one.page.reload()
     await expect(one.turn(3)).to_contain_text("From the o")
-    assert "From the" not in await one.page.evaluate(KEPT, "values")
+    await expect(one.page.locator(".pending")).to_have_count(0)
+    await one.until(f"!(await ({KEPT})('values')).includes('From the')")
+
+
+async def test_an_answer_ends_whose_turn_was_not_heard(
+    talking: Callable[[Script], Awaitable[RunningServer]], open_page: OpenPage
+) -> None:
+    """As if it had been read before the end of its answer was told: nobody types for ever."""
+    server = await talking(["Here it is."])
+    at = await open_page(server)
+
+    def overhear(socket: WebSocketRoute) -> None:
+        upstream = socket.connect_to_server()
+        upstream.on_message(
+            lambda told: None if '"assistant"' in told and '"rounds"' in told else socket.send(told)
+        )
+
+    await at.page.route_web_socket(re.compile("/api/v1/live"), overhear)
+    await at.go("#/session/ada/notes")
+    await at.page.reload()
+    await at.page.get_by_label("Message").fill("Where is it?")
+    await at.page.keyboard.press("Enter")
+    await expect(at.turn(1)).to_contain_text("Here it is.")
+    await expect(at.page.locator(".pending, .arriving")).to_have_count(0)
 
 
 async def test_what_is_heard_while_the_page_asks_is_newer(

@@ -13,6 +13,7 @@ from perdure.core.messages import Media, Message, Text, ToolCall, ToolResult, as
 from perdure.testing import Script
 from tests.page.conftest import OpenPage
 from tests.page.test_access import violations
+from tests.page.test_kept import kept
 from tests.page.test_turns import say
 from tests.server.conftest import RunningServer
 
@@ -178,8 +179,11 @@ async def test_axe_finds_nothing_when_something_went_wrong(
     await at.page.keyboard.press("Enter")
     await expect(at.page.get_by_role("alert")).to_contain_text("Not sent.")
     assert await violations(at) == []
+    await kept(at, "turns", "Once upon")
     await at.page.route("**/api/**", lambda route: route.abort())
     await at.page.reload()
+    await expect(at.turn(1)).to_contain_text("Once upon")
+    await expect(at.turn(1).locator(".stopped")).to_be_visible()
     await expect(at.page.get_by_text("Offline")).to_be_visible()
     await at.page.get_by_label("Message").fill("And now?")
     await at.page.keyboard.press("Enter")

@@ -272,3 +272,22 @@ async def _check_partial(folder: Path, session: str) -> None:
         assert partial.message.text.startswith("word word word")
         (turn,) = await found.turns()
         assert turn.prompt == "Tell me."
+
+
+async def test_a_client_that_leaves_while_it_asks_is_no_fault_of_ours(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.bank.session("ada/x")
+    before = asyncio.all_tasks()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.http.port)
+    head = (
+        f"POST /api/v1/sessions/ada/x/turns HTTP/1.1\r\nhost: 127.0.0.1:{server.http.port}\r\n"
+        f"authorization: Bearer {server.token()}\r\ncontent-type: application/json\r\n"
+        'content-length: 100\r\n\r\n{"messages":'
+    )
+    writer.write(head.encode())
+    await writer.drain()
+    await until(lambda: asyncio.all_tasks() - before)  # it is being answered
+    writer.close()
+    await until(lambda: not asyncio.all_tasks() - before)
+    assert [record for record in caplog.records if record.name.startswith("perdure")] == []

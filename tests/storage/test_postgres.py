@@ -9,7 +9,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import psycopg
 import pytest
@@ -25,10 +25,21 @@ from perdure.core.errors import (
     PerdureError,
     Unavailable,
 )
-from perdure.storage.backends.postgres import PostgresAdapter, writer
+from perdure.storage.backends.postgres import PostgresAdapter, links, writer
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Figure, Query, Summary
-from perdure.storage.rows import Batch, Check, Column, Delete, Event, Index, Layout, Put, Row
+from perdure.storage.rows import (
+    Batch,
+    Check,
+    Column,
+    Delete,
+    Event,
+    Index,
+    Layout,
+    Put,
+    Row,
+    RowCopy,
+)
 from tests.servers import PostgresServer
 from tests.waiting import until
 
@@ -174,6 +185,90 @@ async def test_unknown_outcome_is_said(
         with pytest.raises(Unavailable, match="unknown"):
             await bank.commit(Batch((put("a"),)), DEFAULT)
         await bank.close()
+
+
+class Holder:
+    """A proxy that, once armed, keeps back a COMMIT and all that comes behind it, until told."""
+
+    def __init__(self, target: str) -> None:
+        self._target = psycopg.conninfo.conninfo_to_dict(target)
+        self._released = asyncio.Event()
+        self._serving: list[asyncio.Task[None]] = []
+        self.armed = self.holds = False
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        name = self._target["dbname"]
+        self.url = (
+            f"postgresql://postgres@127.0.0.1:{port}/{name}?sslmode=disable&gssencmode=disable"
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    def release(self) -> None:
+        self._released.set()
+
+    async def _serve(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
+        host, port = str(self._target["host"]), str(self._target["port"])
+        far, to_far = await asyncio.open_connection(host, int(port))
+        answers = asyncio.create_task(_copy(far, to_near))
+        with contextlib.suppress(ConnectionError):
+            while data := await near.read(65_536):
+                if self.armed and b"COMMIT\0" in data:
+                    self.armed, self.holds = False, True
+                    await self._released.wait()
+                to_far.write(data)
+        to_far.close()
+        await answers
+
+
+async def test_a_host_that_is_cut_off_inside_a_transaction_blocks_nobody_for_long(
+    postgres_url: str, open_bank: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "IDLE", 0.5)
+    async with Holder(postgres_url) as line:
+        cut_off, other = await open_bank(line.url), await open_bank()
+        await other.commit(Batch((put("a"),)), DEFAULT)
+        line.armed = True
+        late = asyncio.create_task(cut_off.commit(Batch((put("a"),), (), (emit("a"),)), DEFAULT))
+        await until(lambda: line.holds)
+        async with asyncio.timeout(100):
+            assert await other.commit(Batch((put("a"),), (), (emit("a"),)), DEFAULT) == [2]
+        line.release()
+        assert await late == [3]
+        await cut_off.close()
+
+
+async def test_backups_and_loading_may_take_their_time(
+    postgres_server: PostgresServer, bank: PostgresAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their transactions wait for what is read or written elsewhere."""
+    monkeypatch.setattr(links, "IDLE", 0.2)
+    await bank.commit(Batch((put("a"), put("b"))), DEFAULT)
+    url = postgres_server.url()
+    async with bank.snapshot() as snapshot:
+        read, layouts = snapshot.entries, await snapshot.layouts()
+
+        async def find_layouts() -> list[Layout]:
+            await asyncio.sleep(0.5)
+            return layouts
+
+        async def slowly(collection: str) -> AsyncIterator[list[RowCopy]]:
+            async for page in read(collection):
+                await asyncio.sleep(0.5)
+                yield page
+                await asyncio.sleep(0.5)
+
+        monkeypatch.setattr(snapshot, "entries", slowly)
+        monkeypatch.setattr(snapshot, "layouts", find_layouts)
+        copy = PostgresAdapter(url)
+        await copy.initialize()
+        assert await copy.load(snapshot) == 2
+        await copy.close()
+    postgres_server.give_back(url)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

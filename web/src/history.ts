@@ -113,6 +113,15 @@ function splitDraft(turn: Turn): { turn: Turn; draft: Message | null } {
   return { turn: { ...turn, rounds }, draft };
 }
 
+/** A turn as the browser keeps it: with what arrived of an answer that nobody goes on with. */
+export function turnToKeep(history: History, number: number): Turn | undefined {
+  const turn = history.turns.get(number);
+  const answer = history.answers.get(number);
+  if (!turn || answer?.state !== "left") return turn;
+  const round = { number: (turn.rounds.at(-1)?.number ?? 0) + 1, messages: [answer.message], tokens: null };
+  return { ...turn, status: "partial", rounds: [...turn.rounds, round] };
+}
+
 function noteDraft(history: History, turn: number, message: Message, isAlive: boolean, now: number): void {
   const known = history.answers.get(turn);
   if (known && known.state === "arriving" && sizeOf(known.message) >= sizeOf(message)) return;

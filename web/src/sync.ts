@@ -15,6 +15,7 @@ import {
   mergeTurns,
   missingRuns,
   startHearing,
+  turnToKeep,
 } from "./history.ts";
 import type { LiveEvent } from "./live_events.ts";
 import { Outbox } from "./outbox.ts";
@@ -31,6 +32,8 @@ const AROUND = 10;
 const SESSIONS = 100;
 const RETRY_MS = [250, 500, 1_000, 2_000, 5_000];
 const FLUSH_MS = 40;
+/** So long behind the end of an answer its turn may come. */
+const END_MS = 500;
 
 export class Sync {
   readonly api = new Api();
@@ -220,7 +223,11 @@ export class Sync {
     } else if (event.type === "session") {
       isComplete = hearSession(history, event);
       if (!isComplete || event.gone) void this.database?.drop(history.name);
-    } else if (event.type === "answer") hearAnswer(history, event, now);
+    } else if (event.type === "answer") {
+      hearAnswer(history, event, now);
+      if (event.state === "left") this.note(history.name, event.turn);
+      if (event.state === "ended") this.soon(`end ${history.name} ${event.turn}`, () => this.readEnded(history.name, event.turn), END_MS);
+    }
     else if (event.type === "delta") {
       if (!hearDelta(history, event, now)) this.socket?.close();
     } else if (event.type === "heartbeat") {
@@ -405,6 +412,11 @@ export class Sync {
     });
   }
 
+  /** An answer has ended, and its turn did not come with it: the news was heard before it, or not at all. */
+  private async readEnded(name: string, turn: number): Promise<void> {
+    if (historyOf(name).answers.get(turn)?.state === "settling") await this.readRun(name, turn, turn);
+  }
+
   private merge(history: ReturnType<typeof historyOf>, turns: Turn[]): void {
     mergeTurns(history, turns, Date.now());
     for (const turn of turns) this.note(history.name, turn.number);
@@ -455,7 +467,7 @@ export class Sync {
       const history = historyOf(name);
       if (history.gone) continue;
       const { newest, through, undone, forgets } = history;
-      const turns = [...numbers].flatMap((number) => history.turns.get(number) ?? []);
+      const turns = [...numbers].flatMap((number) => turnToKeep(history, number) ?? []);
       await this.database?.save({ name, newest, through, undone, forgets, opened: Date.now() }, turns);
     }
   }

@@ -1,7 +1,7 @@
 // Where each task of a graph stands: pure. What is needed stands left of what needs it.
 import type { RankedTask } from "./api_types.ts";
 
-export const NODE = { width: 196, height: 46, across: 56, down: 12 };
+export const NODE = { width: 196, height: 46, across: 36, down: 12 };
 const MARGIN = 8;
 
 export interface Placed {

@@ -52,8 +52,12 @@ def make_folder(folder: Path) -> None:
 def _slug(url: str) -> str:
     """A folder name for a bank on a server: two banks never share one."""
     parts, options = urlsplit(url), registry.parse(url).options
-    host = parts.hostname or options.get("host", "local")
     schema = options.get("schema", "perdure")
-    place = f"{host}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"
+    servers = parts.netloc.rpartition("@")[2]
+    if "," in servers and ":" in servers:  # several, each with its port
+        server = servers.lower()
+    else:
+        server = f"{parts.hostname or options.get('host', 'local')}-{parts.port or 5432}"
+    place = f"{server}-{parts.path.strip('/')}-{schema}"
     readable = "".join(char if char.isalnum() or char in "-_." else "_" for char in place)
     return f"{readable}-{zlib.crc32(place.encode()):08x}"

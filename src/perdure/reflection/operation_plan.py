@@ -1,9 +1,9 @@
 """Turns checked operations into new versions of memories, and into proposals. Pure.
 
 What is said once more in other words is not kept twice: an `add` is a `reinforce` if an active
-memory says the same: it was made from the same words of a turn, and took the same of them, or it
-has no word that the other, or what that one cites, lacks. A turn counts as evidence
-once: to read it again changes nothing.
+memory says the same: it was made from the same words of a turn, and took as much of them, or it
+has no word that the other, or what that one cites, lacks. If it took less, the `add` is an
+`update`. A turn counts as evidence once.
 
 What a person wrote, edited or pinned is left as it is, and the change proposed; so is a preference
 or decision that nobody said who may, and a change of what is not as the model read it.

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
@@ -122,6 +122,8 @@ class Router:
                 response = await self._answer(match, caller, connection, receive)
             except Denied:
                 raise
+            except ClientDisconnect:
+                return  # in the middle of its body: nobody waits for an answer
             except Exception as exc:  # noqa: BLE001  # the border: no connection ends bare
                 if not isinstance(exc, PerdureError):
                     _log.exception("%s failed.", match.name)

@@ -314,18 +314,13 @@ class SessionWriter:
             time=now,
             undone=undone_at(head, number),
         )
-        records = self._services.store.collection(SessionRecord)
-        taken = "session" if await records.get(name) is not None else ""
-        if not taken and await self._services.store.collection(StateRecord).get(name) is not None:
-            taken = "context"
-        if taken:
-            raise Conflict(
-                "perdure_sessions",
-                name,
-                message=f"There is a {taken} {name} already.",
-                hint="Choose another name for the fork, or open that one with bank.session(…).",
-            )
-        async with self._services.store.transaction() as transaction:
+        taken = ""
+
+        async def write(transaction: Transaction) -> None:
+            nonlocal taken
+            taken = await _taken(transaction, name)
+            if taken:
+                return
             await transaction.collection(SessionRecord).put(record, Options(expected=0))
             await transaction.collection(Head).put(fresh, Options(expected=0))
             # A parent that is being forgotten has no head any more.
@@ -333,6 +328,16 @@ class SessionWriter:
                 raise InvalidInput(
                     f"{self.record.id} was forgotten.", hint="There is nothing to fork."
                 )
+
+        # Others may write to the parent meanwhile: then once more, with what was found.
+        await self._services.store.transact(write)
+        if taken:
+            raise Conflict(
+                "perdure_sessions",
+                name,
+                message=f"There is a {taken} {name} already.",
+                hint="Choose another name for the fork, or open that one with bank.session(…).",
+            )
         return record
 
     async def _answered(self, messages: Any, context: Context) -> _Answer:
@@ -395,3 +400,10 @@ def _by_model(message: Message, model: str) -> Message:
     if not model or message.model or message.role != "assistant":
         return message
     return msgspec.structs.replace(message, model=model)
+
+
+async def _taken(transaction: Transaction, name: str) -> str:
+    """What has this name already; empty if nothing has."""
+    if await transaction.collection(SessionRecord).get(name) is not None:
+        return "session"
+    return "" if await transaction.collection(StateRecord).get(name) is None else "context"

@@ -23,13 +23,15 @@ from perdure.core.errors import InvalidURL
 from perdure.storage import registry
 
 _HINT = "Write it like postgresql://user:password@host:5432/name?schema=perdure."
-#: A dead peer is noticed within half a minute; an unreachable one within five seconds.
+#: A dead peer is noticed within 15 seconds, whether something was sent to it or not; an
+#: unreachable one within five. Both are well below what a call waits for another.
 _DEFAULTS = {
     "application_name": "perdure",
     "connect_timeout": "5",
-    "keepalives_idle": "15",
-    "keepalives_interval": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "3",
     "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}").fullmatch
 _SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=|replica=)[^&#]*")

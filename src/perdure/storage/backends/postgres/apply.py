@@ -190,6 +190,7 @@ class PostgresApplier:
         ]
         for participant in participants:
             await participant.send(conn)
+        await conn.settle()
         for (collection, _), touch in touches.items():
             await touch.receive(conn, self._of(collection), moment)
         for check in batch.checks:
@@ -226,6 +227,7 @@ class PostgresApplier:
         for place, touch in touches.items():
             if place[0] >= collection:
                 await touch.send(conn, self._of(place[0]), moment, alone=False)
+        await conn.settle()
         for place, touch in touches.items():
             await touch.receive(conn, self._of(place[0]), moment)
         for check in checks:

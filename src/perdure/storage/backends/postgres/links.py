@@ -40,6 +40,19 @@ _DURABLE = (
 )
 #: The lock that every connection shares, so that whoever fills the bank knows if it is alone.
 PRESENCE = 257
+#: Seconds after which the server ends a transaction that waits for its client: a host that was
+#: stopped or cut off in one would keep its locks, and everybody else would wait for them.
+IDLE = 10.0
+# The same for a host that is gone altogether; by itself, a server notices after two hours.
+_WATCHFUL = (
+    "SELECT set_config('idle_in_transaction_session_timeout', %s, false),"
+    " set_config('tcp_keepalives_idle', '5', false),"
+    " set_config('tcp_keepalives_interval', '3', false),"
+    " set_config('tcp_keepalives_count', '3', false),"
+    " set_config('tcp_user_timeout', '15s', false)"
+)
+#: For a transaction in which the server may wait for us: for rows that we read elsewhere, say.
+PATIENT = "SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
@@ -49,16 +62,29 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         super().__init__(*args, **kwargs)
         self.writer = uuid.uuid4().hex
         self.ticket = 0
+        #: While it has one.
+        self.open_pipeline: psycopg.AsyncPipeline | None = None
+
+    async def settle(self) -> None:
+        """In a pipeline, wait for the results of all that was sent. A fetch does so, too, but for
+        the server the client is still sending then, and not idle in its transaction.
+        """
+        if self.open_pipeline is not None:
+            await self.open_pipeline.sync()
 
     async def rows(
         self, text: str, params: Sequence[Any] | None = None, **how: bool
     ) -> list[tuple[Any, ...]]:
-        return await (await self.execute(text, params, **how)).fetchall()
+        cursor = await self.execute(text, params, **how)
+        await self.settle()
+        return await cursor.fetchall()
 
     async def row(
         self, text: str, params: Sequence[Any] | None = None, **how: bool
     ) -> tuple[Any, ...] | None:
-        return await (await self.execute(text, params, **how)).fetchone()
+        cursor = await self.execute(text, params, **how)
+        await self.settle()
+        return await cursor.fetchone()
 
     async def value(self, text: str, params: Sequence[Any] | None = None) -> Any:
         """The first column of the first row; None if there is no row."""
@@ -106,6 +132,7 @@ class PostgresPool(ServerPool[Connection]):
         )
         try:
             await conn.execute(_DURABLE)
+            await conn.execute(_WATCHFUL, (f"{round(IDLE * 1_000)}ms",))
             await self._be_present(conn)
         except BaseException:
             await conn.close()

@@ -25,7 +25,7 @@ from perdure.storage.backends.postgres.address import PostgresServer, lock_space
 from perdure.storage.backends.postgres.catalog import FACTS, PostgresCatalog
 from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.extension import PostgresExtension
-from perdure.storage.backends.postgres.links import PRESENCE, Connection, PostgresPool
+from perdure.storage.backends.postgres.links import PATIENT, PRESENCE, Connection, PostgresPool
 from perdure.storage.rows import Delivered, Layout, Row, RowCopy
 from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
 
@@ -66,6 +66,7 @@ async def _begin(conn: Connection, server: PostgresServer) -> list[Layout]:
     for _ in range(_ATTEMPTS):
         names = await catalog.load()
         await conn.execute(_BEGIN)
+        await conn.execute(PATIENT)
         try:
             if names:
                 tables = ", ".join(f'{server.schema}."{name}"' for name in names)
@@ -178,6 +179,7 @@ class BankLoader:
             async with conn:
                 await conn.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
                 await conn.execute(_SYNC)
+                await conn.execute(PATIENT)
                 await self._be_alone(conn)
                 if not replace:
                     await PostgresCatalog(conn, self._schema).check_empty(self._moment)

@@ -121,14 +121,14 @@ class PostgresWriter(ServerWriter):
         conn.ticket += 1
         job.conn = conn
         try:
-            async with conn.pipeline():
+            async with conn.pipeline() as conn.open_pipeline:
                 try:
                     await self._run(job, conn)
                 except asyncio.CancelledError:
                     await conn.close()  # or the end of the pipeline would wait for the server
                     raise
         finally:
-            job.conn = None
+            job.conn = conn.open_pipeline = None
             if job.withdrawn or job.expired:
                 await conn.close()  # a request to cancel may still hit whatever runs next on it
         job.sent = False
