@@ -125,6 +125,21 @@ async def test_what_was_fetched_and_did_not_arrive_is_fetched_again(
     await until(lambda: len(done) == 2)
 
 
+async def test_a_burst_of_tickets_is_analyzed(make_runner: MakeRunner, sql: Sql) -> None:
+    """Without statistics, each fetch compares every ticket with every other: 3,000 took 300 ms."""
+    runner = make_runner()
+    runner.register("work", lambda _: None)
+    await runner.start()
+    await until(lambda: engine_of(runner)._worker)
+    analyzed = "SELECT last_analyze FROM pg_stat_user_tables WHERE relname = 'procrastinate_jobs'"
+    assert sql(analyzed) == [(None,)]
+    sql(
+        "INSERT INTO procrastinate_jobs(queue_name, task_name, lock)"
+        " SELECT 'other', 'perdure', 'job ' || n FROM generate_series(1, 500) AS n"
+    )
+    await until(lambda: sql(analyzed) != [(None,)])
+
+
 async def test_hosts_with_and_without_it_share_the_work(
     make_runner: MakeRunner, make_store: MakeStore
 ) -> None:

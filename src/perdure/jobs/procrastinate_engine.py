@@ -75,6 +75,12 @@ SELECT procrastinate_defer_jobs_v1(ARRAY(
         WHERE t.args ->> 'job' = r._key AND t.status IN ('todo', 'doing'))
     ORDER BY r.placed LIMIT 1000))
 """
+#: Without statistics of a table that was small, a fetch compares each ticket with every other.
+#: Autovacuum comes once a minute.
+_CHANGED = """
+SELECT relid FROM pg_stat_user_tables
+WHERE relid = '{table}'::regclass AND n_mod_since_analyze > 100 + n_live_tup / 2
+"""
 _ALIVE = (
     "UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = %(worker)s RETURNING id"
 )
@@ -210,6 +216,9 @@ class ProcrastinateEngine(JobEngine):
         )
         if again:
             _log.warning("%d jobs of workers that died are run again", len(again))
+        tickets = f"{self._server.schema}.procrastinate_jobs"
+        if await self._connected.query(_CHANGED.format(table=tickets)):
+            await self._connected.run(lambda conn: conn.execute(f"ANALYZE {tickets}"))
         if moment >= self._missing_at:
             self._missing_at = moment + _MISSING_EVERY
             declared = await self._store.ready(type_of(Job))
