@@ -16,6 +16,8 @@ from tests.cluster.session_load import AGENT, Servers
 
 #: Seconds in which a server answers a ping; who is silent for longer is left.
 _PING = 3.0
+#: Seconds in which a server has to accept a connection, however busy it is.
+_OPEN = 10.0
 _BREAKS = (OSError, WebSocketException, TimeoutError, EOFError)
 
 
@@ -69,7 +71,7 @@ class Follower:
                     f"{url.replace('http', 'ws', 1)}/api/v1/live",
                     additional_headers={"authorization": f"Bearer {token}"},
                     max_size=None,
-                    open_timeout=_PING,
+                    open_timeout=_OPEN,
                     ping_interval=_PING,
                     ping_timeout=_PING,
                     close_timeout=1,
