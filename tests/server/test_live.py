@@ -833,6 +833,27 @@ async def test_events_wait_while_the_store_is_away(
     assert client.turns() == [("ada/new", 1, 1), ("ada/new", 2, 2)]
 
 
+async def test_a_client_that_left_while_it_connected_is_no_fault(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: object) -> None:
+        raise OSError("the client has left")  # as uvicorn does
+
+    headers = {"host": server.url.removeprefix("http://"), "x-perdure-token": server.token()}
+    scope = {
+        "type": "websocket",
+        "path": "/api/v1/live",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+    }
+    await server.app(scope, receive, send)
+    assert not caplog.records
+
+
 async def test_sockets_end_when_the_server_stops(tmp_path: Path) -> None:
     async with running_server(tmp_path) as server:
         connection = listening(server)

@@ -124,7 +124,10 @@ class LiveSocket:
 
     async def run(self) -> None:
         """Until the client leaves, misbehaves, or the server is stopped."""
-        await self._socket.accept()
+        try:
+            await self._socket.accept()
+        except OSError:  # the client has left already
+            return
         stopping = self._call.server.stopping
         tasks = {
             asyncio.create_task(self._listen(), name="perdure-live-listen"),
