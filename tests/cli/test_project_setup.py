@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from perdure.core.errors import Unavailable
 from perdure.integrations.client_hooks.hook_failures import note_failure
+from perdure.integrations.client_setup.project_setup import _told_if_unwritable
 from perdure.project.project_location import ProjectLocation
 from tests.cli.conftest import Ask, Run
 from tests.project.repositories import VARIABLES, all_bytes, commit, git, new_repository
@@ -82,6 +84,20 @@ def test_one_command_sets_up_and_one_takes_it_out(ask: Ask, run: Run, repository
     code, back = ask("project", "init")
     assert back["project"] == made["project"]
     assert "Sweep" in run("task", "list").stdout
+
+
+def test_what_cannot_be_done_is_said_as_it_is(tmp_path: Path) -> None:
+    absent = "^perdure-absent cannot be used: No such file or directory"
+    with pytest.raises(Unavailable, match=absent), _told_if_unwritable():
+        subprocess.run(["perdure-absent"], check=True)
+    unnamed = "^The project cannot be used: Bad file descriptor"
+    with pytest.raises(Unavailable, match=unnamed), _told_if_unwritable():
+        os.close(1_000_000)
+    with (
+        pytest.raises(Unavailable, match="cannot be written: Is a directory"),
+        _told_if_unwritable(),
+    ):
+        tmp_path.write_text("")
 
 
 def test_a_folder_that_cannot_be_written_is_said(run: Run, repository: Path) -> None:

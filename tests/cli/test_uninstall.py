@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer._completion_shared import install
 
 import perdure
+from perdure.bank.artifact_location import artifact_place
+from perdure.config import ArtifactsConfig
 from perdure.integrations.client_setup.project_list import (
     list_project,
     listed_projects,
     project_list_file,
     unlist_projects,
 )
+from perdure.project.project_location import ProjectLocation, ProjectSettings
 from tests.cli.conftest import Ask, Run
 from tests.project.repositories import VARIABLES, all_bytes, git, new_repository
 
@@ -98,7 +104,8 @@ def test_what_was_remembered_stays_unless_told(
     code, report = ask("uninstall", "--yes")
     assert code == 0
     kept = [each for each in report["kept"] if "--data" in each]
-    assert len(kept) == 4  # two banks, artifacts, pauses
+    assert len(kept) == 3  # two banks, one with artifacts, and pauses
+    assert "large artifacts in" in kept[0]
     assert "memories 1" in kept[0]
     assert "The port is 8123." in run("memory", "list").stdout
     for name in ("attic", "beside", "cellar", "garden"):
@@ -194,45 +201,182 @@ def test_the_list_of_projects(home: Path) -> None:
     assert not project_list_file().exists()
 
 
-def test_a_bank_that_is_open_stays(ask: Ask, home: Path) -> None:
-    (home / "data/perdure").mkdir(parents=True)
+def test_a_bank_that_is_open_stays_with_its_artifacts(run: Run, ask: Ask, home: Path) -> None:
+    (home / "data/perdure/references").mkdir(parents=True)
+    (home / "data/perdure/references/layer.db").write_text("docs")
+    assert run("pause").exit_code == run("resume").exit_code == 0
     bank = home / "data/perdure/bank.db"
+    content = os.urandom(300_000)
     with perdure.open_sync(f"sqlite:///{bank}") as opened:
-        opened.artifacts.put(b"small")
+        large = opened.artifacts.put(content)
         code, report = ask("uninstall", "--data", "--yes")
-        assert code == 1
+        assert (code, report["gone"]) == (1, [])
         assert "has the bank" in report["failed"][0]
+        assert opened.artifacts.read(large) == content
         assert opened.artifacts.read(opened.artifacts.put(b"other")) == b"other"
+    assert (home / "data/perdure/references/layer.db").exists()
+    assert (home / "data/perdure/pauses").exists()
+    assert "because a bank stays" in str(report["kept"])
     code, report = ask("uninstall", "--data", "--yes")
     assert code == 0
-    assert not bank.exists()
+    assert not (home / "data/perdure").exists()
 
 
-def test_a_file_that_is_no_bank_stays(
-    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sqlite3
+def make_bank(file: Path) -> bytes:
+    """A bank with an artifact that lies beside it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with perdure.open_sync(f"sqlite:///{file}") as bank:
+        bank.artifacts.put(os.urandom(300_000))
+    return file.read_bytes()
 
-    other = home / "other.db"
-    with sqlite3.connect(other) as db:
+
+def another_database(file: Path) -> None:
+    with sqlite3.connect(file) as db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
-    monkeypatch.setenv("PERDURE_BANK", f"sqlite:///{other}")
-    before = other.read_bytes()
+
+
+def no_database(file: Path) -> None:
+    file.write_text("My thesis. " * 1_000)
+
+
+def short_text(file: Path) -> None:
+    file.write_bytes(b"PK my thesis")
+
+
+def damaged_bank(file: Path) -> None:
+    """Also what a bank looks like whose whole file is encrypted."""
+    data = make_bank(file)
+    file.write_bytes(os.urandom(16) + data[16:])
+
+
+@pytest.mark.parametrize("make", [another_database, no_database, short_text, damaged_bank])
+def test_a_file_that_is_no_bank_for_sure_stays(
+    run: Run, ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    file = home / "thesis.odt"
+    make(file)
+    before = all_bytes(home)
+    monkeypatch.setenv("PERDURE_BANK", f"sqlite:///{file}")
+    assert str(file) in str(ask("uninstall", "--yes")[1]["kept"])
+    code, report = ask("uninstall", "--data", "--yes")
+    assert (code, report["gone"]) == (1, [])
+    assert str(file) in report["failed"][0]
+    assert all_bytes(home) == before
+
+
+def test_a_link_to_a_bank_stays(ask: Ask, home: Path) -> None:
+    make_bank(home / "elsewhere/real.db")
+    (home / "data/perdure").mkdir(parents=True)
+    (home / "data/perdure/bank.db").symlink_to(home / "elsewhere/real.db")
+    before = all_bytes(home)
+    code, report = ask("uninstall", "--data", "--yes")
+    assert (code, report["gone"]) == (1, [])
+    assert f"is a link to {home / 'elsewhere/real.db'}" in report["failed"][0]
+    assert (home / "data/perdure/bank.db").is_symlink()
+    assert all_bytes(home) == before
+
+
+def test_a_folder_that_was_not_set_up_names_no_bank_to_delete(
+    run: Run, ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that came out of an archive."""
+    victim = home / "cellar.db"
+    make_bank(victim)
+    (home / "unpacked").mkdir()
+    location = ProjectLocation.find(home / "unpacked")
+    location.write_settings(
+        ProjectSettings(project="pr_00c0ffee00c0ffee", name="x", bank=f"sqlite:///{victim}")
+    )
+    monkeypatch.chdir(home / "unpacked")
+    shown = run("uninstall", "--data", answer="n\n").stderr
+    assert str(victim) not in shown
+    code, report = ask("uninstall", "--data", "--yes")
+    assert code == 0
+    assert any(str(victim) in each and "not set up here" in each for each in report["kept"])
+    assert victim.exists()
+    assert len(list((home / "cellar.db.artifacts/sha256").rglob("*/*"))) == 1
+
+
+def test_every_bank_that_goes_is_named_before(run: Run, home: Path) -> None:
+    bank = home / "cellar.db"
+    (home / "cellar").mkdir()
+    set_up(run, home / "cellar", "--bank", f"sqlite:///{bank}")
+    assert f"the bank {bank}" in run("uninstall", "--data", answer="n\n").stderr
+    assert bank.exists()
+
+
+def test_what_is_no_artifact_stays_beside_a_bank(ask: Ask, home: Path) -> None:
+    bank = home / "data/perdure/bank.db"
+    make_bank(bank)
+    place = home / "data/perdure/bank.db.artifacts"
+    for mine in ("sha256/mine.pdf", "incoming/mine.pdf", "mine.pdf"):
+        (place / mine).parent.mkdir(exist_ok=True)
+        (place / mine).write_text("mine")
+    (place / f"incoming/{'0' * 32}.placing").write_text("torn")
     code, report = ask("uninstall", "--data", "--yes")
     assert code == 1
-    assert "another program" in report["failed"][0]
-    assert other.read_bytes() == before
+    assert f"{place} is kept" in report["failed"][0]
+    assert sorted(all_bytes(place)) == ["incoming/mine.pdf", "mine.pdf", "sha256/mine.pdf"]
+    assert not bank.exists()
+    code, report = ask("uninstall", "--data", "--yes")
+    assert (code, report["gone"]) == (0, [])
+    assert any(str(place) in each and "by hand" in each for each in report["kept"])
 
 
-def test_a_bank_on_a_server_stays(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_BANK", "postgresql://ada:secret@127.0.0.1:1/perdure")
+def test_a_configured_folder_of_artifacts_stays(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = home / "shared"
+    monkeypatch.setenv("PERDURE_ARTIFACTS_FOLDER", str(place))
+    make_bank(home / "other.db")
+    make_bank(home / "data/perdure/bank.db")
+    (place / "incoming/mine.pdf").write_text("mine")
+    before = all_bytes(place)
+    assert len(before) == 3
+    code, report = ask("uninstall", "--data", "--yes")
+    assert code == 0
+    assert any(str(place) in each and "may share" in each for each in report["kept"])
+    assert all_bytes(place) == before
+    assert not (home / "data/perdure").exists()
+
+
+def test_a_bank_on_a_server_stays_with_its_artifacts(
+    run: Run, ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "postgresql://ada:secret@127.0.0.1:1/perdure"
+    place = artifact_place(url, ArtifactsConfig(), temporary=False)
+    assert isinstance(place, Path)
+    (place / "sha256/00").mkdir(parents=True)
+    (place / "sha256/00" / ("0" * 64)).write_bytes(os.urandom(300_000))
+    make_bank(home / "data/perdure/bank.db")
+    assert run("pause").exit_code == run("resume").exit_code == 0
+    before = all_bytes(home / "data/perdure/artifacts")
+    monkeypatch.setenv("PERDURE_BANK", url)
     code, report = ask("uninstall", "--data", "--yes")
     assert code == 0
     told = " ".join(report["kept"])
     assert "which is on a server" in told
     assert "only the bank knows of" in told
+    assert f"{home / 'data/perdure/artifacts'} (1 file" in told
     assert "secret" not in json.dumps(report)
+    assert all_bytes(home / "data/perdure/artifacts") == before
+    assert (home / "data/perdure/pauses").exists()
+    assert not (home / "data/perdure/bank.db").exists()
+
+
+def test_folders_of_runs_stay(ask: Ask, tmp_path: Path) -> None:
+    for name in ("perdure-run-a", "perdure-import-a", "perdure-import-b"):
+        (tmp_path / "tmp" / name).mkdir()
+        (tmp_path / "tmp" / name / "out").write_text("printed")
+    for name in ("perdure-run-a", "perdure-import-a"):
+        os.utime(tmp_path / "tmp" / name, (0, 0))
+    code, report = ask("uninstall", "--data", "--yes")
+    assert code == 0
+    assert (tmp_path / "tmp/perdure-run-a/out").exists()
+    assert f"{tmp_path / 'tmp/perdure-run-a'}, which a run may still use" in str(report["kept"])
+    assert not (tmp_path / "tmp/perdure-import-a").exists()
+    assert (tmp_path / "tmp/perdure-import-b").exists()
 
 
 def test_the_plugin_of_claude_code(ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

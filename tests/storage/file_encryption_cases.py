@@ -22,7 +22,14 @@ import apsw
 import msgspec
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import Corrupted, InvalidInput, KeyRefused, PerdureError, Unavailable
+from perdure.core.errors import (
+    Corrupted,
+    InvalidInput,
+    KeyRefused,
+    NotAStore,
+    PerdureError,
+    Unavailable,
+)
 from perdure.search import attach, sqlite_vectors, vector_graphs
 from perdure.search.engine import (
     Document,
@@ -38,6 +45,7 @@ from perdure.storage.backends.sqlite import (
     connections,
     encryption,
 )
+from perdure.storage.backends.sqlite.deletion import delete_bank
 from perdure.storage.backends.sqlite.encryption import decrypt_file, encrypt_file, rekey_file
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
@@ -96,6 +104,32 @@ async def written(file: Path, count: int, key: bytes | None = KEY) -> None:
 
 def _value(number: int) -> bytes:
     return f"{SECRET} {number} ".encode() * 8
+
+
+async def deleted(folder: Path) -> None:
+    """A bank goes only with its key, and while nobody has it open."""
+    bank, text = folder / "bank.db", folder / "thesis.txt"
+    await written(bank, 3)
+    text.write_text("My thesis. " * 1_000)
+    before = bank.read_bytes()
+    for file, key in ((bank, None), (bank, OTHER), (text, None), (text, KEY)):
+        try:
+            delete_bank(file, key)
+        except (KeyRefused, NotAStore) as exc:
+            refused(type(exc), exc, str(file))
+        else:
+            raise AssertionError(f"{file} was deleted")
+    user = await opened(bank)
+    try:
+        delete_bank(bank, KEY)
+    except Unavailable as exc:
+        refused(Unavailable, exc, "has the bank")
+    else:
+        raise AssertionError("it was deleted while it was open")
+    await user.close()
+    assert bank.read_bytes() == before
+    delete_bank(bank, KEY)
+    assert [each.name for each in folder.iterdir()] == ["thesis.txt"]
 
 
 async def intact(file: Path, count: int, key: bytes | None) -> None:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import shutil
 import stat
 import time
@@ -136,6 +137,13 @@ class _ReceivedFile(ReceivedObject):
 INCOMING = "incoming"
 #: A second name of a received file, until it is renamed to its final one.
 _SECOND = ".placing"
+_is_object = re.compile(
+    r"sha256/([0-9a-f]{2})/\1[0-9a-f]{62}|copies/[0-9a-f]{64}/[0-9a-f]{32}"
+    r"|incoming/[0-9a-f]{32}(\.placing)?"
+).fullmatch
+_is_object_folder = re.compile(
+    r"\.|sha256(/[0-9a-f]{2})?|copies(/[0-9a-f]{64})?|incoming"
+).fullmatch
 
 
 def make_folders(root: Path, path: str) -> None:
@@ -312,6 +320,23 @@ def sweep(root: Path, age: float) -> int:
                         Path(entry.path).unlink()
                         swept += 1
     return swept
+
+
+def remove_objects(root: Path) -> bool:
+    """Remove what has the name of an object, or of an unfinished write, and the folders that this
+    leaves empty. Whether the root itself went: what somebody else put there stays. Raises OSError.
+    """
+    if root.is_symlink():
+        return False
+    for where, _, names in os.walk(root, topdown=False, onerror=_raised):
+        folder = Path(where)
+        for file in (folder / name for name in names):
+            if _is_object(file.relative_to(root).as_posix()) and not file.is_symlink():
+                file.unlink(missing_ok=True)
+        if _is_object_folder(folder.relative_to(root).as_posix()):
+            with contextlib.suppress(OSError):  # there is more in it
+                folder.rmdir()
+    return not root.exists()
 
 
 def _pages(root: Path, folder: str) -> Iterator[list[StoredObject]]:

@@ -6,6 +6,7 @@ is there stays as it is.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -437,13 +438,21 @@ class ProjectSetup:
         )
 
 
+_UNWRITABLE = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
+}
+
+
 @contextmanager
 def _told_if_unwritable() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
+        what = str(exc.filename or "The project")
+        verb = "cannot be written" if exc.errno in _UNWRITABLE else "cannot be used"
         raise Unavailable(
-            f"{exc.filename} cannot be written: {exc.strerror}.",
+            f"{what} {verb}: {exc.strerror or exc}.",
             hint="Mend that and run it again: it goes on where it was.",
         ) from exc
 

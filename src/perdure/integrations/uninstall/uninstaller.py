@@ -28,6 +28,7 @@ from perdure.integrations.uninstall.package_removal import removal_advice
 from perdure.integrations.uninstall.user_files import UserFile, mentions, user_files
 from perdure.project.project_directory import list_projects
 from perdure.project.project_location import ProjectLocation
+from perdure.storage import registry
 
 #: Seconds after which a temporary folder belongs to no running program.
 _OLD = 86_400.0
@@ -53,6 +54,7 @@ class Uninstaller:
         self._projects: list[tuple[ProjectLocation, Config, str]] = []
         self._files: list[UserFile] = []
         self._logs: list[Path] = []
+        self._banks: list[str] = []
         self._held: list[HeldData] = []
         self._gone: list[str] = []
         self._kept: list[str] = []
@@ -66,12 +68,18 @@ class Uninstaller:
         except PerdureError as exc:
             self._failed.append(str(exc))
         self._logs = [*sorted(data_folder().glob("proxy-*.log")), *_left_behind()]
-        urls = [config.bank_url() for _, config, _ in self._projects]
-        self._held, elsewhere = await held_data(self._config, urls)
-        self._kept += elsewhere
-        self._kept += (
-            [] if self._data else [f"{each.what}; --data deletes it" for each in self._held]
-        )
+        self._kept += [
+            f"{each}, which a run may still use; when none goes on, delete it by hand"
+            for each in _temporary("perdure-run-*")
+        ]
+        held = await held_data(self._config, self._banks)
+        self._held = held.going
+        self._kept += held.elsewhere
+        if self._data:
+            self._failed += held.refused
+        else:
+            self._kept += held.refused
+            self._kept += [f"{each.what}; --data deletes it" for each in self._held]
         self._kept += [f"{each}, which you wrote" for each in mentions()]
         if config_file().is_file():
             self._kept.append(f"{config_file()}, which you wrote")
@@ -95,8 +103,12 @@ class Uninstaller:
             self._do("", lambda log=log: _remove(log))  # type: ignore[misc]
         if self._logs:
             self._gone.append(_logs_told(self._logs))
+        failed = len(self._failed)
         for each in self._held if self._data else ():
-            self._do(each.what, each.work)
+            if each.of_all and len(self._failed) > failed:
+                self._kept.append(f"{each.what}, because a bank stays")
+            else:
+                self._do(each.what, each.work)
         if self._data and not self._failed:
             self._do("", lambda: project_list_file().unlink(missing_ok=True))
         self._remove_data_folder()
@@ -105,13 +117,9 @@ class Uninstaller:
     # Projects ---------------------------------------------------------------------------------
 
     async def _look_for_projects(self, folder: Path) -> None:
-        known = [
-            *listed_projects(),
-            *await self._roots_of_bank(),
-            ProjectLocation.find(folder).root,
-        ]
+        known = dict.fromkeys([*listed_projects(), *await self._roots_of_bank()])
         seen = set[Path]()
-        for root in dict.fromkeys(known):
+        for root in dict.fromkeys([*known, ProjectLocation.find(folder).root]):
             try:
                 if not root.is_dir():
                     self._kept.append(
@@ -134,6 +142,14 @@ class Uninstaller:
             config = msgspec.structs.replace(self._config, bank=settings.bank or self._config.bank)
             what = f"the project memory of {location.root}: {', '.join(parts)}"
             self._projects.append((location, config, what))
+            if root in known:
+                self._banks.append(config.bank_url())
+            elif settings.bank:
+                # Anybody can have written that: the folder may come out of an archive.
+                self._kept.append(
+                    f"the bank {registry.shown(settings.bank)}, which {root} names: that folder was"
+                    " not set up here"
+                )
 
     async def _roots_of_bank(self) -> list[Path]:
         bank = Bank(config=self._config)
@@ -193,17 +209,21 @@ class Uninstaller:
 
 
 def _left_behind() -> list[Path]:
-    """Temporary folders of programs that were killed."""
-    folder, found = Path(tempfile.gettempdir()), []
-    for pattern in ("perdure-import-*", "perdure-run-*"):
-        for path in folder.glob(pattern):
-            try:
-                known = path.lstat()
-            except OSError:
-                continue
-            if known.st_uid == os.getuid() and time.time() - known.st_mtime > _OLD:
-                found.append(path)
-    return sorted(found)
+    """Copies that programs which were killed read from."""
+    return [path for path, age in _temporary("perdure-import-*").items() if age > _OLD]
+
+
+def _temporary(pattern: str) -> dict[Path, float]:
+    """Temporary folders of this user, with their age in seconds."""
+    found = {}
+    for path in sorted(Path(tempfile.gettempdir()).glob(pattern)):
+        try:
+            known = path.lstat()
+        except OSError:
+            continue
+        if known.st_uid == os.getuid():
+            found[path] = time.time() - known.st_mtime
+    return found
 
 
 def _logs_told(logs: list[Path]) -> str:

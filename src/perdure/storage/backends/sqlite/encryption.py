@@ -87,6 +87,11 @@ def look(path: Path, key: bytes | None) -> bool:
     return encrypted
 
 
+def is_clear(path: Path) -> bool:
+    """Whether it is a file of SQLite's that is not encrypted."""
+    return _beginning(path).startswith(_PLAIN)
+
+
 def damaged(path: Path) -> Corrupted:
     """The error for a file that has the key's fingerprint, but cannot be read with it."""
     return Corrupted(
