@@ -25,12 +25,23 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("cluster", "encryption", "keyring", "postgres", "protobuf", "telemetry", "valkey")
 #: What may be used by a program under Apache-2.0 that is passed on without them: they are installed
 #: beside it. LGPL and MPL are about their own files.
-FITTING = (
-    *("apache", "bsd", "isc", "mit", "psf", "python software foundation", "python-2.0", "mpl"),
-    *("mozilla public license", "lgpl", "lesser general public license", "public domain"),
-    *("unlicense", "zlib", "0bsd", "cc0", "hpnd", "zpl", "any-osi"),
-)
-#: Packages whose metadata does not say it in a way that can be read; looked up by hand.
+FITTING = {
+    *("0bsd", "any-osi", "hpnd", "historical permission notice and disclaimer", "public domain"),
+    *("apache-2.0", "apache 2.0", "apache license 2.0", "apache license version 2.0"),
+    *("apache software license", "bsd", "bsd license", "bsd-2-clause", "bsd-3-clause"),
+    *("2-clause bsd license", "3-clause bsd license", "cc0-1.0", "cc0 1.0 universal"),
+    *("isc", "isc license", "mit", "mit license", "mit-0", "mit no attribution license"),
+    *("lgpl-2.1-only", "lgpl-2.1-or-later", "lgpl-3.0-only", "lgpl-3.0-or-later"),
+    *("gnu lesser general public license v2", "gnu lesser general public license v2 or later"),
+    *("gnu lesser general public license v3", "gnu lesser general public license v3 or later"),
+    *("gnu library or lesser general public license", "mpl-2.0", "mozilla public license 2.0"),
+    *("psf-2.0", "python-2.0", "python software foundation license", "unlicense"),
+    *("zlib", "zlib/libpng license", "zpl-2.1", "zope public license"),
+}
+_brackets = re.compile(r"\(([^()]* (?:AND|OR) [^()]*)\)")
+_abbreviation = re.compile(r" *\([^()]*\)$")
+#: Packages whose metadata does not say it in a way that can be read, or that a choice may be made;
+#: looked up by hand.
 KNOWN: dict[str, str] = {}
 
 
@@ -53,7 +64,11 @@ def needed() -> set[str]:
 
 
 def licence_of(name: str) -> str:
-    """As its metadata tells: an expression, else classifiers, else the first line of a text."""
+    """As its metadata tells: an expression, else all classifiers, else the first line of a text.
+    Several classifiers do not say that one may be chosen.
+    """
+    if name in KNOWN:
+        return KNOWN[name]
     about = metadata.metadata(name)
     if expressions := about.get_all("License-Expression"):
         return str(expressions[0])
@@ -64,20 +79,23 @@ def licence_of(name: str) -> str:
     ]
     told = [each for each in told if each != "OSI Approved"]
     text = "".join(about.get_all("License") or ()).strip().splitlines()
-    return " OR ".join(told) or (text[0][:60] if text else "") or KNOWN.get(name, "")
+    return " AND ".join(told) or (text[0][:60] if text else "")
 
 
 def fits(licence: str) -> bool:
     """Whether each part of it, or one of several that may be chosen, is known to fit."""
-    choices = re.split(r"\s+OR\s+", licence, flags=re.IGNORECASE)
+    while (within := _brackets.search(licence)) is not None:
+        name = "MIT" if fits(within[1]) else "none that fits"
+        licence = licence[: within.start()] + name + licence[within.end() :]
     return any(
-        all(
-            any(word in part.lower() for word in FITTING)
-            for part in re.split(r"\s+AND\s+", choice, flags=re.IGNORECASE)
-        )
-        for choice in choices
-        if choice.strip()
+        all(_name(part) in FITTING for part in choice.split(" AND "))
+        for choice in licence.split(" OR ")
     )
+
+
+def _name(licence: str) -> str:
+    plain = _abbreviation.sub("", licence.strip()).lower().replace(",", "")
+    return plain.removeprefix("the ")
 
 
 def check_licences() -> list[str]:

@@ -150,6 +150,44 @@ def test_a_clone_joins_the_shared_project_whatever_is_checked_out(
     git(home / "clone0", "checkout", "-q", "main")
 
 
+def test_a_clone_whose_remote_has_another_name_joins_too(
+    ask: Ask, run: Run, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(repository, "branch", "older")
+    _, made = ask("project", "init")
+    assert run("project", "share").exit_code == 0
+    git(repository, "commit", "-q", "-m", "share")
+    clone = home / "clone"
+    git(home, "clone", "-q", "-o", "company", "-b", "older", str(repository), str(clone))
+    monkeypatch.chdir(clone)
+    _, joined = ask("project", "init", "--bank", f"sqlite:///{home}/other.db")
+    assert joined["project"] == made["project"]
+
+
+def test_what_was_only_fetched_makes_no_project(
+    ask: Ask, home: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = home / "stranger"
+    git(home, "clone", "-q", str(repository), str(stranger))
+    (stranger / ".perdure").mkdir()
+    state = {"format": 1, "project": "pr_00c0ffee00c0ffee", "name": "theirs"}
+    (stranger / ".perdure/project_state.json").write_text(json.dumps(state))
+    git(stranger, "add", ".")
+    commit(stranger, "theirs")
+    clone = home / "clone"
+    git(home, "clone", "-q", str(repository), str(clone))
+    git(clone, "fetch", "-q", str(stranger), "main:refs/remotes/fork/pr", "main:refs/pull/1/head")
+    git(clone, "symbolic-ref", "refs/remotes/fork/HEAD", "refs/remotes/fork/pr")
+    git(clone, "tag", "theirs", "fork/pr")
+    monkeypatch.chdir(clone)
+    _, made = ask("project", "init")
+    assert (made["project"] != "pr_00c0ffee00c0ffee", made["name"]) == (True, "clone")
+    settings = ProjectLocation.find(clone).settings
+    assert settings is not None
+    assert not settings.shared
+    assert "merge.perdure" not in (clone / ".git/config").read_text()
+
+
 def test_nobody_is_asked_so_no_client_is_touched(run: Run, ask: Ask, repository: Path) -> None:
     (repository / ".claude").mkdir()  # it is used here
     said = run("project", "init", "--clients", "claude-code")
@@ -303,11 +341,15 @@ def test_no_hooks_leaves_only_the_server(ask: Ask, repository: Path) -> None:
     assert "hooks" not in read(repository / SETTINGS)
     assert (repository / MCP).exists()
     assert not (repository / ".git/hooks/post-commit").exists()
-    assert made["left"] == ["the git hooks (--no-hooks)"]
+    assert made["left"] == ["the git hooks (`perdure project init --hooks` puts them in)"]
     assert all(check["ok"] for check in checks(ask).values())
-    # Those that are there go, too.
+    # It stays so until something else is asked for.
     before = all_bytes(repository / ".claude")
-    ask("project", "init", *BOTH)
+    assert ask("project", "init", *BOTH)[1]["done"] == []
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert all_bytes(repository / ".claude") == before
+    # Those that are there go, too.
+    ask("project", "init", "--hooks", *BOTH)
     assert (repository / ".git/hooks/post-commit").exists()
     assert "hooks" in read(repository / SETTINGS)
     ask("project", "init", "--no-hooks", *BOTH)

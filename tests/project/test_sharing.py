@@ -151,6 +151,15 @@ async def test_a_folder_that_the_repository_ignores_is_not_shared(project: Proje
     assert f".perdure/{STATE_FILE}" in (await share(project)).files
 
 
+async def test_a_folder_that_the_repository_takes_back_from_what_it_ignores_is_shared(
+    project: Project,
+) -> None:
+    (project.location.root / ".gitignore").write_text("*\n!.perdure/\n!.perdure/**\n")
+    await project.state.add("goal", "one")
+    for _ in range(2):
+        assert f".perdure/{STATE_FILE}" in (await share(project)).files
+
+
 async def test_edits_of_two_people_merge_without_a_conflict(
     project: Project, other_bank: Bank
 ) -> None:

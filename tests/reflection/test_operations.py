@@ -17,7 +17,9 @@ from perdure.reflection.operation_checks import (
     parse_answer,
 )
 from perdure.reflection.operation_plan import OperationPlan
+from perdure.reflection.restatements import lacking_words
 from perdure.reflection.run_scope import find_scope
+from perdure.reflection.word_sets import word_set
 from tests.reflection.oracle import add, on, talk
 
 NAMES = {"s1": "planner/auth"}
@@ -246,6 +248,62 @@ def test_what_says_no_more_of_a_quote_is_the_same_fact(one: str, other: str, quo
     made = plan()
     made.apply(checked("add", quote=quote, kind="fact", text=text) for text in (one, other))
     assert [each.text for each in made.memories()] == [one]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "quote"),
+    [
+        (
+            "The port belongs to Larch.",
+            "The portfolio belongs to Larch.",
+            "the port belongs to Larch, and so does the portfolio",
+        ),
+        (
+            "Larch wrote the test.",
+            "Larch wrote the testament.",
+            "Larch wrote the test and the testament",
+        ),
+        (
+            "Larch keeps the contract.",
+            "Larch keeps the contractor.",
+            "Larch keeps the contract and the contractor",
+        ),
+        (
+            "The plan comes from Larch.",
+            "The plant comes from Larch.",
+            "the plan comes from Larch, and the plant, too",
+        ),
+    ],
+    ids=["port", "test", "contract", "plan"],
+)
+def test_a_word_that_only_begins_like_another_says_another_thing(
+    one: str, other: str, quote: str
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        made = plan()
+        made.apply(checked("add", quote=quote, kind="fact", text=text) for text in (first, second))
+        assert [each.text for each in made.memories()] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_form"),
+    [
+        ("conductor", "conducts", True),
+        ("expires", "expire", True),
+        ("expiry", "expires", True),
+        ("sessions", "session", True),
+        ("ports", "port", True),
+        ("port", "portfolio", False),
+        ("test", "testament", False),
+        ("server", "service", False),
+        ("star", "state", False),
+        ("cat", "cater", False),
+    ],
+)
+def test_forms_of_a_word(one: str, other: str, is_form: bool) -> None:
+    words, others = word_set(one), word_set(other)
+    assert bool(lacking_words(words, others, frozenset())) != is_form
+    assert bool(lacking_words(others, words, frozenset())) != is_form
 
 
 def test_what_says_more_of_a_quote_takes_the_place_of_what_says_less() -> None:

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import perdure
 from perdure.integrations.claude_code import MARKETPLACE
 from tools import check_deps
@@ -31,5 +33,23 @@ def test_licences_fit() -> None:
 def test_a_licence_that_does_not_fit_is_seen() -> None:
     assert check_deps.fits("MIT OR GPL-3.0-only")
     assert check_deps.fits("BSD-3-Clause AND 0BSD AND MIT AND Zlib AND CC0-1.0")
-    for licence in ("GPL-3.0-only", "MIT AND AGPL-3.0-only", "Proprietary", ""):
-        assert not check_deps.fits(licence)
+    assert check_deps.fits("(MIT OR GPL-3.0-only) AND (Apache-2.0 OR BSD-3-Clause)")
+    assert check_deps.fits("GNU Library or Lesser General Public License (LGPL)")
+    for licence in (
+        *("GPL-3.0-only", "MIT AND AGPL-3.0-only", "(MIT OR ISC) AND AGPL-3.0-only", ""),
+        *("Proprietary", "Proprietary, limited use", "Business Source License (permitted uses)"),
+        *("Elastic; misc", "Elastic, not MIT", "GNU General Public License v3 (GPLv3)"),
+    ):
+        assert not check_deps.fits(licence), licence
+
+
+def test_several_classifiers_are_no_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    about = tmp_path / "both-1.0.dist-info" / "METADATA"
+    about.parent.mkdir()
+    kinds = ("MIT License", "GNU Affero General Public License v3")
+    told = "".join(f"Classifier: License :: OSI Approved :: {kind}\n" for kind in kinds)
+    about.write_text(f"Metadata-Version: 2.1\nName: both\nVersion: 1.0\n{told}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not check_deps.fits(check_deps.licence_of("both"))
+    monkeypatch.setitem(check_deps.KNOWN, "both", "MIT OR AGPL-3.0-only")
+    assert check_deps.fits(check_deps.licence_of("both"))

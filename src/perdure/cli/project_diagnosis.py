@@ -61,7 +61,11 @@ async def _examine_git_hooks(
         return
     hooks = GitHooks(location)
     if hooks.record is None:
-        advice = _AGAIN if settings.hooks else "They were not wanted (--no-hooks)."
+        advice = (
+            _AGAIN
+            if settings.hooks
+            else "They were not wanted: `perdure project init --hooks` puts them in."
+        )
         report.add("Git hooks", "None were put in.", advice=advice)
         return
     trials = await hooks.prove()

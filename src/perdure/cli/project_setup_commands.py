@@ -30,9 +30,13 @@ async def init(
             "--clients", metavar="NAMES", help="claude-code,codex; by default all that are found."
         ),
     ] = "",
-    no_hooks: Annotated[
-        bool, typer.Option("--no-hooks", help="No git hooks and no hooks of clients.")
-    ] = False,
+    hooks: Annotated[
+        bool | None,
+        typer.Option(
+            "--hooks/--no-hooks",
+            help="Git hooks and hooks of clients; by default as before, at first with them.",
+        ),
+    ] = None,
     yes: YesOption = False,
 ) -> None:
     """Set up the memory of a repository: bank, git hooks, coding clients.
@@ -50,7 +54,7 @@ async def init(
     wishes = SetupWishes(
         name=name,
         bank=settings.bank or "",
-        hooks=not no_hooks,
+        hooks=hooks,
         clients=[each.strip() for each in clients.split(",") if each.strip()] if clients else None,
         asks=can_ask(settings),
     )

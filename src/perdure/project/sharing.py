@@ -88,7 +88,7 @@ async def _refuse_ignored(git: GitRepository) -> None:
     path = f"{_FOLDER}/{STATE_FILE}"
     told = await git.try_run("check-ignore", "-v", "--no-index", "--", path)
     source, line, pattern = (told or "::").partition("\t")[0].split(":", 2)
-    if source and not source.startswith(_FOLDER):
+    if source and not source.startswith(_FOLDER) and not pattern.startswith("!"):
         raise InvalidInput(
             f"Git ignores {_FOLDER}: {source}, line {line}, says {pattern}.",
             hint="Take that line out: what is in the folder and not for others, it ignores itself.",
@@ -120,11 +120,28 @@ def is_shared(project_files: Path) -> bool:
 
 async def committed_state(location: ProjectLocation) -> str | None:
     """The state file of the branch that changed it last, whatever is checked out or in conflict;
-    None if no branch shares it.
+    None if no branch shares it. Branches are the local ones, the one that is followed, and the
+    remote's default: what else was fetched may be a stranger's.
     """
     git, path = location.git, f"{_FOLDER}/{STATE_FILE}"
-    found = await git.try_run("log", "--all", "-1", "--format=%H", "--", path) if git else None
-    return await git.try_run("show", f"{found.strip()}:{path}") if git and found else None
+    if git is None:
+        return None
+    branches = ["--branches", *await _followed(git)]
+    found = await git.try_run("log", "-1", "--format=%H", *branches, "--", path)
+    return await git.try_run("show", f"{found.strip()}:{path}") if found else None
+
+
+async def _followed(git: GitRepository) -> list[str]:
+    """What is checked out, what it follows, and the default branch of the remote; those there are.
+    The remote is ``origin``, or if there is none, that of the branch.
+    """
+    branch = (await git.head()).branch
+    remote = "origin"
+    if await git.try_run("config", f"remote.{remote}.url") is None:
+        remote = (await git.try_run("config", f"branch.{branch}.remote") or "").strip()
+    names = ("HEAD", "@{upstream}", f"refs/remotes/{remote}/HEAD")
+    found = [await git.try_run("rev-parse", "--verify", "--quiet", name) for name in names]
+    return [each.strip() for each in found if each]
 
 
 def run_driver(base: Path, ours: Path, theirs: Path, name: str) -> tuple[str, ...]:

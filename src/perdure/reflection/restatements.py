@@ -21,8 +21,9 @@ from perdure.reflection.word_sets import prefix_size, word_set
 _SAME_QUOTE, _SAME = 0.34, 0.75
 #: Share of a quote's words that another has, if they are of the same words.
 _QUOTED = 0.6
-#: Letters that two forms of a word begin with, at least.
-_ROOT = 4
+#: Letters that two forms of a word begin with, at least, and that one of them has more, at most:
+#: "conductor" is a form of "conduct", "portfolio" none of "port".
+_ROOT, _ENDING = 4, 3
 
 _numbers = re.compile(r"\d+(?:[.,:]\d+)*").findall
 _negated = re.compile(r"\b(?:not|never|no longer|don't|doesn't|isn't|without|no)\b|n't\b").search
@@ -88,11 +89,12 @@ class Restatements:
         words, others = self._terms(draft.text), self._terms(memory.text)
         alike = len(words & others) / (max(len(words), len(others)) or 1)
         if _overlapping(memory.quotes, draft.quotes):
-            lacking = _lacking(words, others)
+            quoted = self._quoted(memory) | self._quoted(draft)
+            lacking = lacking_words(words, others, quoted)
             if len(words) - len(lacking) < _SAME_QUOTE * min(len(words), len(others)):
                 return None
             # What only the new one took from there is another fact; the rest is wording.
-            told = lacking & (self._quoted(memory) | self._quoted(draft))
+            told = lacking & quoted
         else:
             if alike < _SAME:
                 return None
@@ -115,14 +117,25 @@ def is_negated(text: str) -> bool:
     return _negated(text.casefold()) is not None
 
 
-def _lacking(words: Iterable[str], others: frozenset[str]) -> frozenset[str]:
-    """Words that others have in no form: "conductor" is one of "conduct"."""
-    return frozenset(word for word in words if not any(_is_form(word, each) for each in others))
+def lacking_words(
+    words: Iterable[str], others: frozenset[str], quoted: frozenset[str]
+) -> frozenset[str]:
+    """Words that others have in no form. What a quote has beside each other are two words: who
+    speaks of a contract and a contractor does not mean the same.
+    """
+    return frozenset(
+        word
+        for word in words
+        if not any(
+            word == each or (_is_form(word, each) and not {word, each} <= quoted) for each in others
+        )
+    )
 
 
 def _is_form(one: str, other: str) -> bool:
+    """Whether one of two words without their endings is the other with another ending."""
     short, long = sorted((one, other), key=len)
-    return short == long or (len(short) >= _ROOT and long.startswith(short))
+    return len(short) >= _ROOT and long.startswith(short) and len(long) - len(short) <= _ENDING
 
 
 def words_in_common(

@@ -76,12 +76,12 @@ class SetupReport(msgspec.Struct, frozen=True):
 
 class SetupWishes(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted. `bank` is an address, or empty for the user's default; `clients` names them,
-    or None for all that are found.
+    or None for all that are found. `hooks` of None keeps what was wanted before: at first, hooks.
     """
 
     name: str = ""
     bank: str = ""
-    hooks: bool = True
+    hooks: bool | None = None
     clients: Sequence[str] | None = None
     #: Somebody is there, and can be asked about rewritten history later.
     asks: bool = False
@@ -121,8 +121,11 @@ class ProjectSetup:
             )
         committed = await committed_state(location)
         chosen = self._choose(wishes)
-        plans = {client.name: self._plan(client, wishes.hooks) for client in chosen}
         before = location.settings
+        hooks = wishes.hooks
+        if hooks is None:
+            hooks = before is None or before.hooks
+        plans = {client.name: self._plan(client, hooks) for client in chosen}
         with _told_if_unwritable():
             async with bank:
                 settings = before or ProjectSettings(
@@ -132,7 +135,7 @@ class ProjectSetup:
                 settings = msgspec.structs.replace(
                     settings,
                     shared=settings.shared or committed is not None or is_shared(location.files),
-                    hooks=wishes.hooks,
+                    hooks=hooks,
                     name=wishes.name or settings.name,
                     bank=wishes.bank or settings.bank,
                 )
@@ -142,7 +145,7 @@ class ProjectSetup:
                 await register_project(bank.services, location)
                 self._list()
                 await self._refresh(bank, asks=wishes.asks)
-            await self._git_hooks(wishes)
+            await self._git_hooks(settings)
             if location.git is not None and settings.shared:
                 await install_driver(location.git)
             await self._set_up(chosen, plans, settings, agree)
@@ -220,7 +223,7 @@ class ProjectSetup:
             self._done.append(f"{location.files.name}/ for files to read, which git ignores")
         self._write_script()
 
-    async def _git_hooks(self, wishes: SetupWishes) -> None:
+    async def _git_hooks(self, settings: ProjectSettings) -> None:
         location = self._location
         if location.git is None:
             self._notes.append(
@@ -228,10 +231,10 @@ class ProjectSetup:
             )
             return
         hooks = GitHooks(location)
-        if not wishes.hooks:
+        if not settings.hooks:
             if await hooks.uninstall():
                 self._done.append("took the git hooks out")
-            self._left.append("the git hooks (--no-hooks)")
+            self._left.append("the git hooks (`perdure project init --hooks` puts them in)")
             return
         before = hooks.record
         record = await hooks.install()

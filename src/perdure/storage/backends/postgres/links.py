@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg.adapt import AdaptersMap
+from psycopg.generators import send
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
@@ -70,6 +71,9 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         the server the client is still sending then, and not idle in its transaction.
         """
         if self.open_pipeline is not None:
+            # psycopg's `sync` stops sending where the socket takes no more, and would wait for ever.
+            async with self.lock:
+                await self.wait(send(self.pgconn))
             await self.open_pipeline.sync()
 
     async def rows(
