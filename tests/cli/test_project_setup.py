@@ -401,6 +401,22 @@ def test_what_was_written_by_hand_is_taken_in_before_files_go(
     assert "A very dry attic" in run("project", "show").stdout
 
 
+def test_a_new_bank_is_filled_from_the_files(ask: Ask, run: Run, repository: Path) -> None:
+    ask("project", "init")
+    ask("project", "goal", "add", "A dry attic")
+    ask("project", "share")
+    _, made = ask("project", "init", "--bank", "sqlite:///../new.db")
+    assert "took from the files: goal A dry attic" in made["done"]
+    ask("project", "goal", "add", "A second goal")
+    state = repository / ".perdure/project_state.json"
+    assert len(read(state)["goals"]) == 2
+    (repository.parent / "new.db").unlink()
+    _, again = ask("project", "init")
+    assert "took from the files: goal A dry attic; goal A second goal" in again["done"]
+    ask("project", "goal", "add", "A third goal")
+    assert len(read(state)["goals"]) == 3
+
+
 def test_files_stay_if_the_bank_is_gone(ask: Ask, repository: Path, home: Path) -> None:
     ask("project", "init", "--bank", f"sqlite:///{home}/own.db")
     ask("project", "goal", "add", "A dry attic")

@@ -157,7 +157,9 @@ class ProjectSetup:
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
         try:
-            await bank.project(self._location.root).refresh(asks=asks)
+            found = await bank.project(self._location.root).refresh(asks=asks)
+            if found.taken:
+                self._done.append(f"took from the files: {'; '.join(found.taken)}")
         except PerdureError as exc:  # it is done again at any time
             self._notes.append(str(exc))
 
