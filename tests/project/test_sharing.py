@@ -323,3 +323,22 @@ def test_the_command_that_git_calls(tmp_path: Path) -> None:
     refused = subprocess.run([*command, "other.txt"], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "other.txt" in refused.stderr
+
+
+async def test_the_journal_of_a_clone_shows_what_others_wrote(
+    project: Project, other_bank: Bank
+) -> None:
+    await project.work.note("Rotate the keys on Friday")
+    await project.write_files()
+    other = await shared_clone(project, other_bank)
+    [page] = (await other.journal.read(await other.work.list())).values()
+    assert "*From the file journal/" in page
+    assert page.count("Rotate the keys on Friday") == 1
+    await other.work.note("Done")
+    await other.write_files()
+    [page] = (await other.journal.read(await other.work.list())).values()
+    assert "Done" in page.partition("*From the file")[0]
+    assert page.count("Rotate the keys on Friday") == page.count("Done") == 1
+    assert not await other.journal.read([], day="1999-01-01")
+    [ours] = (await project.journal.read([])).values()
+    assert "From the file" not in ours

@@ -137,11 +137,11 @@ async def journal(
     """Print the journal: what was asked, done, decided and left open."""
     async with project_here(settings, folder) as project:
         if session:
-            pages = await project.journal.pages(
+            pages = await project.journal.read(
                 [await project.work.get(session)], loose=False, day=day
             )
         else:
-            pages = await project.journal.pages(await project.work.list(), day=day)
+            pages = await project.journal.read(await project.work.list(), day=day)
     if settings.json:
         terminal.emit({"pages": [{"name": name, "text": text} for name, text in pages.items()]})
         return
