@@ -317,6 +317,18 @@ def test_a_bank_of_its_own_is_found_from_anywhere(ask: Ask, run: Run, repository
     assert run("task", "ready", "-C", "deep").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "command", [("project", "init"), ("project", "show"), ("task", "list"), ("project", "remove")]
+)
+def test_a_folder_that_is_not_there_is_said_and_not_made(
+    run: Run, home: Path, command: tuple[str, ...]
+) -> None:
+    refused = run(*command, "-C", str(home / "nowhere/deep"))
+    assert refused.exit_code == 1
+    assert f"There is no folder {home}/nowhere/deep." in refused.stderr
+    assert not (home / "nowhere").exists()
+
+
 def test_what_cannot_be_is_refused(run: Run, repository: Path) -> None:
     unknown = run("project", "init", "--clients", "emacs")
     assert "no client 'emacs'" in unknown.stderr

@@ -12,12 +12,24 @@ import typer
 
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
+from perdure.core.errors import NotFound
 
 if TYPE_CHECKING:
     from perdure.project.project import Project
 
+
+def _there(folder: Path) -> Path:
+    """Raises `NotFound`."""
+    if not folder.is_dir():
+        raise NotFound(f"There is no folder {folder}.", hint="Name one that is there.")
+    return folder
+
+
 FolderOption = Annotated[
-    Path, typer.Option("--folder", "-C", metavar="FOLDER", help="A folder of the project.")
+    Path,
+    typer.Option(
+        "--folder", "-C", metavar="FOLDER", help="A folder of the project.", callback=_there
+    ),
 ]
 
 
