@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings
-from perdure.core.errors import NotFound
+from perdure.core.errors import NotFound, PerdureError
 
 if TYPE_CHECKING:
     from perdure.project.project import Project
@@ -46,6 +47,25 @@ async def project_here(settings: CommandSettings, folder: Path = Path()) -> Asyn
     settings.bank = settings.bank or own.bank or None
     async with existing_bank(settings) as bank:
         yield Project(bank.services, location)
+
+
+@asynccontextmanager
+async def project_shown(settings: CommandSettings, folder: Path = Path()) -> AsyncIterator[Project]:
+    """The same for a command that shows something: it has what people or git changed in the
+    project's files, and commits that were rewritten are followed.
+    """
+    async with project_here(settings, folder) as project:
+        try:
+            found = await project.take_files()
+            await project.anchors.refresh(asks=can_ask(settings))
+        except PerdureError as exc:  # what is in the bank can be shown
+            terminal.note(str(exc))
+        else:
+            if found.taken:
+                terminal.note(f"Took in from the files: {'; '.join(found.taken)}.")
+            for each in found.remarks:
+                terminal.note(each)
+        yield project
 
 
 def can_ask(settings: CommandSettings) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, can_ask, project_here
+from perdure.cli.project_access import FolderOption, can_ask, project_here, project_shown
 from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 
@@ -39,12 +39,14 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
 
     async with project_here(settings, folder) as project:
         turns, sessions, remarks = 0, dict[str, None](), dict[str, None]()
+        taken = dict[str, None]()
         history = AnchorsReport()
         while True:
             found = await project.refresh(asks=can_ask(settings))
             turns += found.turns
             sessions |= dict.fromkeys(found.sessions)
             remarks |= dict.fromkeys(found.remarks)
+            taken |= dict.fromkeys(found.taken)
             if found.history.changes or found.history.waiting:
                 history = found.history
             if not found.more:
@@ -58,6 +60,7 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
             {
                 "turns": turns,
                 "sessions": list(sessions),
+                "taken": list(taken),
                 "changes": changes,
                 "waiting": waiting,
                 "remarks": list(remarks),
@@ -65,7 +68,10 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
         )
         return
     new = f"{plural(turns, 'turn')} of {plural(len(sessions), 'session')}"
-    terminal.say(f"Read {new}." if turns else "There is nothing new.")
+    if taken:
+        terminal.say(f"Took in from the files: {'; '.join(taken)}.")
+    if turns or not taken:
+        terminal.say(f"Read {new}." if turns else "There is nothing new.")
     for each in (*decisions, *remarks):
         terminal.say(each)
 
@@ -79,7 +85,7 @@ async def preamble(
     folder: FolderOption = Path(),
 ) -> None:
     """Print what a client is told when a conversation begins here."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         made = await project.preamble.make(budget)
         tokens = project.services.counter.count(made.text)
         if budget is None:
@@ -135,7 +141,7 @@ async def journal(
     folder: FolderOption = Path(),
 ) -> None:
     """Print the journal: what was asked, done, decided and left open."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         if session:
             pages = await project.journal.read(
                 [await project.work.get(session)], loose=False, day=day

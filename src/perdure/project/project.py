@@ -208,6 +208,16 @@ class Project:
         """
         return (await self._write_files(tracked=True)).remarks
 
+    async def take_files(self) -> WrittenFiles:
+        """Before something is shown: what people or git changed in the files is merged, if a cheap
+        look says that there is something. Nothing under git is written.
+        """
+        from perdure.project.project_files import WrittenFiles, files_changed
+
+        if not await files_changed(self):
+            return WrittenFiles()
+        return await self._write_files(tracked=not self.settings.shared)
+
     async def _write_files(self, *, tracked: bool) -> WrittenFiles:
         from perdure.project.project_files import write_project_files
 

@@ -9,8 +9,10 @@ import msgspec
 
 from perdure.core.display import plural
 from perdure.core.errors import PerdureError
+from perdure.project import journal
 from perdure.project.bank_bases import forget_foreign_bases, note_bases
 from perdure.project.session_files import here
+from perdure.project.state_file import STATE_FILE
 
 if TYPE_CHECKING:
     from perdure.project.project_parts import ProjectParts
@@ -50,6 +52,15 @@ async def write_project_files(project: ProjectParts, *, tracked: bool) -> Writte
         except PerdureError as exc:
             remarks.append(str(exc))
     return WrittenFiles(tuple(remarks), tuple(taken))
+
+
+async def files_changed(project: ProjectParts) -> bool:
+    """Whether somebody changed state, tasks or journal since they were written: a cheap look."""
+    from perdure.project.task_transfer import tasks_edited
+
+    files = project.state.projections
+    names = [*([STATE_FILE] if project.settings.state else []), *files.names(journal.FOLDER)]
+    return any(files.is_edited(name) for name in names) or await tasks_edited(project.tasks)
 
 
 async def _tasks(project: ProjectParts, *, write: bool) -> WrittenFiles:
