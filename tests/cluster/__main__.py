@@ -2,7 +2,8 @@
 
 Clients append, read, undo, fork, talk to agents and follow streams, while processes are killed,
 hosts parted, links slowed, clocks set and the database fails over; then everything that they were
-told is checked. Ends with 1 if anything was lost, doubled or out of order.
+told is checked. Ends with 1 if anything was lost, doubled or out of order, or if too few calls
+ended ok.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _MEMORY = Path("/dev/shm")
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    options.add_argument("--operations", type=int, default=100_000, help="at least so many")
+    options.add_argument(
+        "--operations", type=int, default=100_000, help="at least so many that ended ok"
+    )
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
     if namespace_network.is_inside():
@@ -107,7 +110,7 @@ async def run(operations: int, folder: Path) -> int:
 
         async def between() -> None:
             await load.sessions.until(max(50, operations // BETWEEN))
-            print(f"{history.count:9,} operations", end="", flush=True)
+            print(f"{history.count:9,} operations ok", end="", flush=True)
 
         def enough() -> bool:
             return rounds > 1 and history.count >= operations
@@ -117,7 +120,7 @@ async def run(operations: int, folder: Path) -> int:
             while not rounds or history.count < operations:
                 rounds += 1
                 rate = history.count / (time.monotonic() - began)
-                print(f"Round {rounds}, {history.count:,} operations, {rate:.0f}/s", flush=True)
+                print(f"Round {rounds}, {history.count:,} operations ok, {rate:.0f}/s", flush=True)
                 await faults.one_of_each(between, enough)
         print("All is quiet; reading everything ...", flush=True)
         report = await load.finish(CATCH_UP)
@@ -144,8 +147,10 @@ def _summary(report: LoadReport, faults: ClusterFaults, seconds: float) -> str:
     verdict, takeovers = report.verdict, sorted(faults.takeovers)
     middle = takeovers[len(takeovers) // 2] if takeovers else 0.0
     told = ", ".join(f"{n} {code}" for code, n in sorted(report.errors.items()))
+    ended = report.outcomes
     return (
-        f"{report.operations:,} operations ({report.outcomes['unknown']} with an unknown outcome) "
+        f"{ended['ok']:,} operations ended ok, {ended['failed']:,} failed (reads), "
+        f"{ended['unknown']:,} with an unknown outcome, "
         f"in {seconds:.0f} s, {report.messages} messages to agents "
         f"(slowest answer {report.slowest_answer:.0f} s), "
         f"{report.artifacts} artifacts, "

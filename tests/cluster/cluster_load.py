@@ -9,17 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from tests.cluster.agent_talk import AgentTalk
-from tests.cluster.linearizability import Verdict, check_history
+from tests.cluster.linearizability import Verdict, check_history, final_reading
 from tests.cluster.operation_history import Reading
 from tests.cluster.session_load import Servers, SessionLoad
 from tests.cluster.stream_followers import Follower
 
 #: What a client may be told while something is broken; all else is a fault.
 EXPECTED_ERRORS = frozenset({"unavailable", "deadline_exceeded"})
+#: Of the operations of clients, the share that has to end ok, whatever is broken.
+LEAST_OK = 0.8
 
 
 class LoadReport(msgspec.Struct, kw_only=True):
-    operations: int
+    #: How the operations of clients ended: ok, failed (a read), or unknown.
     outcomes: dict[str, int]
     verdict: Verdict
     messages: int
@@ -35,8 +37,11 @@ class LoadReport(msgspec.Struct, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
+        ok, began = self.outcomes["ok"], sum(self.outcomes.values())
+        few = [f"{ok} of {began} operations ended ok"] if ok < max(1, LEAST_OK * began) else []
         odd = {code: n for code, n in self.errors.items() if code not in EXPECTED_ERRORS}
         return [
+            *few,
             *self.verdict.problems,
             *(f"agent: {what}" for what in self.agents_wrong),
             *(f"artifact: {what}" for what in self.artifacts_wrong),
@@ -82,12 +87,11 @@ class ClusterLoad:
     async def finish(self, seconds: float) -> LoadReport:
         """Read and compare everything, when no fault is left. Followers get so long to catch up."""
         history = self.sessions.history
-        operations = history.count
+        outcomes = history.outcomes()
         await self.sessions.read_all()
-        whole = dict[str, Reading]()
-        for name, calls in history.sessions.items():
-            if calls[-1].seen is not None:
-                whole[name] = calls[-1].seen
+        whole = {
+            name: final_reading(calls) or Reading(1, 0) for name, calls in history.sessions.items()
+        }
         shared = {
             each.fork: each.turn
             for calls in history.sessions.values()
@@ -105,8 +109,7 @@ class ClusterLoad:
             streams += follower.wrong
         await self._following.aclose()
         return LoadReport(
-            operations=operations,
-            outcomes=history.outcomes(),
+            outcomes=outcomes,
             verdict=await asyncio.to_thread(check_history, history.sessions),
             messages=self.talk.count,
             slowest_answer=max(self.talk.took, default=0.0),

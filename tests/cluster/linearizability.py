@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from tests.cluster.operation_history import Operation, Reading
+from tests.cluster.operation_history import AUDITOR, Operation, Reading
 
 
 class Verdict(msgspec.Struct):
@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct):
 
 
 def check_history(sessions: Mapping[str, Sequence[Operation]]) -> Verdict:
-    """Check each session. The last read of each has to be of all its turns, when all was quiet."""
+    """Check each session against what the auditor found of it at the end, when all was quiet."""
     found = Verdict()
     forks = {
         operation.fork: operation
@@ -55,7 +55,7 @@ def check_history(sessions: Mapping[str, Sequence[Operation]]) -> Verdict:
     for name, operations in sessions.items():
         found.add(check_session(name, operations, forks.get(name), sessions))
     for name, forked in forks.items():
-        if forked.outcome == "ok" and _final(sessions.get(name, ())) is None:
+        if forked.outcome == "ok" and final_reading(sessions.get(name, ())) is None:
             found.lost.append(f"{forked}, and it is gone")
     return found
 
@@ -68,10 +68,10 @@ def check_session(
 ) -> Verdict:
     """Check one session; `forked` is the call that made it, if it is a fork."""
     found = Verdict()
-    final = _final(operations)
+    final = final_reading(operations)
     if final is None:
-        made = [o for o in operations if o.kind != "read" and o.outcome == "ok"]
-        found.lost += [f"{each}: the session is gone" for each in made]
+        there = [o for o in operations if o.outcome == "ok" and (o.seen is None or o.seen.newest)]
+        found.lost += [f"{each}: the session is gone" for each in there]
         return found
     shared = 0 if forked is None else forked.turn
     if forked is not None:
@@ -83,12 +83,10 @@ def check_session(
     return found
 
 
-def _final(operations: Sequence[Operation]) -> Reading | None:
-    reads = [each for each in operations if each.kind == "read" and each.seen is not None]
-    last = max(reads, key=lambda each: each.began, default=None)
-    if last is None or last.seen is None or last.seen.first != 1:
-        return None
-    return last.seen
+def final_reading(operations: Sequence[Operation]) -> Reading | None:
+    """What the auditor found; None if the session was not there, or its first turn."""
+    seen = next((each.seen for each in reversed(operations) if each.client == AUDITOR), None)
+    return seen if seen is not None and seen.first == 1 else None
 
 
 def _check_turns(
@@ -134,7 +132,7 @@ def _check_undone(
 def _check_fork(
     forked: Operation, final: Reading, parent: Sequence[Operation], found: Verdict
 ) -> None:
-    whole = _final(parent)
+    whole = final_reading(parent)
     if whole is None:
         return
     for number in range(1, forked.turn + 1):
@@ -208,7 +206,7 @@ def _of_fork(each: Operation, sessions: Mapping[str, Sequence[Operation]]) -> Re
     """A fork sees its parent as it has it itself: nobody undoes a turn that is shared."""
     if each.kind != "fork":
         return None
-    final = _final(sessions.get(each.fork, ()))
+    final = final_reading(sessions.get(each.fork, ()))
     undone = frozenset() if final is None else final.undone
     return Reading(1 if final is not None else each.turn + 1, each.turn, {}, undone)
 

@@ -17,11 +17,18 @@ import msgspec
 
 import perdure
 from perdure.core.errors import error_code
+from perdure.core.messages import assistant, user
 from perdure.core.turns import Turn
 from perdure.remote.api_client import ApiClient
 from perdure.remote.api_results import AppendedTurns, TurnPage, UndoneNumbers
 from perdure.sessions.session_info import SessionInfo
-from tests.cluster.operation_history import History, Operation, Reading
+from tests.cluster.operation_history import (
+    AUDITOR,
+    History,
+    Operation,
+    Reading,
+    words_of_turn,
+)
 
 AGENT = "loads"
 #: Turns that a read asks for; the last read of a session asks for all.
@@ -33,6 +40,8 @@ _APPENDS, _UNDOS, _FORKS = 42, 6, 1
 _KEYLESS = 15
 _LARGE = 100
 _LARGE_SIZE = 600 << 10
+#: Seconds in which some call has to end ok, whatever is broken.
+_STANDSTILL = 300.0
 
 
 class Servers:
@@ -102,15 +111,17 @@ class SessionLoad:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, calls: int) -> None:
-        """Wait for so many more calls."""
+        """Wait until so many more calls have ended ok."""
         goal = self.history.count + calls
-        while self.history.count < goal:  # noqa: ASYNC110  # many count
-            await asyncio.sleep(0.01)
+        while (count := self.history.count) < goal:
+            async with asyncio.timeout(_STANDSTILL):
+                while self.history.count == count:  # noqa: ASYNC110  # many count
+                    await asyncio.sleep(0.01)
 
     async def read_all(self) -> None:
         """Read every session as a whole: when all is quiet, and no server is away."""
         for number, name in enumerate(list(self.history.sessions)):
-            operation = self.history.begin("read", name, "auditor")
+            operation = self.history.begin("read", name, AUDITOR)
             try:
                 operation.seen = await self._whole(self.servers.api(number), name)
             except perdure.NotFound:
@@ -123,9 +134,13 @@ class SessionLoad:
         found = list[str]()
         for number, (name, turn, text) in enumerate(self.large):
             api = self.servers.api(number)
-            read = await api.get(f"{_path(name)}/turns/T-{turn}", Turn, resolve=True)
+            try:
+                read = await api.get(f"{_path(name)}/turns/T-{turn}", Turn, resolve=True)
+            except (perdure.NotFound, perdure.ArtifactMissing) as exc:
+                found.append(f"{name}: the answer of T-{turn} is gone: {exc}")
+                continue
             if read.messages[-1].text != _long_answer(text):
-                found.append(f"{name}: the answer of T-{turn} is another, or gone")
+                found.append(f"{name}: the answer of T-{turn} is another")
         return found
 
     # ------------------------------------------------------------------------------------------
@@ -169,14 +184,13 @@ class SessionLoad:
     async def _append(
         self, session: _LoadedSession, client: str, server: int, dice: random.Random
     ) -> int:
-        text = f"{client} says {self.history.count}"
+        text = f"{client} says {self.history.began}"
         keyless = dice.randrange(100) < _KEYLESS
-        operation = self.history.begin("append", session.name, client, text=text)
         is_large = not dice.randrange(_LARGE)
-        said = [
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": _long_answer(text) if is_large else "Noted."},
-        ]
+        answer = _long_answer(text) if is_large else f"Noted: {text}."
+        words = words_of_turn([user(text), assistant(answer)])
+        operation = self.history.begin("append", session.name, client, text=words)
+        said = [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
         body = {"messages": said, "fresh": True, "key": None if keyless else text}
 
         async def append(api: ApiClient) -> None:
@@ -264,7 +278,7 @@ class SessionLoad:
                 self._note(exc)
                 server += 1
                 if not again or time.monotonic() > until:
-                    self.history.end(operation, "unknown")
+                    self.history.end(operation, "failed" if operation.kind == "read" else "unknown")
                     await asyncio.sleep(0.2)
                     return server
                 await asyncio.sleep(0.2)
@@ -300,6 +314,6 @@ def _reading(turns: list[Turn]) -> Reading:
     return Reading(
         turns[0].number,
         turns[-1].number,
-        {turn.number: turn.prompt for turn in turns},
+        {turn.number: words_of_turn(turn.messages) for turn in turns},
         frozenset(turn.number for turn in turns if turn.status == "undone"),
     )

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from tests.cluster.operation_history import Reading
+from perdure.server.live_events import RoundSaid
+from tests.cluster.operation_history import Reading, words_of_turn
 from tests.cluster.session_load import AGENT, Servers
 
 #: Seconds in which a server answers a ping; who is silent for longer is left.
@@ -107,7 +109,8 @@ class Follower:
         if cursor <= before:
             self.wrong.append(f"{name}: cursor {cursor} came behind {before}")
         self._cursor["sessions"][name] = cursor
-        text = event["rounds"][0]["messages"][0]["parts"][0]["text"]
+        rounds = msgspec.convert(event["rounds"], list[RoundSaid])
+        text = words_of_turn(message for round in rounds for message in round.messages)
         known = self.heard.setdefault(name, {}).setdefault(event["turn"], text)
         if known != text:
             self.wrong.append(f"{name}: T-{event['turn']} was {known!r}, and then {text!r}")

@@ -66,6 +66,7 @@ class SmallCluster:
             "PERDURE_BANK": f"{url}?application_name=host-{number}",
             "PERDURE_MODEL_CHAT": f"{self._model}#any",
             "PERDURE_AGENTS_LEASE": "4",
+            "PERDURE_ARTIFACTS_FOLDER": str(self._folder / "artifacts"),
         }
         process = ServeProcess(folder, "--port", str(before), **variables)
         await asyncio.to_thread(process.start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.core.messages import ArtifactPointer, Message, assistant, user
+from tests.cluster.cluster_load import LoadReport
 from tests.cluster.linearizability import Verdict, check_history
-from tests.cluster.operation_history import Operation, Reading
+from tests.cluster.operation_history import AUDITOR, History, Operation, Reading, words_of_turn
 
 LATE = 1000.0
 
@@ -40,6 +43,19 @@ def read(
     )
 
 
+def final(texts: str, undone: Sequence[int] = (), session: str = "s") -> Operation:
+    """What the auditor finds at the end."""
+    found = read(texts, LATE, LATE, undone, session)
+    found.client = AUDITOR
+    return found
+
+
+def not_found(session: str = "s") -> Operation:
+    return Operation(
+        kind="read", session=session, client=AUDITOR, began=LATE, ended=LATE, outcome="failed"
+    )
+
+
 def fork(name: str, turn: int, began: float, ended: float, **more: Any) -> Operation:
     return Operation(
         kind="fork",
@@ -62,103 +78,103 @@ def verdict(*operations: Operation) -> Verdict:
 
 
 FINE = {
-    "nothing happened": [read("", 5, 6)],
-    "one after the other": [append("a", 1, 0, 1), append("b", 2, 2, 3), read("ab", 5, 6)],
+    "nothing happened": [final("")],
+    "one after the other": [append("a", 1, 0, 1), append("b", 2, 2, 3), final("ab")],
     "side by side, the later one first": [
         append("a", 2, 0, 3),
         append("b", 1, 1, 2),
-        read("ba", 5, 6),
+        final("ba"),
     ],
     "a read beside a write sees it or not": [
         append("a", 1, 0, 9),
         read("", 1, 2),
         read("a", 3, 4),
-        read("a", LATE, LATE),
+        final("a"),
     ],
     "what nobody knows of came to pass later": [
         append("a", 0, 0),
         append("b", 1, 1, 2),
         read("b", 3, 4),
-        read("ba", 5, 6),
+        final("ba"),
     ],
-    "what nobody knows of never came to pass": [append("a", 0, 0), read("", 5, 6)],
+    "what nobody knows of never came to pass": [append("a", 0, 0), final("")],
     "an undo beside a read": [
         append("a", 1, 0, 1),
         undo(1, 2, 6),
         read("a", 3, 4),
         read("a", 5, 7, [1]),
-        read("a", LATE, LATE, [1]),
+        final("a", [1]),
     ],
     "a fork, and its own turns": [
         append("a", 1, 0, 1),
         append("b", 2, 2, 3),
         fork("f", 1, 4, 5),
         append("x", 2, 6, 7, session="f"),
-        read("ab", LATE, LATE),
-        read("ax", LATE, LATE, session="f"),
+        final("ab"),
+        final("ax", session="f"),
     ],
     "a fork at the newest that is not undone": [
         append("a", 1, 0, 1),
         append("b", 2, 2, 3),
         undo(2, 4, 5),
         fork("f", 1, 6, 7, at_newest=True),
-        read("ab", LATE, LATE, [2]),
-        read("a", LATE, LATE, session="f"),
+        final("ab", [2]),
+        final("a", session="f"),
     ],
     "a fork from before an undo": [
         append("a", 1, 0, 1),
         fork("f", 1, 2, 5, at_newest=True),
         undo(1, 3, 4),
-        read("a", LATE, LATE, [1]),
-        read("a", LATE, LATE, session="f"),
+        final("a", [1]),
+        final("a", session="f"),
     ],
 }
 REFUSED = {
-    "an acknowledged append is lost": ("lost", [append("a", 1, 0, 1), read("", 5, 6)]),
+    "an acknowledged append is lost": ("lost", [append("a", 1, 0, 1), final("")]),
     "an acknowledged append is replaced": (
         "lost",
-        [append("a", 1, 0, 1), append("b", 1, 2, 3), read("b", 5, 6)],
+        [append("a", 1, 0, 1), append("b", 1, 2, 3), final("b")],
     ),
-    "an append is there twice": ("doubled", [append("a", 1, 0, 1), read("aa", 5, 6)]),
+    "an append is there twice": ("doubled", [append("a", 1, 0, 1), final("aa")]),
     "one of which nothing is known is there twice": (
         "doubled",
-        [append("a", 0, 0), read("aa", 5, 6)],
+        [append("a", 0, 0), final("aa")],
     ),
-    "what nobody said": ("phantoms", [read("a", 5, 6)]),
-    "what was refused": ("phantoms", [append("a", 0, 0, 1, outcome="failed"), read("a", 5, 6)]),
+    "what nobody said": ("phantoms", [final("a")]),
+    "what was refused": ("phantoms", [append("a", 0, 0, 1, outcome="failed"), final("a")]),
     "another text at a number": (
         "changed",
-        [append("a", 1, 0, 1), append("b", 2, 0, 1), read("ba", 2, 3), read("ab", 5, 6)],
+        [append("a", 1, 0, 1), append("b", 2, 0, 1), read("ba", 2, 3), final("ab")],
     ),
     "a stale read": (
         "disordered",
-        [append("a", 1, 0, 1), read("", 2, 3), read("a", LATE, LATE)],
+        [append("a", 1, 0, 1), read("", 2, 3), final("a")],
     ),
     "a read that goes back": (
         "disordered",
-        [append("a", 1, 0, 9), read("a", 1, 2), read("", 3, 4), read("a", LATE, LATE)],
+        [append("a", 1, 0, 9), read("a", 1, 2), read("", 3, 4), final("a")],
     ),
     "a read of what was not yet said": (
         "disordered",
-        [read("a", 0, 1), append("a", 1, 2, 3), read("a", LATE, LATE)],
+        [read("a", 0, 1), append("a", 1, 2, 3), final("a")],
     ),
     "numbers against the order of time": (
         "disordered",
-        [append("a", 2, 0, 1), append("b", 1, 2, 3), read("ba", LATE, LATE)],
+        [append("a", 2, 0, 1), append("b", 1, 2, 3), final("ba")],
     ),
     "an append of which nothing is known, in front of what ended before it": (
         "disordered",
-        [append("b", 2, 0, 1), append("a", 0, 2), read("ab", LATE, LATE)],
+        [append("b", 2, 0, 1), append("a", 0, 2), final("ab")],
     ),
     "an undone turn is there again": (
         "lost",
-        [append("a", 1, 0, 1), undo(1, 2, 3), read("a", LATE, LATE)],
+        [append("a", 1, 0, 1), undo(1, 2, 3), final("a")],
     ),
     "a read that does not see an undo": (
         "disordered",
-        [append("a", 1, 0, 1), undo(1, 2, 3), read("a", 4, 5), read("a", LATE, LATE, [1])],
+        [append("a", 1, 0, 1), undo(1, 2, 3), read("a", 4, 5), final("a", [1])],
     ),
-    "nobody undid it": ("phantoms", [append("a", 1, 0, 1), read("a", LATE, LATE, [1])]),
+    "nobody undid it": ("phantoms", [append("a", 1, 0, 1), final("a", [1])]),
     "two readers see two writes in two orders": (
         "disordered",
         [
@@ -167,7 +183,7 @@ REFUSED = {
             undo(1, 2, 9),
             read("ab", 3, 4),
             read("a", 3, 4, [1]),
-            read("ab", LATE, LATE, [1]),
+            final("ab", [1]),
         ],
     ),
     "a fork of other turns": (
@@ -175,8 +191,8 @@ REFUSED = {
         [
             append("a", 1, 0, 1),
             fork("f", 1, 2, 3),
-            read("a", LATE, LATE),
-            read("b", LATE, LATE, session="f"),
+            final("a"),
+            final("b", session="f"),
         ],
     ),
     "a fork of an old state": (
@@ -185,15 +201,34 @@ REFUSED = {
             append("a", 1, 0, 1),
             append("b", 2, 2, 3),
             fork("f", 1, 4, 5, at_newest=True),
-            read("ab", LATE, LATE),
-            read("a", LATE, LATE, session="f"),
+            final("ab"),
+            final("a", session="f"),
         ],
     ),
     "a fork is gone": (
         "lost",
-        [append("a", 1, 0, 1), fork("f", 1, 2, 3), read("a", LATE, LATE)],
+        [append("a", 1, 0, 1), fork("f", 1, 2, 3), final("a")],
     ),
-    "a session is gone": ("lost", [append("a", 1, 0, 1)]),
+    "a session is gone": ("lost", [append("a", 1, 0, 1), not_found()]),
+    "a session is gone that was read before": (
+        "lost",
+        [append("a", 1, 0, 1), read("a", 2, 3), not_found()],
+    ),
+    "a session is gone of which only a reader knows": (
+        "lost",
+        [append("a", 0, 0), read("a", 2, 3), not_found()],
+    ),
+    "a session that the auditor did not read": ("lost", [append("a", 1, 0, 1), read("a", 2, 3)]),
+    "a fork is gone that was read before": (
+        "lost",
+        [
+            append("a", 1, 0, 1),
+            fork("f", 1, 2, 3),
+            read("a", 4, 5, session="f"),
+            final("a"),
+            not_found("f"),
+        ],
+    ),
 }
 
 
@@ -207,6 +242,56 @@ def test_what_cannot(name: str) -> None:
     kind, operations = REFUSED[name]
     found = verdict(*operations)
     assert getattr(found, kind), found
+
+
+@pytest.mark.parametrize(
+    "left", [[user("a")], [user("a"), assistant("Noted: b.")], [assistant("Noted: a.")], []]
+)
+def test_a_turn_that_lost_its_answer_is_another(left: list[Message]) -> None:
+    said = append(words_of_turn([user("a"), assistant("Noted: a.")]), 1, 0, 1)
+    found = final("")
+    found.seen = Reading(1, 1, {1: words_of_turn(left)})
+    assert verdict(said, found).lost
+    found.seen = Reading(1, 1, {1: said.text})
+    assert not verdict(said, found).problems
+
+
+def test_an_answer_in_the_artifact_store_is_the_same() -> None:
+    name = f"sha256:{hashlib.sha256(b'long').hexdigest()}"
+    stored = Message("assistant", (ArtifactPointer(name, 4),))
+    assert words_of_turn([user("a"), stored]) == words_of_turn([user("a"), assistant("long")])
+
+
+@pytest.mark.parametrize(
+    ("ok", "failed", "unknown", "enough"),
+    [
+        (80, 10, 10, True),
+        (79, 21, 0, False),
+        (79, 0, 21, False),
+        (0, 9, 0, False),
+        (0, 0, 0, False),
+    ],
+)
+def test_most_operations_have_to_end_ok(ok: int, failed: int, unknown: int, enough: bool) -> None:
+    history = History()
+    for outcome, times in {"ok": ok, "failed": failed, "unknown": unknown}.items():
+        for _ in range(times):
+            history.end(history.begin("read", "s", "c"), outcome)  # type: ignore[arg-type]
+    assert history.count == ok
+    report = LoadReport(
+        outcomes=history.outcomes(),
+        verdict=Verdict(),
+        messages=0,
+        slowest_answer=0.0,
+        agents_wrong=[],
+        artifacts=0,
+        artifacts_wrong=[],
+        streams_wrong=[],
+        stream_breaks=0,
+        errors={"unavailable": failed + unknown},
+    )
+    expected = [] if enough else [f"{ok} of {ok + failed + unknown} operations ended ok"]
+    assert report.problems == expected
 
 
 @st.composite
@@ -232,7 +317,7 @@ def histories(draw: st.DrawFn) -> list[Operation]:
         newest = draw(st.integers(0, size))
         seen = draw(st.sets(st.sampled_from(sorted(undone)))) if undone else set()
         made.append(read("".join(texts[:newest]), *span(), [n for n in seen if n <= newest]))
-    return [*made, read("".join(texts), LATE, LATE, sorted(undone))]
+    return [*made, final("".join(texts), sorted(undone))]
 
 
 @given(histories())

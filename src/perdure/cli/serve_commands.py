@@ -161,6 +161,7 @@ async def _serve(settings: CommandSettings, config: Config) -> None:
 def _announce(server: HttpServer, *, as_json: bool) -> None:
     from perdure.core.actors import system_user
     from perdure.server.operations import Caller, TokenScope
+    from perdure.server.page_files import is_built
 
     tokens = server.app.run_tokens
     code = tokens.login_code(system_user())
@@ -180,6 +181,8 @@ def _announce(server: HttpServer, *, as_json: bool) -> None:
         terminal.say(f"For other machines: {server.outer_url}")
     terminal.say("The page; once, within a minute:")
     terminal.say(f"  {page}")
+    if not is_built():
+        terminal.note("  This clone has not built it yet: `make page` does, once.", "yellow")
     terminal.say("Or a token of this run, for the API:")
     terminal.say(
         f"  curl {server.url}/api/v1/login -H 'content-type: application/json'"

@@ -40,6 +40,11 @@ run <code>make page</code>. The API works without it.</p>
 """
 
 
+def is_built(folder: Path = FOLDER) -> bool:
+    """Whether there is a page: in a clone, only after `make page`."""
+    return (folder / INDEX).is_file()
+
+
 class _PageFile(msgspec.Struct, frozen=True):
     """A file, plain and packed."""
 

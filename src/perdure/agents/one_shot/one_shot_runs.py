@@ -202,7 +202,7 @@ def _check_files(settings: RunSettings) -> None:
         path = Path(getattr(settings, name))
         if not path.is_file():
             raise InvalidInput(
-                f"There is no file {path}.", hint=f"Write it, or give another {name}."
+                f"There is no file {path}.", hint=f"Write it, or name another one with --{name}."
             )
     if not count_tasks(read_text(settings.tasks)).all:
         raise InvalidInput(
