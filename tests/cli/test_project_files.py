@@ -72,3 +72,13 @@ def test_a_checkpoint_is_shown_where_it_is_now(
     assert git(repository, "rev-parse", "HEAD")[:10] in said
     assert before[:10] not in said
     assert "gone" not in said
+
+
+def test_a_task_says_when_the_shared_file_gets_it(run: Run, repository: Path) -> None:
+    assert "task sync" not in run("task", "add", "Mend the roof").stderr
+    run("project", "share")
+    assert "`perdure task sync` writes it" in run("task", "add", "Buy wool").stderr
+    file = repository / ".perdure/tasks.jsonl"
+    assert "Buy wool" not in file.read_text()
+    run("task", "sync")
+    assert "Buy wool" in file.read_text()

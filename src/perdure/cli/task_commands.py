@@ -71,7 +71,10 @@ async def add(
             owner=owner,
             by=by,
         )
+        shared = project.settings.shared
     _tell(settings, task, f"{task.name} is added ({task.state}): {task.title}")
+    if shared:
+        terminal.note("Before you commit, `perdure task sync` writes it into .perdure/tasks.jsonl.")
 
 
 async def list_(
