@@ -292,6 +292,31 @@ async def test_pages_of_two_branches_never_conflict(bank: Bank, project: Project
     assert git(root, "status", "--porcelain") == ""
 
 
+async def test_another_bank_keeps_words_in_session_files_and_goes_on(
+    project: Project, bank: Bank, other_bank: Bank
+) -> None:
+    root = project.location.root
+    for each in (bank, other_bank):
+        session = await conversation(each, root)
+        await session.append([prompt("one"), reply("first")])
+    await project.refresh()
+    (file,) = (root / ".perdure" / "sessions").glob("*.json")
+    text = json.loads(file.read_text())
+    text["turns"]["T-1"]["summary"] = "In my words."
+    file.write_text(json.dumps(text | {"mood": "good"}))
+    await session.append([prompt("two"), reply("second")])
+    there = project_in(other_bank, root)
+    await there.refresh()
+    (again,) = (root / ".perdure" / "sessions").glob("*.json")
+    after = json.loads(again.read_text())
+    assert (after["mood"], after["turns"]["T-1"]["summary"]) == ("good", "In my words.")
+    assert list(after["turns"]) == ["T-1", "T-2"]
+    await session.append([prompt("three"), reply("third")])
+    await there.refresh()
+    assert list(json.loads(again.read_text())["turns"]) == ["T-1", "T-2", "T-3"]
+    assert json.loads(again.read_text())["active"] > text["active"]
+
+
 async def test_a_broken_file_without_git_is_kept_and_written_anew(
     bank: Bank, tmp_path: Path
 ) -> None:

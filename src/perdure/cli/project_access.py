@@ -54,6 +54,8 @@ async def project_shown(settings: CommandSettings, folder: Path = Path()) -> Asy
     """The same for a command that shows something: it has what people or git changed in the
     project's files, and commits that were rewritten are followed.
     """
+    from perdure.project.project_files import told_taken
+
     async with project_here(settings, folder) as project:
         try:
             found = await project.take_files()
@@ -62,7 +64,7 @@ async def project_shown(settings: CommandSettings, folder: Path = Path()) -> Asy
             terminal.note(str(exc))
         else:
             if found.taken:
-                terminal.note(f"Took in from the files: {'; '.join(found.taken)}.")
+                terminal.note(f"Took in from the files: {told_taken(found.taken)}.")
             for each in found.remarks:
                 terminal.note(each)
         yield project

@@ -36,6 +36,7 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
     It is done at the end of each turn where hooks are set up. Writes all files, also shared ones.
     """
     from perdure.project.anchors import AnchorsReport
+    from perdure.project.project_files import told_taken
 
     async with project_here(settings, folder) as project:
         turns, sessions, remarks = 0, dict[str, None](), dict[str, None]()
@@ -69,7 +70,7 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
         return
     new = f"{plural(turns, 'turn')} of {plural(len(sessions), 'session')}"
     if taken:
-        terminal.say(f"Took in from the files: {'; '.join(taken)}.")
+        terminal.say(f"Took in from the files: {told_taken(taken)}.")
     if turns or not taken:
         terminal.say(f"Read {new}." if turns else "There is nothing new.")
     for each in (*decisions, *remarks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 #: Which versions of sessions their files have.
 _WRITTEN = "written.json"
+
+
+#: What was taken from files is named, up to so many.
+_TOLD = 5
+
+
+def told_taken(taken: Iterable[str]) -> str:
+    """What was taken from the files; of many the first ones."""
+    named = [*taken]
+    more = [f"{len(named) - _TOLD} more"] if len(named) > _TOLD else []
+    return "; ".join([*named[:_TOLD], *more])
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):

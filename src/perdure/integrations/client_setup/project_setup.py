@@ -38,6 +38,7 @@ from perdure.project.git_hooks import GitHooks
 from perdure.project.git_repository import GitRepository, bare_repository
 from perdure.project.hook_spool import HookSpool
 from perdure.project.project_directory import list_projects, register_project
+from perdure.project.project_files import told_taken
 from perdure.project.project_location import (
     ProjectLocation,
     ProjectSettings,
@@ -159,7 +160,7 @@ class ProjectSetup:
         try:
             found = await bank.project(self._location.root).refresh(asks=asks)
             if found.taken:
-                self._done.append(f"took from the files: {'; '.join(found.taken)}")
+                self._done.append(f"took from the files: {told_taken(found.taken)}")
         except PerdureError as exc:  # it is done again at any time
             self._notes.append(str(exc))
 
