@@ -296,9 +296,9 @@ async def test_another_bank_keeps_words_in_session_files_and_goes_on(
     project: Project, bank: Bank, other_bank: Bank
 ) -> None:
     root = project.location.root
-    for each in (bank, other_bank):
-        session = await conversation(each, root)
-        await session.append([prompt("one"), reply("first")])
+    ours, session = await conversation(bank, root), await conversation(other_bank, root)
+    for each in (ours, session):
+        await each.append([prompt("one"), reply("first")])
     await project.refresh()
     (file,) = (root / ".perdure" / "sessions").glob("*.json")
     text = json.loads(file.read_text())

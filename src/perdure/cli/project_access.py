@@ -17,21 +17,21 @@ from perdure.core.errors import NotFound, PerdureError
 
 if TYPE_CHECKING:
     from perdure.project.project import Project
-
-
-def _there(folder: Path) -> Path:
-    """Raises `NotFound`."""
-    if not folder.is_dir():
-        raise NotFound(f"There is no folder {folder}.", hint="Name one that is there.")
-    return folder
+    from perdure.project.project_location import ProjectLocation
 
 
 FolderOption = Annotated[
-    Path,
-    typer.Option(
-        "--folder", "-C", metavar="FOLDER", help="A folder of the project.", callback=_there
-    ),
+    Path, typer.Option("--folder", "-C", metavar="FOLDER", help="A folder of the project.")
 ]
+
+
+def project_location(folder: Path) -> ProjectLocation:
+    """The project that a folder is in, initialised or not. Raises `NotFound` without the folder."""
+    from perdure.project.project_location import ProjectLocation
+
+    if not folder.is_dir():
+        raise NotFound(f"There is no folder {folder}.", hint="Name one that is there.")
+    return ProjectLocation.find(folder)
 
 
 @asynccontextmanager
@@ -40,9 +40,8 @@ async def project_here(settings: CommandSettings, folder: Path = Path()) -> Asyn
     Raises `NotFound` if there is none, `Unavailable` if its bank is not there.
     """
     from perdure.project.project import Project, initialised
-    from perdure.project.project_location import ProjectLocation
 
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     own = initialised(location)
     settings.bank = settings.bank or own.bank or None
     async with existing_bank(settings) as bank:

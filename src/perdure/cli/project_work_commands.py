@@ -9,7 +9,13 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, can_ask, project_here, project_shown
+from perdure.cli.project_access import (
+    FolderOption,
+    can_ask,
+    project_here,
+    project_location,
+    project_shown,
+)
 from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 
@@ -199,9 +205,9 @@ async def set_(
     """
     import msgspec
 
-    from perdure.project.project_location import ProjectLocation, ProjectSettings, initialised
+    from perdure.project.project_location import ProjectSettings, initialised
 
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     known: dict[str, Any] = {
         name: getattr(initialised(location), name) for name in ProjectSettings.__struct_fields__
     }
