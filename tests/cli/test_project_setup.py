@@ -375,6 +375,18 @@ def test_a_bank_of_its_own_is_found_from_anywhere(ask: Ask, run: Run, repository
     assert run("task", "ready", "-C", "deep").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "command", [("project", "init"), ("project", "show"), ("task", "list"), ("project", "remove")]
+)
+def test_a_folder_that_is_not_there_is_said_and_not_made(
+    run: Run, home: Path, command: tuple[str, ...]
+) -> None:
+    refused = run(*command, "-C", str(home / "nowhere/deep"))
+    assert refused.exit_code == 1
+    assert f"There is no folder {home}/nowhere/deep." in refused.stderr
+    assert not (home / "nowhere").exists()
+
+
 def test_what_cannot_be_is_refused(run: Run, repository: Path) -> None:
     unknown = run("project", "init", "--clients", "emacs")
     assert "no client 'emacs'" in unknown.stderr
@@ -457,6 +469,24 @@ def test_what_was_written_by_hand_is_taken_in_before_files_go(
     assert not state.exists()
     ask("project", "init")
     assert "A very dry attic" in run("project", "show").stdout
+
+
+def test_a_new_bank_is_filled_from_the_files(ask: Ask, run: Run, repository: Path) -> None:
+    ask("project", "init")
+    ask("project", "goal", "add", "A dry attic")
+    ask("project", "share")
+    _, made = ask("project", "init", "--bank", "sqlite:///../new.db")
+    assert "took from the files: goal A dry attic" in made["done"]
+    ask("project", "goal", "add", "A second goal")
+    state = repository / ".perdure/project_state.json"
+    assert len(read(state)["goals"]) == 2
+    (repository.parent / "new.db").unlink()
+    _, again = ask("project", "init")
+    [took] = [each for each in again["done"] if each.startswith("took from the files: ")]
+    assert "goal A dry attic" in took
+    assert "goal A second goal" in took
+    ask("project", "goal", "add", "A third goal")
+    assert len(read(state)["goals"]) == 3
 
 
 def test_files_stay_if_the_bank_is_gone(ask: Ask, repository: Path, home: Path) -> None:

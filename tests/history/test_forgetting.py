@@ -74,6 +74,7 @@ WITHOUT_CONTENT = {
     "perdure_subscribers": "how far a subscriber has read",
     "perdure_task_numbers": "the number that the next task of a project gets",
     "perdure_token_uses": "when a token was last used",
+    "perdure_written_bases": "hashes of the state file, which has no turns in it",
 }
 
 

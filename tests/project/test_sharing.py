@@ -301,6 +301,31 @@ async def test_pages_of_two_branches_never_conflict(bank: Bank, project: Project
     assert git(root, "status", "--porcelain") == ""
 
 
+async def test_another_bank_keeps_words_in_session_files_and_goes_on(
+    project: Project, bank: Bank, other_bank: Bank
+) -> None:
+    root = project.location.root
+    ours, session = await conversation(bank, root), await conversation(other_bank, root)
+    for each in (ours, session):
+        await each.append([prompt("one"), reply("first")])
+    await project.refresh()
+    (file,) = (root / ".perdure" / "sessions").glob("*.json")
+    text = json.loads(file.read_text())
+    text["turns"]["T-1"]["summary"] = "In my words."
+    file.write_text(json.dumps(text | {"mood": "good"}))
+    await session.append([prompt("two"), reply("second")])
+    there = project_in(other_bank, root)
+    await there.refresh()
+    (again,) = (root / ".perdure" / "sessions").glob("*.json")
+    after = json.loads(again.read_text())
+    assert (after["mood"], after["turns"]["T-1"]["summary"]) == ("good", "In my words.")
+    assert list(after["turns"]) == ["T-1", "T-2"]
+    await session.append([prompt("three"), reply("third")])
+    await there.refresh()
+    assert list(json.loads(again.read_text())["turns"]) == ["T-1", "T-2", "T-3"]
+    assert json.loads(again.read_text())["active"] > text["active"]
+
+
 async def test_a_broken_file_without_git_is_kept_and_written_anew(
     bank: Bank, tmp_path: Path
 ) -> None:
@@ -332,3 +357,22 @@ def test_the_command_that_git_calls(tmp_path: Path) -> None:
     refused = subprocess.run([*command, "other.txt"], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "other.txt" in refused.stderr
+
+
+async def test_the_journal_of_a_clone_shows_what_others_wrote(
+    project: Project, other_bank: Bank
+) -> None:
+    await project.work.note("Rotate the keys on Friday")
+    await project.write_files()
+    other = await shared_clone(project, other_bank)
+    [page] = (await other.journal.read(await other.work.list())).values()
+    assert "*From the file journal/" in page
+    assert page.count("Rotate the keys on Friday") == 1
+    await other.work.note("Done")
+    await other.write_files()
+    [page] = (await other.journal.read(await other.work.list())).values()
+    assert "Done" in page.partition("*From the file")[0]
+    assert page.count("Rotate the keys on Friday") == page.count("Done") == 1
+    assert not await other.journal.read([], day="1999-01-01")
+    [ours] = (await project.journal.read([])).values()
+    assert "From the file" not in ours

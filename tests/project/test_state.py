@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ async def test_hand_edits_are_merged_with_what_the_bank_learnt(
     await state.edit(three.id, text="Changed meanwhile.")
     write(project, data)
     report = await state.sync()
-    assert (report.merged, report.written) == (4, True)
+    assert (len(report.taken), report.written) == (4, True)
     assert [each for each in report.remarks if three.id in each and "stays" in each]
     found = {each.title: each for each in await state.list()}
     assert set(found) == {"first", "three", "by hand"}
@@ -190,7 +191,7 @@ async def test_a_file_that_cannot_be_read_is_left_alone(
     await project.state.sync()
     write(project, broken)
     report = await project.state.sync()
-    assert (report.merged, report.written) == (0, False)
+    assert (len(report.taken), report.written) == (0, False)
     assert "left as it is" in report.remarks[0]
     assert report.remarks[0].count("perdure project repair") == (0 if "format" in broken else 1)
     assert file_of(project).read_text() == broken
@@ -231,7 +232,7 @@ async def test_a_checkout_of_an_older_branch_takes_nothing_away(
     await state.sync()
     git(repository, "commit", "-q", "-am", "two")
     git(repository, "checkout", "-q", "old")
-    assert (await state.sync(write=False)).merged == 0
+    assert (await state.sync(write=False)).taken == ()
     assert git(repository, "status", "--porcelain") == ""
     assert (await state.get(one.id)).status == "done"
     assert (await state.get(two.id)).status == "open"
@@ -259,7 +260,7 @@ async def test_another_clone_with_the_same_bank_adds_and_removes_nothing(
     file_of(other).write_text(file_of(project).read_text())
     await project.state.edit("one", text="later")
     report = await other.state.sync()
-    assert (report.merged, report.remarks) == (0, ())
+    assert (len(report.taken), report.remarks) == (0, ())
     assert data_of(other) == json.loads(await project.state.text())
 
 
@@ -336,3 +337,59 @@ def test_marks_of_a_conflict_give_the_sides_back(lines: Any, cut: int) -> None:
 def test_an_entry_without_an_id_is_no_merge() -> None:
     with pytest.raises(InvalidInput, match="without an id"):
         merge_state_files("", '{"goals": {"new": {}}}', "{}")
+
+
+async def test_another_bank_takes_in_what_the_file_says_before_it_writes(
+    bank: Bank, repository: Path, tmp_path: Path
+) -> None:
+    project = project_in(bank, repository)
+    kept = await project.state.add("goal", "Kept")
+    gone = await project.state.add("goal", "Taken out")
+    await project.write_files()
+    await project.state.edit(gone.id, status="removed")
+    await project.write_files()
+    async with perdure.open(f"sqlite:///{tmp_path}/other.db") as other:
+        there = project_in(other, repository)
+        await there.state.add("goal", "Of the other")
+        assert (await there.state.sync()).taken == ("goal Kept",)
+        titles = {each["title"] for each in data_of(there)["goals"].values()}
+        assert titles == {"Kept", "Of the other"}
+        await there.state.edit(kept.id, status="removed")  # the file is its own now
+        await there.write_files()
+        assert len(data_of(there)["goals"]) == 1
+    await project.write_files()  # and the first one takes in what the other has added
+    titles = {each["title"] for each in data_of(project)["goals"].values()}
+    assert titles == {"Kept", "Of the other"}
+    write(project, data_of(project) | {"goals": {}})
+    await project.write_files()
+    assert await project.state.list("goal") == []  # the same bank wrote it: they were taken out
+
+
+async def test_an_older_copy_of_the_bank_loses_nothing_of_the_file(
+    bank: Bank, repository: Path, tmp_path: Path
+) -> None:
+    project = project_in(bank, repository)
+    await project.state.add("goal", "Old")
+    await project.write_files()
+    shutil.copy(tmp_path / "memory.db", tmp_path / "copy.db")
+    await project.state.add("goal", "New")
+    await project.write_files()
+    async with perdure.open(f"sqlite:///{tmp_path}/copy.db") as copy:
+        restored = project_in(copy, repository)
+        await restored.write_files()
+        assert {each.title for each in await restored.state.list()} == {"Old", "New"}
+
+
+async def test_the_journal_and_sessions_of_another_bank_keep_what_the_files_say(
+    bank: Bank, repository: Path, tmp_path: Path
+) -> None:
+    project = project_in(bank, repository)
+    note = await project.work.note("By hand")
+    await project.write_files()
+    [page] = (repository / ".perdure/journal").iterdir()
+    async with perdure.open(f"sqlite:///{tmp_path}/other.db") as other:
+        there = project_in(other, repository)
+        await there.work.note("Later")
+        await there.write_files()
+    assert note.id in page.read_text()
+    assert "Later" in page.read_text()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.command_options import CommandSettings
-from perdure.cli.project_access import FolderOption
+from perdure.cli.project_access import FolderOption, project_location
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -37,6 +37,7 @@ async def mcp(
     def open_bank(address: str) -> AbstractAsyncContextManager[Bank]:
         return _bank(settings, address)
 
+    project_location(folder)  # a folder that is not there is said
     await serve_folder(FolderAccess(folder.absolute(), open_bank, agent))
 
 

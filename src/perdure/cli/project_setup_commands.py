@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, YesOption
-from perdure.cli.project_access import FolderOption, can_ask
+from perdure.cli.project_access import FolderOption, can_ask, project_location
 
 if TYPE_CHECKING:
     from perdure.integrations.client_setup.coding_clients import CodingClient
@@ -46,9 +46,8 @@ async def init(
     """
     from perdure.bank import Bank
     from perdure.integrations.client_setup.project_setup import ProjectSetup, SetupWishes
-    from perdure.project.project_location import ProjectLocation
 
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     known = location.settings
     settings.bank = _absolute(settings.bank)
     wishes = SetupWishes(
@@ -80,9 +79,9 @@ async def remove(
     """
     from perdure.bank import Bank
     from perdure.integrations.client_setup.project_setup import ProjectSetup
-    from perdure.project.project_location import ProjectLocation, initialised
+    from perdure.project.project_location import initialised
 
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     own = initialised(location)
     settings.confirm(
         f"Take the memory of {own.name!r} out of {location.root}?", done="taken out", yes=yes

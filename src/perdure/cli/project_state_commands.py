@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings
-from perdure.cli.project_access import FolderOption, project_here
+from perdure.cli.project_access import FolderOption, project_here, project_shown
 
 if TYPE_CHECKING:
     from perdure.project.project import Project
@@ -172,16 +172,21 @@ async def unlink(
 
 async def show(settings: CommandSettings, *, folder: FolderOption = Path()) -> None:
     """Show goals, milestones, checkpoints and links, and what waits for what."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         state = _state(project)
         entries = await state.list()
         waits = {each.id: await state.waits_for(each) for each in entries if each.needs}
         tasks = {"ready": 0, "claimed": 0, "waiting": 0, "blocked": 0}
         for task in await project.tasks.list():
             tasks[task.state] = tasks.get(task.state, 0) + 1
+        commits = {each.commit for each in entries if each.kind == "checkpoint"}
+        places = await project.anchors.where(commits)
         name, id, place = project.name, project.id, await project.here()
     if settings.json:
         found = [{**entry_json(each), "waits_for": waits.get(each.id, [])} for each in entries]
+        for line, each in zip(found, entries, strict=True):
+            if each.kind == "checkpoint":
+                line["now"] = places[each.commit]
         here = {"commit": place.commit, "branch": place.branch}
         terminal.emit({"project": id, "name": name, "at": here, "entries": found, "tasks": tasks})
         return
@@ -194,7 +199,7 @@ async def show(settings: CommandSettings, *, folder: FolderOption = Path()) -> N
             status = "" if each.status == "open" else f" ({each.status})"
             more = f" → {each.target}" if each.target and each.target != each.title else ""
             if each.kind == "checkpoint":
-                more = f" {_where(each)}"
+                more = f" {_where(each, places[each.commit])}"
             terminal.say(f"  {each.id}  {each.title}{status}{more}")
             for line in waits.get(each.id, []):
                 terminal.note(f"      needs {line}")
@@ -262,9 +267,11 @@ def _state(project: Project) -> Any:
     return project.state
 
 
-def _where(entry: StateEntry) -> str:
+def _where(entry: StateEntry, now: str | None = None) -> str:
+    """Its commit, or where that is now; empty: it is gone."""
     on = f" on {entry.branch}" if entry.branch else ""
-    return f"{entry.commit[:10]}{on}"
+    gone = ", which is gone" if now == "" else ""
+    return f"{(now or entry.commit)[:10]}{on}{gone}"
 
 
 async def _tell(

@@ -9,7 +9,13 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, can_ask, project_here
+from perdure.cli.project_access import (
+    FolderOption,
+    can_ask,
+    project_here,
+    project_location,
+    project_shown,
+)
 from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
 
@@ -36,15 +42,18 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
     It is done at the end of each turn where hooks are set up. Writes all files, also shared ones.
     """
     from perdure.project.anchors import AnchorsReport
+    from perdure.project.project_files import told_taken
 
     async with project_here(settings, folder) as project:
         turns, sessions, remarks = 0, dict[str, None](), dict[str, None]()
+        taken = dict[str, None]()
         history = AnchorsReport()
         while True:
             found = await project.refresh(asks=can_ask(settings))
             turns += found.turns
             sessions |= dict.fromkeys(found.sessions)
             remarks |= dict.fromkeys(found.remarks)
+            taken |= dict.fromkeys(found.taken)
             if found.history.changes or found.history.waiting:
                 history = found.history
             if not found.more:
@@ -58,6 +67,7 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
             {
                 "turns": turns,
                 "sessions": list(sessions),
+                "taken": list(taken),
                 "changes": changes,
                 "waiting": waiting,
                 "remarks": list(remarks),
@@ -65,7 +75,10 @@ async def refresh(settings: CommandSettings, *, folder: FolderOption = Path()) -
         )
         return
     new = f"{plural(turns, 'turn')} of {plural(len(sessions), 'session')}"
-    terminal.say(f"Read {new}." if turns else "There is nothing new.")
+    if taken:
+        terminal.say(f"Took in from the files: {told_taken(taken)}.")
+    if turns or not taken:
+        terminal.say(f"Read {new}." if turns else "There is nothing new.")
     for each in (*decisions, *remarks):
         terminal.say(each)
 
@@ -79,7 +92,7 @@ async def preamble(
     folder: FolderOption = Path(),
 ) -> None:
     """Print what a client is told when a conversation begins here."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         made = await project.preamble.make(budget)
         tokens = project.services.counter.count(made.text)
         if budget is None:
@@ -135,13 +148,13 @@ async def journal(
     folder: FolderOption = Path(),
 ) -> None:
     """Print the journal: what was asked, done, decided and left open."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         if session:
-            pages = await project.journal.pages(
+            pages = await project.journal.read(
                 [await project.work.get(session)], loose=False, day=day
             )
         else:
-            pages = await project.journal.pages(await project.work.list(), day=day)
+            pages = await project.journal.read(await project.work.list(), day=day)
     if settings.json:
         terminal.emit({"pages": [{"name": name, "text": text} for name, text in pages.items()]})
         return
@@ -192,9 +205,9 @@ async def set_(
     """
     import msgspec
 
-    from perdure.project.project_location import ProjectLocation, ProjectSettings, initialised
+    from perdure.project.project_location import ProjectSettings, initialised
 
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     known: dict[str, Any] = {
         name: getattr(initialised(location), name) for name in ProjectSettings.__struct_fields__
     }

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, project_here
+from perdure.cli.project_access import FolderOption, project_here, project_shown
 from perdure.core.display import plural
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ async def add(
             owner=owner,
             by=by,
         )
+        shared = project.settings.shared
     _tell(settings, task, f"{task.name} is added ({task.state}): {task.title}")
+    if shared:
+        terminal.note("Before you commit, `perdure task sync` writes it into .perdure/tasks.jsonl.")
 
 
 async def list_(
@@ -89,7 +92,7 @@ async def list_(
     folder: FolderOption = Path(),
 ) -> None:
     """List tasks that are not closed, the most urgent first."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         found = await project.tasks.list(
             cast("TaskState | None", state), owner=owner, label=label, limit=limit
         )
@@ -104,7 +107,7 @@ async def ready(
     folder: FolderOption = Path(),
 ) -> None:
     """List what can be begun now, the most urgent first."""
-    async with project_here(settings, folder) as project:
+    async with project_shown(settings, folder) as project:
         found = await project.tasks.ready(limit, label=label)
     _table(settings, found, "No task is ready. `perdure task list` shows what waits.")
 

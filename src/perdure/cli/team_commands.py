@@ -11,7 +11,7 @@ import typer
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import working_bank
 from perdure.cli.command_options import CommandSettings, LimitOption
-from perdure.cli.project_access import FolderOption, project_here
+from perdure.cli.project_access import FolderOption, project_here, project_location
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -65,13 +65,13 @@ async def run(
     """
     from perdure.agents.one_shot.agent_command import checked_command
     from perdure.project.project import Project
-    from perdure.project.project_location import ProjectLocation, initialised
+    from perdure.project.project_location import initialised
     from perdure.project.team.team import Team
 
     words = checked_command(shlex.split(check)) if check else ()
     if intent == "-":
         intent = typer.get_text_stream("stdin").read()
-    location = ProjectLocation.find(folder)
+    location = project_location(folder)
     settings.bank = settings.bank or initialised(location).bank or None
     async with working_bank(settings) as bank:
         order = await _order(bank, location, command or [], agent, approve=approve)

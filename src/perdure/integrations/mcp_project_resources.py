@@ -32,8 +32,8 @@ def resources(access: MemoryAccess) -> tuple[McpResource, ...]:
 
     async def journal(_: str) -> str:
         project = await access.project()
-        pages = await project.journal.pages((await project.work.list())[:_PAGES])
-        return "\n".join(pages.values()) or "The journal is empty.\n"
+        pages = await project.journal.read((await project.work.list())[:_PAGES])
+        return "\n".join([*pages.values()][-_PAGES:]) or "The journal is empty.\n"
 
     return (
         McpResource(

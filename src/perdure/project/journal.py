@@ -107,6 +107,26 @@ class Journal:
                     found[f"{FOLDER}/{date}{_NOTES}"] = "".join(parts)
         return dict(sorted(found.items()))
 
+    async def read(
+        self, sessions: Iterable[WorkSession], *, loose: bool = True, day: str = ""
+    ) -> Mapping[str, str]:
+        """The same pages, and behind them, said to be of the file, what only the files in the
+        folder have: entries of others, whom the bank does not know.
+        """
+        works = [*sessions]
+        found = dict(await self.pages(works, loose=loose, day=day))
+        for path in sorted(self._projections.path(FOLDER).glob("*.md")):
+            name = f"{FOLDER}/{path.name}"
+            wanted = _is_page(path.name) and (loose or any(_is_of(name, each) for each in works))
+            if not wanted or not path.name.startswith(day):
+                continue
+            text = (self._projections.read(name).text or "").encode(errors="surrogateescape")
+            parts = await self._of_others(found.get(name, ""), text.decode(errors="replace"))
+            if parts:
+                ours = f"{found[name].rstrip()}\n\n" if name in found else ""
+                found[name] = f"{ours}*From the file {name}:*\n\n{''.join(parts).rstrip()}\n\n"
+        return dict(sorted(found.items()))
+
     async def merge(self, sessions: Iterable[WorkSession], *, shared: bool) -> None:
         """Take over what people changed in the files. In a shared journal an entry that is missing
         was not taken out: another branch does not have it yet.
@@ -146,15 +166,26 @@ class Journal:
         as the file has them.
         """
         ours, there = split_page(page), split_page(text)
-        unknown = [id for id in there if id not in ours]
-        held = await self._notes.get_many([f"{self._work.project}/{id}" for id in unknown])
-        gone = {id for id, note in zip(unknown, held, strict=True) if note is not None}
+        gone = await self._gone(id for id in there if id not in ours)
         found = {
             id: ours[id] if id in ours and id != PREFACE else f"{part.rstrip()}\n\n".lstrip("\n")
             for id, part in there.items()
             if id not in gone
         }
         return "".join((found | {id: ours[id] for id in ours if id not in found}).values())
+
+    async def _of_others(self, page: str, text: str) -> list[str]:
+        """The parts of a file that our page does not have, without notes that were taken out."""
+        ours = split_page(page) if page else {}
+        there = {id: part for id, part in split_page(text).items() if id not in ours}
+        gone = await self._gone(there)
+        return [part for id, part in there.items() if id not in gone and part.strip()]
+
+    async def _gone(self, ids: Iterable[str]) -> set[str]:
+        """Notes that the bank knows, though a page does not have them."""
+        names = [each for each in ids if each.startswith("nt_")]
+        held = await self._notes.get_many([f"{self._work.project}/{id}" for id in names])
+        return {id for id, note in zip(names, held, strict=True) if note is not None}
 
     async def _entries(self, work: WorkSession) -> dict[str, dict[str, str]]:
         """By day, then by mark, in the order in which they ended."""
@@ -316,6 +347,10 @@ def _joined(ours: str, theirs: str) -> str:
     for id, part in other.items():
         one[id] = part if id not in one else _with_lines(part, _mark.sub("", one[id]))
     return "".join(one.values())
+
+
+def _is_page(name: str) -> bool:
+    return re.match(r"\d{4}-\d\d-\d\d_", name) is not None and ".kept-" not in name
 
 
 def _is_of(name: str, work: WorkSession) -> bool:

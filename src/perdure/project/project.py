@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.project.file_index import FileIndex
     from perdure.project.journal import Journal
     from perdure.project.preamble import Preamble
+    from perdure.project.project_files import WrittenFiles
     from perdure.project.project_history import ProjectHistory
     from perdure.project.project_state import ProjectState
     from perdure.project.session_files import SessionFiles
@@ -47,6 +48,8 @@ class ProjectRefresh(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     #: Some are left for the next time.
     more: bool = False
+    #: What the files said that the bank did not, in words.
+    taken: tuple[str, ...] = ()
     #: What a person should know.
     remarks: tuple[str, ...] = ()
 
@@ -183,7 +186,8 @@ class Project:
         except PerdureError as exc:
             remarks.append(str(exc))
         remarks += found.remarks
-        remarks += await self._write_files(tracked=not self.settings.shared)
+        files = await self._write_files(tracked=not self.settings.shared)
+        remarks += files.remarks
         try:
             await self.files.refresh(_INDEXING)
         except PerdureError as exc:
@@ -193,6 +197,7 @@ class Project:
             sessions=found.sessions,
             turns=found.turns,
             more=found.more,
+            taken=files.taken,
             remarks=tuple(remarks),
         )
 
@@ -201,17 +206,27 @@ class Project:
         the files are written, also those under git. Returns what they should know; a file that
         cannot be written is no error, since the bank has everything.
         """
-        return tuple(await self._write_files(tracked=True))
+        return (await self._write_files(tracked=True)).remarks
 
-    async def _write_files(self, *, tracked: bool) -> list[str]:
+    async def take_files(self) -> WrittenFiles:
+        """Before something is shown: what people or git changed in the files is merged, if a cheap
+        look says that there is something. Nothing under git is written.
+        """
+        from perdure.project.project_files import WrittenFiles, files_changed
+
+        if not await files_changed(self):
+            return WrittenFiles()
+        return await self._write_files(tracked=not self.settings.shared)
+
+    async def _write_files(self, *, tracked: bool) -> WrittenFiles:
         from perdure.project.project_files import write_project_files
 
-        remarks = await write_project_files(self, tracked=tracked)
+        done = await write_project_files(self, tracked=tracked)
         try:
             await self.preamble.prebuild()
         except PerdureError as exc:
-            remarks.append(str(exc))
-        return remarks
+            done = msgspec.structs.replace(done, remarks=(*done.remarks, str(exc)))
+        return done
 
     @functools.cached_property
     def files(self) -> FileIndex:

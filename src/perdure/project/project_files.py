@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from perdure.core.display import plural
 from perdure.core.errors import PerdureError
+from perdure.project import journal
+from perdure.project.bank_bases import forget_foreign_bases, note_bases
 from perdure.project.session_files import here
+from perdure.project.state_file import STATE_FILE
 
 if TYPE_CHECKING:
     from perdure.project.project_parts import ProjectParts
@@ -18,41 +22,74 @@ if TYPE_CHECKING:
 _WRITTEN = "written.json"
 
 
-async def write_project_files(project: ProjectParts, *, tracked: bool) -> list[str]:
+#: What was taken from files is named, up to so many.
+_TOLD = 5
+
+
+def told_taken(taken: Iterable[str]) -> str:
+    """What was taken from the files; of many the first ones."""
+    named = [*taken]
+    more = [f"{len(named) - _TOLD} more"] if len(named) > _TOLD else []
+    return "; ".join([*named[:_TOLD], *more])
+
+
+class WrittenFiles(msgspec.Struct, frozen=True):
+    """What people should know, and what the files said that the bank did not, in words."""
+
+    remarks: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+async def write_project_files(project: ProjectParts, *, tracked: bool) -> WrittenFiles:
     """Take over what people changed in state, tasks, session files and journal, then write what
-    changed; `tracked`: also files that are under git once they are shared. Returns what people
-    should know.
+    changed; `tracked`: also files that are under git once they are shared.
     """
     remarks: list[str] = []
+    taken: list[str] = []
     settings = project.settings
     try:
         if settings.state:
-            remarks += (await project.state.sync(write=tracked)).remarks
-        remarks += await _tasks(project, write=tracked)
+            synced = await project.state.sync(write=tracked)
+            remarks += synced.remarks
+            taken += synced.taken
+        tasks = await _tasks(project, write=tracked)
+        remarks += tasks.remarks
+        taken += tasks.taken
     except PerdureError as exc:
         remarks.append(str(exc))
-    if not (settings.state or settings.journal):
-        return remarks
-    try:
-        remarks += await _work(project, tracked=tracked)
-    except PerdureError as exc:
-        remarks.append(str(exc))
-    return remarks
+    if settings.state or settings.journal:
+        try:
+            remarks += await _work(project, tracked=tracked)
+        except PerdureError as exc:
+            remarks.append(str(exc))
+    return WrittenFiles(tuple(remarks), tuple(taken))
 
 
-async def _tasks(project: ProjectParts, *, write: bool) -> tuple[str, ...]:
+async def files_changed(project: ProjectParts) -> bool:
+    """Whether somebody changed state, tasks or journal since they were written: a cheap look."""
+    from perdure.project.task_transfer import tasks_edited
+
+    files = project.state.projections
+    names = [*([STATE_FILE] if project.settings.state else []), *files.names(journal.FOLDER)]
+    return any(files.is_edited(name) for name in names) or await tasks_edited(project.tasks)
+
+
+async def _tasks(project: ProjectParts, *, write: bool) -> WrittenFiles:
     """Only if there is a file: `share` and `task sync` make it."""
     from perdure.project.task_transfer import TASK_FILE, sync_tasks
 
     if not (project.location.files / TASK_FILE).exists():
-        return ()
-    return (await sync_tasks(project.tasks, write=write)).remarks
+        return WrittenFiles()
+    found = await sync_tasks(project.tasks, write=write)
+    number = found.added + found.changed
+    return WrittenFiles(found.remarks, (plural(number, "task"),) if number else ())
 
 
 async def _work(project: ProjectParts, *, tracked: bool) -> list[str]:
     settings, work, remarks = project.settings, project.work, list[str]()
     files = project.state.projections
     async with files.locked():
+        await forget_foreign_bases(project.services, project.settings.project, files)
         sessions = here(work, await work.list())
         if settings.state:
             remarks += await project.session_files.merge(sessions)
@@ -70,6 +107,7 @@ async def _work(project: ProjectParts, *, tracked: bool) -> list[str]:
         text = msgspec.json.encode(written, order="sorted").decode()
         if files.read(_WRITTEN).base != text:
             files.note(_WRITTEN, text)
+        await note_bases(project.services, project.settings.project, files)
     return remarks
 
 

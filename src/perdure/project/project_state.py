@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from perdure.core import actors
 from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput, NotFound, PerdureError, Unavailable
+from perdure.project.bank_bases import forget_foreign_bases, note_bases
 from perdure.project.project_location import ProjectLocation, initialised
 from perdure.project.projections import Projections
 from perdure.project.state_file import STATE_FILE, read_state, write_state
@@ -50,8 +51,8 @@ _TRIES = 5
 class StateSync(msgspec.Struct, frozen=True):
     """What a look at the file did."""
 
-    #: Entries of the bank that were changed, added or removed by what the file says.
-    merged: int = 0
+    #: Entries of the bank that were changed, added or removed by what the file says, in words.
+    taken: tuple[str, ...] = ()
     written: bool = False
     #: What a person should know.
     remarks: tuple[str, ...] = ()
@@ -287,29 +288,39 @@ class ProjectState:
         A file that cannot be read is left as it is, and said. Raises `Unavailable` if it cannot be
         written; the bank has what was merged then.
         """
-        remarks: builtins.list[str] = []
-        merged = 0
         async with self.projections.locked():
-            for _ in range(_TRIES):
-                file = self.projections.read(STATE_FILE)
-                try:
-                    steps = await self.projections.incoming(file)
-                    for number, (base, theirs) in enumerate(steps, 1):
-                        # What git brought has the times of those who wrote it.
-                        at = file.changed if number == len(steps) else 0
-                        merged += await self._merge(base, theirs, at, remarks)
-                except InvalidInput as exc:
-                    said = f"{exc.message} The file is left as it is. {exc.hint}".rstrip()
-                    return StateSync(merged, written=False, remarks=(*remarks, said))
-                if not write:
-                    if file.is_edited and file.text is not None:
-                        await self.projections.note_here(STATE_FILE, file.text)
-                    return StateSync(merged, written=False, remarks=tuple(remarks))
-                text = await self.text()
-                if self.projections.write(STATE_FILE, text, file.text):
-                    await self.projections.note_here(STATE_FILE, text)
-                    changed = text != file.text
-                    return StateSync(merged, written=changed, remarks=tuple(remarks))
+            await forget_foreign_bases(self.services, self.project, self.projections)
+            done = await self._sync(write=write)
+            await note_bases(self.services, self.project, self.projections)
+            return done
+
+    async def _sync(self, *, write: bool) -> StateSync:
+        remarks: builtins.list[str] = []
+        taken: dict[str, None] = {}
+
+        def done(*, written: bool) -> StateSync:
+            return StateSync(tuple(taken), written=written, remarks=tuple(remarks))
+
+        for _ in range(_TRIES):
+            file = self.projections.read(STATE_FILE)
+            try:
+                steps = await self.projections.incoming(file)
+                for number, (base, theirs) in enumerate(steps, 1):
+                    # What git brought has the times of those who wrote it.
+                    at = file.changed if number == len(steps) else 0
+                    taken |= dict.fromkeys(await self._merge(base, theirs, at, remarks))
+            except InvalidInput as exc:
+                said = f"{exc.message} The file is left as it is. {exc.hint}".rstrip()
+                remarks.append(said)
+                return done(written=False)
+            if not write:
+                if file.is_edited and file.text is not None:
+                    await self.projections.note_here(STATE_FILE, file.text)
+                return done(written=False)
+            text = await self.text()
+            if self.projections.write(STATE_FILE, text, file.text):
+                await self.projections.note_here(STATE_FILE, text)
+                return done(written=text != file.text)
         raise Unavailable(
             f"{self.projections.path(STATE_FILE)} is written by somebody else all the time.",
             hint="Close what writes it, and run `perdure project refresh`.",
@@ -317,12 +328,12 @@ class ProjectState:
 
     async def _merge(
         self, base: str | None, theirs: str, changed: int, remarks: builtins.list[str]
-    ) -> int:
-        """Bring the bank to the merge of itself and `theirs`; returns how many entries changed.
+    ) -> builtins.list[str]:
+        """Bring the bank to the merge of itself and `theirs`; returns what changed, in words.
         `changed` is when somebody edited it by hand; 0: nobody did.
         """
         if base == theirs:
-            return 0
+            return []
         file = read_state(theirs, self.projections.path(STATE_FILE).name)
         common = None if base is None else _readable(base)
         lines = dict(file.lines)
@@ -340,18 +351,19 @@ class ProjectState:
             kept = self.projections.keep(STATE_FILE, theirs)
             remarks += [f"{each} A copy of the file is kept: {kept.name}." for each in refused]
         anchor = await self._here()
-        count, said = await self.services.store.transact(
+        taken, said = await self.services.store.transact(
             lambda transaction: self._apply(transaction, common, lines, anchor)
         )
-        if count:
+        if taken:
             self.location.drop_preambles()
         remarks += said
-        return count
+        return taken
 
     async def _apply(
         self, transaction: Transaction, common: TaskLines | None, theirs: TaskLines, anchor: Anchor
-    ) -> tuple[int, tuple[str, ...]]:
-        entries, now, count = transaction.collection(StateEntry), transaction.now(), 0
+    ) -> tuple[builtins.list[str], tuple[str, ...]]:
+        entries, now = transaction.collection(StateEntry), transaction.now()
+        taken: builtins.list[str] = []
         known = {each.id: each async for each in entries.walk(f"{self.project}/")}
         ours = {id: entry_line(each) for id, each in known.items() if each.status != "removed"}
         ours.setdefault(HEADER, self._header())  # kept only if the file says something else
@@ -370,11 +382,11 @@ class ProjectState:
                 if not line.get("changed_at"):
                     entry = replace(entry, changed_at=anchor)
                 await entries.put(entry)
-                count += 1
+                taken.append(f"{entry.kind} {entry.title}")
         for id in ours.keys() - merge.lines.keys() - {HEADER}:
             await entries.put(replace(known[id], status="removed", changed=now))
-            count += 1
-        return count, merge.remarks
+            taken.append(f"{known[id].kind} {known[id].title}, which was taken out")
+        return taken, merge.remarks
 
     # Names
 

@@ -14,6 +14,8 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import secrets
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,8 +26,11 @@ import msgspec
 from perdure.core.errors import Unavailable
 from perdure.project.git_repository import GitRepository
 from perdure.project.project_location import ProjectLocation, write_atomically
+from perdure.project.state_file import STATE_FILE
 
 _PATIENCE, _POLL = 15.0, 0.02  # Seconds that one process waits for another's merge.
+#: In the folder of bases: what it is called in the banks that files are written from.
+_PLACE = "place"
 IGNORED = "# Made by Perdure. `perdure project share` puts state, journal and tasks under git.\n*\n"
 
 
@@ -166,6 +171,31 @@ class Projections:
         self.note(name, text)
         if self.location.git is not None:
             self.note(f"{name}.at", (await self.location.git.head()).commit)
+
+    def place(self) -> str | None:
+        """A random name of this folder of bases; None if nothing was written yet."""
+        found = _read(self._bases / _PLACE)
+        if found is None and self._bases.is_dir() and any(self._bases.iterdir()):
+            return self.new_place()
+        return found
+
+    def new_place(self) -> str:
+        place = secrets.token_hex(8)
+        self.note(_PLACE, place)
+        return place
+
+    def digest(self) -> str:
+        """Of the base of the state file."""
+        text = _read(self._bases / STATE_FILE) or ""
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+    def forget(self) -> None:
+        """What was written last is not known any more: as if git had brought all files."""
+        try:
+            if self._bases.exists():
+                shutil.rmtree(self._bases)
+        except OSError as exc:
+            raise _unwritable(self._bases, exc) from exc
 
     def remove(self, name: str) -> None:
         """Raises `Unavailable`."""

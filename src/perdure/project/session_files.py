@@ -52,8 +52,10 @@ class SessionFiles:
                 remarks.append(f"{name} {exc} It is kept as {kept.name}, and written anew.")
                 continue
             if file.base is None:
-                base = await self.view(replace(work, edits={}))
-            edits = changes(base, theirs)
+                # Another bank wrote it, at another time: what it says besides is kept, no more.
+                edits = _additions(await self.view(replace(work, edits={})), theirs)
+            else:
+                edits = changes(base, theirs)
             if edits:
                 await self._keep(work, edits)
             self._projections.note(name, file.text)
@@ -116,6 +118,24 @@ def changes(base: Any, theirs: Any, path: tuple[str, ...] = ()) -> dict[str, Any
             found |= changes(base.get(name), theirs.get(name), (*path, name))
         return found
     return {} if base == theirs else {json.dumps(path, ensure_ascii=False): theirs}
+
+
+def _additions(view: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """What a file of unknown age says that is not made anew: words in turns that are over, notes
+    and fields of people. What is missing there was perhaps not known yet.
+    """
+    turns, notes = theirs.get("turns"), theirs.get("scratchpad")
+    over = {
+        name: turn
+        for name, turn in (turns if isinstance(turns, dict) else {}).items()
+        if isinstance(turn, dict) and not turn.get("open")
+    }
+    added = {name: value for name, value in theirs.items() if name not in view}
+    found = changes({}, added)
+    for name, parts in (("turns", over), ("scratchpad", notes)):
+        if isinstance(parts, dict):
+            found |= changes(view.get(name, {}), parts, (name,))
+    return {path: value for path, value in found.items() if value is not None}
 
 
 def with_changes(view: dict[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:

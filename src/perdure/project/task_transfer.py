@@ -148,6 +148,19 @@ async def sync_tasks(graph: TaskGraph, *, write: bool = True) -> TaskImport:
     return report
 
 
+async def tasks_edited(graph: TaskGraph) -> bool:
+    """Whether somebody changed the file since the last sync: by size and time, else by reading."""
+    file, kept = graph.location.files / TASK_FILE, await _base_file(graph)
+    try:
+        there = file.stat()
+        last = kept.stat()
+        if there.st_size == last.st_size and there.st_mtime_ns <= last.st_mtime_ns:
+            return False
+        return file.read_bytes() != kept.read_bytes()
+    except OSError:
+        return file.exists()
+
+
 def _write_level(
     file: Path, kept: Path, given: TaskLines, stored: TaskLines, seen: set[str], *, write: bool
 ) -> None:

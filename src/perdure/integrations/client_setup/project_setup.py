@@ -39,6 +39,7 @@ from perdure.project.git_hooks import GitHooks
 from perdure.project.git_repository import GitRepository, bare_repository
 from perdure.project.hook_spool import HookSpool
 from perdure.project.project_directory import list_projects, register_project
+from perdure.project.project_files import told_taken
 from perdure.project.project_location import (
     ProjectLocation,
     ProjectSettings,
@@ -161,7 +162,9 @@ class ProjectSetup:
     async def _refresh(self, bank: Bank, *, asks: bool) -> None:
         """What is checked out is noted, and the first preamble made."""
         try:
-            await bank.project(self._location.root).refresh(asks=asks)
+            found = await bank.project(self._location.root).refresh(asks=asks)
+            if found.taken:
+                self._done.append(f"took from the files: {told_taken(found.taken)}")
         except PerdureError as exc:  # it is done again at any time
             self._notes.append(str(exc))
 
