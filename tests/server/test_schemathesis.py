@@ -75,6 +75,8 @@ class ServerThread:
         with requests.Session() as session:
             headers = {"x-perdure-token": self.token}
             answer = case.call(base_url=self.url, session=session, headers=headers)
+        if answer.text == "Invalid HTTP request received.":
+            return  # what is no HTTP, an empty Transfer-Encoding for one, does not come to us
         assert answer.status_code != 500, answer.text
         case.validate_response(answer, checks=[*CHECKS, *further])
 

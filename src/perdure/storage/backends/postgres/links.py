@@ -71,7 +71,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         the server the client is still sending then, and not idle in its transaction.
         """
         if self.open_pipeline is not None:
-            # psycopg's `sync` stops sending where the socket takes no more, and would wait for ever.
+            # psycopg's `sync` stops sending where the socket takes no more, and waits for ever.
             async with self.lock:
                 await self.wait(send(self.pgconn))
             await self.open_pipeline.sync()
