@@ -10,7 +10,7 @@ import msgspec
 from perdure.core.display import plural
 from perdure.core.errors import PerdureError
 from perdure.project import journal
-from perdure.project.bank_bases import forget_foreign_bases, note_bases
+from perdure.project.projection_bases import forget_foreign_bases, note_bases
 from perdure.project.session_files import here
 from perdure.project.state_file import STATE_FILE
 

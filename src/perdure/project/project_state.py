@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from perdure.core import actors
 from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput, NotFound, PerdureError, Unavailable
-from perdure.project.bank_bases import forget_foreign_bases, note_bases
 from perdure.project.project_location import ProjectLocation, initialised
+from perdure.project.projection_bases import forget_foreign_bases, note_bases
 from perdure.project.projections import Projections
 from perdure.project.state_file import STATE_FILE, read_state, write_state
 from perdure.project.state_records import (

@@ -23,7 +23,7 @@ from perdure.integrations.client_setup.project_list import (
     project_list_file,
 )
 from perdure.integrations.client_setup.project_setup import ProjectSetup
-from perdure.integrations.uninstall.held_data import HeldData, held_data
+from perdure.integrations.uninstall.data_removal import DataRemoval, removable_data
 from perdure.integrations.uninstall.package_removal import removal_advice
 from perdure.integrations.uninstall.user_files import UserFile, mentions, user_files
 from perdure.project.project_directory import list_projects
@@ -55,7 +55,7 @@ class Uninstaller:
         self._files: list[UserFile] = []
         self._logs: list[Path] = []
         self._banks: list[str] = []
-        self._held: list[HeldData] = []
+        self._held: list[DataRemoval] = []
         self._gone: list[str] = []
         self._kept: list[str] = []
         self._failed: list[str] = []
@@ -72,13 +72,13 @@ class Uninstaller:
             f"{each}, which a run may still use; when none goes on, delete it by hand"
             for each in _temporary("perdure-run-*")
         ]
-        held = await held_data(self._config, self._banks)
-        self._held = held.going
-        self._kept += held.elsewhere
+        found = await removable_data(self._config, self._banks)
+        self._held = found.going
+        self._kept += found.elsewhere
         if self._data:
-            self._failed += held.refused
+            self._failed += found.refused
         else:
-            self._kept += held.refused
+            self._kept += found.refused
             self._kept += [f"{each.what}; --data deletes it" for each in self._held]
         self._kept += [f"{each}, which you wrote" for each in mentions()]
         if config_file().is_file():

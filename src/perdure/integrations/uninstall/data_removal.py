@@ -30,7 +30,7 @@ _PAUSES = ("pauses", "paused-conversations")
 _BY_HAND = "delete them by hand, if no bank needs them"
 
 
-class HeldData(msgspec.Struct, frozen=True):
+class DataRemoval(msgspec.Struct, frozen=True):
     """One thing that is deleted with ``--data`` only. `work` raises a `PerdureError`, or OSError,
     if it cannot be. `of_all` belongs to all banks: it goes only if none stays.
     """
@@ -40,21 +40,21 @@ class HeldData(msgspec.Struct, frozen=True):
     of_all: bool = False
 
 
-class HeldFindings(msgspec.Struct):
+class DataFindings(msgspec.Struct):
     """What ``--data`` deletes; what it does not, and is told; files that seemed to be banks, and
     why they stay.
     """
 
-    going: list[HeldData] = []
+    going: list[DataRemoval] = []
     elsewhere: list[str] = []
     refused: list[str] = []
     #: A bank that stays was found.
     bank_stays: bool = False
 
 
-async def held_data(config: Config, urls: Iterable[str]) -> HeldFindings:
+async def removable_data(config: Config, urls: Iterable[str]) -> DataFindings:
     """What lies on this machine, and what lies elsewhere. `urls` are of banks."""
-    found = HeldFindings()
+    found = DataFindings()
     default = msgspec.structs.replace(config, bank="").bank_url()
     seen = set[Path]()
     for url in dict.fromkeys((config.bank_url(), default, *urls)):
@@ -79,7 +79,7 @@ def _places(path: str) -> tuple[Path, Path]:
     return Path(path).absolute(), Path(path).resolve()
 
 
-async def _look_at_file(found: HeldFindings, config: Config, path: Path) -> None:
+async def _look_at_file(found: DataFindings, config: Config, path: Path) -> None:
     place = artifact_place(config.bank_url(), ArtifactsConfig(), temporary=False)
     assert isinstance(place, Path)  # noqa: S101  # nothing else was configured
     beside = f"large artifacts in {place} ({folder_size(place)})" if place.is_dir() else ""
@@ -98,7 +98,7 @@ async def _look_at_file(found: HeldFindings, config: Config, path: Path) -> None
         return
     held = ", ".join(filter(None, (await _content(config), _size(path))))
     what = f"the bank {path} ({held})" + (f" and {beside}" if beside else "")
-    found.going.append(HeldData(what, lambda: _delete(path, key, place)))
+    found.going.append(DataRemoval(what, lambda: _delete(path, key, place)))
 
 
 def _delete(path: Path, key: bytes | None, place: Path) -> None:
@@ -137,7 +137,7 @@ async def _content(config: Config) -> str:
     return ", ".join(counted) or "nothing"
 
 
-def _look_at_places(found: HeldFindings, config: ArtifactsConfig) -> None:
+def _look_at_places(found: DataFindings, config: ArtifactsConfig) -> None:
     """Places of the configuration: which banks use them, nobody can tell."""
     places = [former_place(config)]
     if config.url or config.folder:
@@ -152,7 +152,7 @@ def _look_at_places(found: HeldFindings, config: ArtifactsConfig) -> None:
             )
 
 
-def _look_at_own_folder(found: HeldFindings) -> None:
+def _look_at_own_folder(found: DataFindings) -> None:
     folder = data_folder()
     artifacts, references = folder / _ARTIFACTS, folder / _REFERENCES
     if artifacts.is_dir():
@@ -163,11 +163,11 @@ def _look_at_own_folder(found: HeldFindings) -> None:
     of_all = []
     if references.is_dir():
         what = f"reference layers: {references} ({folder_size(references)})"
-        of_all.append(HeldData(what, lambda: shutil.rmtree(references), of_all=True))
+        of_all.append(DataRemoval(what, lambda: shutil.rmtree(references), of_all=True))
     pauses = [folder / name for name in _PAUSES if (folder / name).is_file()]
     if pauses:
         what = f"when Perdure was paused: {', '.join(map(str, pauses))}"
-        of_all.append(HeldData(what, lambda: _unlink(pauses), of_all=True))
+        of_all.append(DataRemoval(what, lambda: _unlink(pauses), of_all=True))
     if found.bank_stays:
         found.elsewhere += [f"{each.what}, because a bank stays" for each in of_all]
     else:
